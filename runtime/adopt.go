@@ -13,8 +13,8 @@ const (
 	adoptLimit    = time.Minute      // for one attempt to adopt instances and records
 )
 
-// adopt takes over what an earlier run of this agent has left, and instances of agents that
-// no longer exist, before the first claim.
+// adopt takes over, before the first claim, the jobs and instances that an earlier run of this
+// agent has left, and the instances of agents that no longer exist.
 //
 //  1. A job with a record is adopted, started again, reported as failed, or removed: see
 //     recoverRecords. If the records or the instances cannot be listed, it is not known
@@ -66,7 +66,7 @@ func (p *Pool) listRecords(ctx context.Context) ([]Record, error) {
 	return slices.DeleteFunc(records, func(r Record) bool { return r.Pool != key }), err
 }
 
-// adoptInstance makes a running instance a job of the pool, unless it is one already.
+// adoptInstance makes a running instance a job of the pool, unless the pool has the job already.
 func (p *Pool) adoptInstance(ctx context.Context, instance Instance, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,8 +109,8 @@ func (p *Pool) followOrphans(ctx, jobs context.Context, adopter Adopter) {
 //  1. A pool that drains begins no attempt, because its agent may be about to end. An
 //     attempt that has begun may still adopt jobs, so the pool waits for its end. When a
 //     draining pool has no job left, it cancels the attempt.
-//  2. A running instance becomes a job. One that has ended is removed without the grace
-//     period of sweep: its owner no longer exists, and so does not remove it.
+//  2. A running instance becomes a job. An instance that has ended is removed without the
+//     grace period of sweep: its owner no longer exists, and so does not remove it.
 func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter Adopter) {
 	// 1. Make an attempt.
 	limited, cancel := context.WithTimeout(ctx, adoptLimit)

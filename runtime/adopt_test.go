@@ -17,17 +17,17 @@ import (
 // gone is the id of an agent that no longer exists.
 const gone = "agent-gone"
 
-// adopter is an engine whose instances outlive their agent. Those of the agent
-// that is gone are adopted.
+// adopter is an engine whose instances outlive their agent. It adopts the instances of the agent
+// with the id gone.
 type adopter struct {
 	*runtimetest.Executor
-	repeats bool // an instance is returned by each call
+	repeats bool // each call returns an instance again
 
 	mu    sync.Mutex
 	calls int
-	taken map[string]bool // ids of instances
-	err   error           // of each call
-	slow  time.Duration   // that each call takes, unless its context ends
+	taken map[string]bool // adopted instances, by id
+	err   error           // error of each call
+	slow  time.Duration   // duration of each call, unless its context ends first
 }
 
 // fail sets the error of each call.
@@ -94,7 +94,7 @@ func playAdopter(t *testing.T, s runtime.PoolSpec, story func(st *fixture, a *ad
 	})
 }
 
-// orphan adds an instance that the agent that is gone has started at that age.
+// orphan adds an instance of the agent with the id gone, which started it age ago.
 func orphan(st *fixture, id, pool string, script runtimetest.Script, age time.Duration) {
 	job := runtime.Job{ID: id, WorkflowID: "deployment-of-" + id, Pool: pool, Agent: gone}
 	st.cloud.AddClaimed(job, runtimetest.Definition("sleep 60"))
@@ -104,7 +104,7 @@ func orphan(st *fixture, id, pool string, script runtimetest.Script, age time.Du
 
 func TestAdoptOrphans(t *testing.T) {
 	long, short := runtimetest.Script{Running: 5 * time.Minute}, runtimetest.Script{Running: time.Second}
-	t.Run("at the start", func(t *testing.T) {
+	t.Run("orphans are adopted at the start", func(t *testing.T) {
 		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
 			orphan(st, "running", spec().Key(), long, time.Minute)
 			orphan(st, "ended", spec().Key(), short, 3*time.Second)
@@ -113,7 +113,7 @@ func TestAdoptOrphans(t *testing.T) {
 			st.start()
 			wait(time.Minute)
 			if len(st.cloud.Queued()) != 1 {
-				t.Error("the adopted job takes no slot")
+				t.Error("a second job was claimed, although the adopted job takes the only slot")
 			}
 			st.wantOperations("ended", "was adopted", "remove", "removed")
 			wait(5 * time.Minute)
@@ -122,7 +122,7 @@ func TestAdoptOrphans(t *testing.T) {
 			st.wantOperations("elsewhere", "was adopted")
 		})
 	})
-	t.Run("while the pool runs", func(t *testing.T) {
+	t.Run("orphans are adopted while the pool runs", func(t *testing.T) {
 		playAdopter(t, spec(), func(st *fixture, a *adopter) {
 			a.repeats = true
 			st.start()
@@ -131,7 +131,7 @@ func TestAdoptOrphans(t *testing.T) {
 			orphan(st, "ended", spec().Key(), short, time.Minute)
 			wait(21 * time.Second)
 			if jobs := st.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "running" {
-				t.Errorf("the pool has the jobs %+v", jobs)
+				t.Errorf("the pool has the jobs %+v, want the running one", jobs)
 			}
 			wait(6 * time.Minute)
 			st.wantOperations("running", "was adopted", "remove", "removed")
@@ -165,7 +165,7 @@ func TestAdoptOrphans(t *testing.T) {
 			st.start()
 			wait(5 * time.Minute)
 			if calls := st.cloud.Calls(runtimetest.Report); len(calls) > 0 {
-				t.Errorf("the agent reported at %v, without the job's token", calls)
+				t.Errorf("the agent reported at %v, but it does not have the job's token", calls)
 			}
 		})
 	})
@@ -220,7 +220,7 @@ func TestAdoptOrphans(t *testing.T) {
 				t.Errorf("the pool ended after %s with %v", time.Since(began), err)
 			}
 			if log := st.log.String(); strings.Contains(log, "level=WARN") {
-				t.Errorf("the log:\n%s", log)
+				t.Errorf("the log has a warning:\n%s", log)
 			}
 		})
 	})
@@ -236,7 +236,7 @@ func TestAdoptOrphans(t *testing.T) {
 			log := st.log.String()
 			if strings.Count(log, `level=WARN msg="cannot adopt`) != 1 ||
 				strings.Count(log, "adoption of jobs resumed") != 1 {
-				t.Errorf("the log:\n%s", log)
+				t.Errorf("the failure and its end are not logged once each:\n%s", log)
 			}
 		})
 	})
@@ -273,11 +273,11 @@ func TestLeavesInstance(t *testing.T) {
 			}
 			st.wantOperations("a", "start", "started")
 			st.wantOperations("adopted", "was adopted")
-			if calls := st.cloud.Calls(runtimetest.Report); len(calls) > 1 { // of step 0
-				t.Errorf("reports at %v", calls)
+			if calls := st.cloud.Calls(runtimetest.Report); len(calls) > 1 { // one is the report of step 0
+				t.Errorf("the agent reported at %v, want at most one report", calls)
 			}
 			if !strings.Contains(st.log.String(), "left running for the next agent") {
-				t.Errorf("the log:\n%s", st.log)
+				t.Errorf("the log does not contain that the job is left running:\n%s", st.log)
 			}
 
 			// The next agent.
@@ -291,7 +291,7 @@ func TestLeavesInstance(t *testing.T) {
 			next.start()
 			wait(time.Minute)
 			if jobs := next.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "a" {
-				t.Errorf("the next agent has the jobs %+v", jobs)
+				t.Errorf("the next agent has the jobs %+v, want job a", jobs)
 			}
 			next.stop(errors.New("the test is over"))
 			if err := next.end(); err != nil {
@@ -322,7 +322,7 @@ func TestLeavesInstance(t *testing.T) {
 				t.Error(err)
 			}
 			if status, _ := st.cloud.Step("a", 0); status != runtime.Failed {
-				t.Errorf("the job is %q", status)
+				t.Errorf("step 0 has the status %q, want failed", status)
 			}
 		})
 	})

@@ -15,14 +15,14 @@ const (
 )
 
 // starts counts the jobs in a row that failed before their first step and not by their
-// own fault. Their reason fails every job of the queue.
+// own fault. The reason for such a failure probably makes every queued job fail.
 //
 //  1. After the first failure, the pool claims a job only while no other job starts.
 //  2. From the second failure on, the pool also backs off before each claim: five seconds,
-//     and twice as long after each further failure, up to five minutes. A job that was
-//     claimed before a backoff began does not extend it.
-//  3. A job that has started ends both. New settings for jobs end only the backoff,
-//     because they may fix the reason.
+//     and twice as long after each further failure, up to five minutes. The failure of a job
+//     that was claimed before a backoff began does not extend the backoff.
+//  3. When a job has started, the pool neither waits for other starts nor backs off. New
+//     settings for jobs end only the backoff, because they may fix the reason.
 //
 // A job that fails by its own fault ([ErrJobFault]), or that is cancelled, counts as
 // neither a failure nor a success.
@@ -30,7 +30,7 @@ type starts struct {
 	failed  int           // in a row
 	backoff time.Duration // length of the last backoff; 0 before the first
 	began   time.Time     // of the last backoff
-	hold    NextPoll      // end and reason of the last backoff; may be past
+	hold    NextPoll      // end and reason of the last backoff; the end may be past
 }
 
 // startFailed counts a job that failed before its first step.
@@ -38,7 +38,7 @@ func (p *Pool) startFailed(r *jobRun, reason error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	// 1. From the first failure on, next waits for the job that starts.
+	// 1. From the first failure on, Pool.next waits while a job starts.
 	p.check.ended = time.Time{} // the last check of the executor is outdated
 	p.starts.failed++
 	if p.starts.failed < startFailures || r.startedAt.Before(p.starts.began) {
@@ -58,7 +58,7 @@ func (p *Pool) startFailed(r *jobRun, reason error) {
 		"failures", p.starts.failed, "retry_in", p.starts.backoff, "error", reason)
 }
 
-// startSucceeded records that a job has started, unless that is recorded already.
+// startSucceeded records that a job has started. It has no effect if that is recorded already.
 func (p *Pool) startSucceeded(r *jobRun) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,7 +77,8 @@ func (p *Pool) startSucceeded(r *jobRun) {
 }
 
 // retryStart ends the backoff after failed starts if the settings for new jobs differ from
-// before. One job at a time is tried until one has started. The caller holds the lock.
+// before. The pool still starts one job at a time until a job has started. The caller holds
+// the lock.
 func (p *Pool) retryStart(before Tuning) {
 	if p.starts.failed == 0 || before.SameStart(p.spec.Tuning) {
 		return
@@ -97,7 +98,7 @@ func (p *Pool) starting() bool {
 }
 
 // countFailedStart counts a start that failed with err, unless it failed by the job's own
-// fault or the job was stopped.
+// fault, the job was stopped, or the service removed the job after the agent had its definition.
 func (r *jobRun) countFailedStart(ctx context.Context, err error) {
 	fetched := len(r.job.Definition.Raw) > 0
 	switch {
@@ -108,9 +109,9 @@ func (r *jobRun) countFailedStart(ctx context.Context, err error) {
 	}
 }
 
-// countEnd counts a job whose instance has ended. If it ended before its first step and
-// the runner did not report the outcome, the job has failed to start: the runner is of
-// another release, has no memory, or cannot reach the service.
+// countEnd counts a job whose instance has ended. If the instance ended before the job's first
+// step and the runner did not report the outcome, the job has failed to start: the runner is
+// of another release, has no memory, or cannot reach the service.
 func (r *jobRun) countEnd(ctx context.Context, end instanceEnd) {
 	switch {
 	case ctx.Err() != nil, r.hasStarted():

@@ -15,7 +15,7 @@ import (
 func TestStartBackoff(t *testing.T) {
 	gone := errors.New("the engine is gone")
 	cannotStart := runtimetest.Script{Fail: gone}
-	t.Run("two jobs fail, then one at a time after 5 s doubling to 5 min", func(t *testing.T) {
+	t.Run("after two failures one job is claimed at a time, after delays from 5 s to 5 min", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(cannotStart)
 			st.queue(30)
@@ -47,11 +47,11 @@ func TestStartBackoff(t *testing.T) {
 			st.engine.SetDefaultScript(runtimetest.Script{Starting: time.Minute, Fail: gone})
 			st.queue(30)
 			st.start()
-			wait(time.Minute) // eight were being started
+			wait(time.Minute) // eight jobs were being started
 			st.wantClaimed(30, 8)
-			st.wantPaused(5 * time.Second) // and count as one series
+			st.wantPaused(5 * time.Second) // the eight failures cause one backoff
 			wait(5*time.Second + 30*time.Second)
-			st.wantClaimed(30, 9) // the probe is being started
+			st.wantClaimed(30, 9) // one job is being started
 			wait(30 * time.Second)
 			st.wantPaused(10 * time.Second)
 			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
@@ -84,7 +84,7 @@ func TestStartBackoff(t *testing.T) {
 			st.wantClaimed(30, 3)
 		})
 	})
-	t.Run("definition that cannot be fetched counts", func(t *testing.T) {
+	t.Run("definition that cannot be fetched counts as a failure", func(t *testing.T) {
 		for _, refusal := range []error{errors.New("403 forbidden"), runtime.ErrGone} {
 			play(t, spec(), func(t *testing.T, st *fixture) {
 				st.cloud.Fail(runtimetest.Define, 30, refusal)
@@ -95,7 +95,7 @@ func TestStartBackoff(t *testing.T) {
 			})
 		}
 	})
-	t.Run("runner that ends before its first step counts", func(t *testing.T) {
+	t.Run("runner that ends before its first step counts as a failure", func(t *testing.T) {
 		for _, exit := range []runtime.Exit{{Code: runtime.CodeUsage}, {Code: runtime.CodeFailedUnreported},
 			{Code: 137, Reason: "out of memory"}} {
 			play(t, spec(), func(t *testing.T, st *fixture) {
@@ -110,7 +110,7 @@ func TestStartBackoff(t *testing.T) {
 			})
 		}
 	})
-	t.Run("runner that dies in a step does not count", func(t *testing.T) {
+	t.Run("runner that is killed in a step does not count as a failure", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Second, Exit: runtime.Exit{Code: 137}})
 			st.queue(30)
@@ -119,7 +119,7 @@ func TestStartBackoff(t *testing.T) {
 			st.wantClaimed(30, 30)
 		})
 	})
-	t.Run("cancelled starts do not count", func(t *testing.T) {
+	t.Run("cancelled starts do not count as failures", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(runtimetest.Script{Starting: time.Hour})
 			st.queue(4)
@@ -127,16 +127,16 @@ func TestStartBackoff(t *testing.T) {
 				st.cloud.SetJobStatus(fmt.Sprint("job-", i), runtime.Cancelled)
 			}
 			st.start()
-			wait(2*time.Minute + time.Second) // each is polled after 30 s
+			wait(2*time.Minute + time.Second) // the status of each job is polled after 30 s
 			st.wantClaimed(4, 4)
 		})
 	})
-	t.Run("other settings for jobs end the backoff and other edits do not", func(t *testing.T) {
+	t.Run("new settings for jobs end the backoff, and other edits do not", func(t *testing.T) {
 		play(t, in("/a"), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(cannotStart)
 			st.queue(30)
 			st.start()
-			wait(time.Minute) // in the pause of 40 s
+			wait(time.Minute) // during the backoff of 40 s
 			st.wantClaimed(30, 5)
 			st.pool.Tune(in("/a", most(3)))
 			synctest.Wait()
@@ -157,7 +157,7 @@ func TestStartBackoff(t *testing.T) {
 			st.queue(1)
 			st.start()
 			if checks := len(st.engine.Checks()); checks != 2 {
-				t.Errorf("%d checks before two polls with a failed start between, want 2", checks)
+				t.Errorf("the executor was checked %d times, want once before each of the two polls", checks)
 			}
 		})
 	})

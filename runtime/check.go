@@ -8,8 +8,8 @@ import (
 // Times of the check before a poll.
 const (
 	checkValid   = 5 * time.Second  // a check without a problem is valid for this long
-	checkRetry   = time.Second      // between two checks while the last one found a problem
-	checkTimeout = 10 * time.Second // of one check
+	checkRetry   = time.Second      // between two checks, after a check that found a problem
+	checkTimeout = 10 * time.Second // for one check
 )
 
 // Checker is an optional interface of an [Executor] that can check whether it is able to
@@ -18,15 +18,16 @@ type Checker interface {
 	// Check returns nil if a job could be started now with these settings. Otherwise it
 	// returns an error of one line with the reason and the cure. It finds only problems
 	// that fail every job and that cost little to find, and starts nothing. A pool calls
-	// it before it polls, at most every five seconds, and every second while it returns
-	// an error. It returns soon after the end of ctx, and is safe for concurrent use.
+	// Check before it polls, at most every five seconds, and every second while Check
+	// returns an error. It returns soon after the end of ctx, and is safe for concurrent
+	// use.
 	Check(ctx context.Context, tuning Tuning) error
 }
 
 // check is the result of the last check of the executor.
 type check struct {
-	ended   time.Time // of the last check; zero makes the next one due
-	problem error     // of the last check; nil if it found no problem
+	ended   time.Time // end of the last check; zero makes the next check due
+	problem error     // result of the last check; nil if it found no problem
 	running bool      // a check is under way
 	began   time.Time // start of the check that is under way
 }
@@ -44,14 +45,14 @@ type ability int
 
 const (
 	able      ability = iota // the last check found no problem, and is valid
-	unchecked                // the last check is outdated, and another is under way
+	unchecked                // the last check is outdated, and another check is under way
 	unable                   // the last check found a problem
 )
 
-// checkExecutor returns the executor's ability, and begins a check if one is due: for a
-// pool that is about to poll, and for one that waits for the end of a problem. Next is the
-// time until another check is due; zero while one is under way, and for an executor that
-// is not a [Checker].
+// checkExecutor returns the executor's ability, and begins a check if one is due. A check is
+// made only if the pool is about to poll, or if the last check found a problem. Next is the time
+// until another check is due. Next is zero while the result of a check is awaited, and if no
+// check is made, for example because the executor is not a [Checker].
 func (p *Pool) checkExecutor(ctx context.Context, polls bool) (a ability, next time.Duration) {
 	// Begin a check if one is due.
 	checker, ok := p.parts.Executor.(Checker)
@@ -67,7 +68,7 @@ func (p *Pool) checkExecutor(ctx context.Context, polls bool) (a ability, next t
 		p.jobs.Go(func() { p.runCheck(ctx, checker) })
 	}
 
-	// Judge by the last check, and set when the loop turns again.
+	// Return the result of the last check, and set when the loop of the pool must turn again.
 	switch {
 	case p.check.problem != nil:
 		a = unable
@@ -84,9 +85,8 @@ func (p *Pool) checkExecutor(ctx context.Context, polls bool) (a ability, next t
 	return a, max(0, left)
 }
 
-// runCheck checks the executor once and wakes the loop. If the settings change
-// meanwhile, the check is cancelled, its result is dropped, and another check is due at
-// once.
+// runCheck checks the executor once and wakes the loop. If the settings change during the
+// check, the check is cancelled, its result is dropped, and another check is due at once.
 func (p *Pool) runCheck(ctx context.Context, checker Checker) {
 	// Check, until the settings change.
 	tuning, tuned := p.settings()
@@ -120,8 +120,9 @@ func (p *Pool) runCheck(ctx context.Context, checker Checker) {
 	}
 }
 
-// canStart reports whether a check of the executor has found no problem within checkValid.
-// If the last check is older, it makes one.
+// canStart reports whether a check of the executor has found no problem within checkValid. If
+// the last check found a problem or is older, canStart makes a check. While another check is
+// under way, it makes none, and reports the result of the last one.
 func (p *Pool) canStart(ctx context.Context) bool {
 	checker, ok := p.parts.Executor.(Checker)
 	if !ok {

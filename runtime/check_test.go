@@ -20,7 +20,7 @@ func (st *fixture) queue(n int) {
 	}
 }
 
-// in returns a pool whose runner is in a folder.
+// in returns a spec with the folder of the runner.
 func in(folder string, edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 	return spec(append(edits, func(t *runtime.Tuning) { t.Instance.WorkingDirectory = folder })...)
 }
@@ -91,14 +91,14 @@ func TestExecutorCheck(t *testing.T) {
 			}
 		})
 	})
-	t.Run("result counts for five seconds", func(t *testing.T) {
+	t.Run("result is valid for five seconds", func(t *testing.T) {
 		play(t, spec(func(t *runtime.Tuning) { t.PollingInterval = 100 * time.Millisecond }),
 			func(t *testing.T, st *fixture) {
 				st.start()
 				wait(time.Minute)
 				if polls, checks := st.asked(runtimetest.Claim), len(st.engine.Checks()); polls < 500 || checks < 11 ||
 					checks > 13 {
-					t.Errorf("%d polls took %d checks, want 12", polls, checks)
+					t.Errorf("%d polls caused %d checks, want at least 500 polls and about 12 checks", polls, checks)
 				}
 			})
 	})
@@ -107,11 +107,11 @@ func TestExecutorCheck(t *testing.T) {
 			st.start()
 			wait(time.Hour)
 			if polls, checks := st.asked(runtimetest.Claim), len(st.engine.Checks()); checks != polls {
-				t.Errorf("%d polls took %d checks, want as many", polls, checks)
+				t.Errorf("%d polls caused %d checks, want one check for each poll", polls, checks)
 			}
 		})
 	})
-	t.Run("edit that breaks the executor stops the queue and the edit back resumes it at once", func(t *testing.T) {
+	t.Run("edit that breaks the executor stops claims, and its undoing resumes them at once", func(t *testing.T) {
 		hourly := func(t *runtime.Tuning) { t.PollingInterval = time.Hour }
 		play(t, in("/good", hourly), func(t *testing.T, st *fixture) {
 			st.engine.FailWhen(failsUnless("/good"))
@@ -124,10 +124,10 @@ func TestExecutorCheck(t *testing.T) {
 			st.wantClaimed(11, 1)
 			st.wantOperations("job-0", "start", "started", "remove", "removed")
 			if problem := st.pool.State().ExecutorProblem; !strings.Contains(problem, "/bad") {
-				t.Errorf("the problem is %q, want the folder", problem)
+				t.Errorf("the problem is %q, want one with the folder /bad", problem)
 			}
 			st.pool.Tune(in("/good", hourly))
-			synctest.Wait() // and without a delay
+			synctest.Wait() // no time passes
 			st.wantClaimed(11, 2)
 			wait(2 * time.Minute)
 			st.wantClaimed(11, 11)
@@ -149,7 +149,7 @@ func TestExecutorCheck(t *testing.T) {
 			st.wantOperations("job-0", "start", "started", "remove", "removed")
 		})
 	})
-	t.Run("check that hangs ends with an edit", func(t *testing.T) {
+	t.Run("check that hangs is cancelled by an edit", func(t *testing.T) {
 		play(t, in("/hangs"), func(t *testing.T, st *fixture) {
 			st.engine.FailWhen(func(ctx context.Context, t runtime.Tuning) error {
 				if t.Instance.WorkingDirectory == "/hangs" {
@@ -184,7 +184,7 @@ func TestExecutorCheck(t *testing.T) {
 			if problem := st.pool.State().ExecutorProblem; problem != "no answer" {
 				t.Errorf("after 11 s the problem is %q", problem)
 			}
-			wait(5 * time.Second) // within the next check
+			wait(5 * time.Second) // during the next check
 			begin := time.Now()
 			st.stop(errors.New("the agent is stopping"))
 			if err := st.end(); err != nil || time.Since(begin) > 0 {
@@ -208,7 +208,7 @@ func TestExecutorCheck(t *testing.T) {
 			}
 		})
 	})
-	t.Run("pool that cannot start jobs takes no slot from one that can", func(t *testing.T) {
+	t.Run("pool that cannot start jobs takes no slot from a pool that can", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			slots := runtime.NewSlots(1)
 			broken, works := newFixtureWith(t, spec(), slots), newFixtureWith(t, spec(), slots)

@@ -13,12 +13,12 @@ const claimLimit = 10 * time.Minute
 
 // polls is the state of a pool's polls.
 type polls struct {
-	next     NextPoll // when the next one is allowed
-	outdated bool     // next was set during the poll that is under way, whose own result may be older
+	next     NextPoll // when the next poll is allowed
+	outdated bool     // next was set during the poll that is under way, so the time in its result is ignored
 
 	since        time.Time // start of the poll that is under way; zero without one
-	answered     time.Time // when the service last answered a poll or a call about a job
-	failing      error     // why the last poll failed; nil if it succeeded
+	answered     time.Time // time of the last response to a poll, or to a call about a job
+	failing      error     // reason why the last poll failed; nil if it succeeded
 	failingSince time.Time // start of the first poll of this series of failures
 }
 
@@ -33,7 +33,7 @@ func (p *polls) end(err error) {
 	p.failing, p.since = err, time.Time{}
 }
 
-// dueNow makes the next poll due at once, unless it is held.
+// dueNow makes the next poll due at once, unless next has a reason to wait.
 func (p *polls) dueNow() {
 	if p.next.Reason == "" {
 		p.next.At = time.Time{}
@@ -42,11 +42,11 @@ func (p *polls) dueNow() {
 
 // claim polls once and starts the claimed job, if there is one.
 //
-//  1. The end of ctx does not cancel the poll, because its answer may be a job that the
+//  1. The end of ctx does not cancel the poll, because the response may be a job that the
 //     service gives to no other agent.
 //  2. Changes of the settings during the poll apply to its result.
-//  3. The slot becomes the job's, or is released. After slotGrace without an answer,
-//     another pool may use it.
+//  3. The job takes the slot, or the slot is released. After slotGrace without a response,
+//     another pool may use the slot.
 func (p *Pool) claim(ctx context.Context, granted *slot) {
 	started := false
 	defer func() {
@@ -115,8 +115,8 @@ func pollResult(claim Claim, err error) PollResult {
 }
 
 // complement fills in the fields of a job about its pool and agent. If the settings have
-// changed since the executor was checked, the job keeps those of the check. The caller holds
-// the lock.
+// changed since the poll began, the job gets the certificates and the settings for instances with
+// which the executor was checked. The caller holds the lock.
 func (p *Pool) complement(job *Job, checked PoolSpec, changed bool) {
 	job.Pool, job.PoolName, job.Identity = p.spec.Key(), p.spec.Name, p.spec.Identity
 	job.Agent = p.parts.Agent
@@ -129,7 +129,7 @@ func (p *Pool) complement(job *Job, checked PoolSpec, changed bool) {
 }
 
 // startPoll records that a poll begins, and returns the spec in force, with a channel
-// that is closed when it changes. It reports false if a single run must not poll, because
+// that is closed when the spec changes. It reports false if a single run must not poll, because
 // leased work runs or is being acquired.
 func (p *Pool) startPoll() (PoolSpec, <-chan struct{}, bool) {
 	p.mu.Lock()
@@ -152,7 +152,7 @@ func (p *Pool) newRun(job *Job, since time.Time) *jobRun {
 }
 
 // startRun runs a job in a goroutine and releases its slot afterwards. A job that an earlier
-// run has started does not count as the single run. The caller holds the lock.
+// run of an agent has claimed does not count as the single run. The caller holds the lock.
 func (p *Pool) startRun(ctx context.Context, r *jobRun, granted *slot) {
 	earlier := r.adopted || r.recovery != nil
 	p.runs[r.job.ID] = r

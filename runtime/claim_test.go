@@ -15,19 +15,19 @@ func TestClaim(t *testing.T) {
 			st.cloud.Queue("a", "a", "a")
 			st.start()
 			if asked := st.asked(runtimetest.Claim); asked != 2 {
-				t.Fatalf("%d polls at once, want one with the job and one with it again", asked)
+				t.Fatalf("%d polls at the start, want 2: both return the same job", asked)
 			}
 			wait(time.Minute)
 			if asked := st.asked(runtimetest.Claim); asked != 3 {
-				t.Errorf("%d polls a minute later, want 3", asked)
+				t.Errorf("%d polls after a minute, want 3", asked)
 			}
 			st.wantOperations("a", "start", "started")
 			if ignored := strings.Count(st.log.String(), "running here; ignored"); ignored != 2 {
-				t.Errorf("it is logged %d times, want 2:\n%s", ignored, st.log)
+				t.Errorf("the ignored job is logged %d times, want 2:\n%s", ignored, st.log)
 			}
 		})
 	})
-	t.Run("a job that is handed out again keeps a Retry-After", func(t *testing.T) {
+	t.Run("a job that is handed out again does not shorten a Retry-After", func(t *testing.T) {
 		play(t, spec(most(3)), func(t *testing.T, st *fixture) {
 			st.engine.SetDefaultScript(runtimetest.Script{Running: 2 * time.Hour})
 			st.cloud.RetryAfter(10 * time.Minute)

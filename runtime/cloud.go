@@ -9,15 +9,15 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Cloud is the service as a pool uses it. Implementations are safe for concurrent use and
-// apply their own timeouts; a context bounds a call with its retries.
+// Cloud is the client of a service, as a pool uses it. Implementations are safe for concurrent
+// use and apply their own timeouts; a context bounds a call with its retries.
 //
-// A Cloud owns the schedule of polls: the polling interval, the Retry-After of the
+// A Cloud computes the schedule of polls from the polling interval, the Retry-After of the
 // service, the retries of a poll that failed, and the circuit breaker. It logs polls
-// that fail, and the first that succeeds again.
+// that fail, and the first poll that succeeds after them.
 type Cloud interface {
 	// Claim polls once for a job. It has a side effect: the returned job belongs to the
-	// caller, and a job is lost if the answer is lost. So Claim never retries a request
+	// caller, and a job is lost if the response is lost. So Claim never retries a request
 	// that the service may have understood, and callers do not cancel it. Claim.Next is
 	// filled in even if there is an error.
 	Claim(ctx context.Context) (Claim, error)
@@ -42,8 +42,8 @@ type Cloud interface {
 
 // PollRetrier is an optional interface of a [Cloud].
 type PollRetrier interface {
-	// Retry ends the delay after a failed poll, unless the service requested it, and
-	// returns when the next poll is allowed. It makes no request.
+	// Retry ends the delay after a failed poll, unless the service requested this delay. It
+	// returns when the next poll is allowed, and makes no request.
 	Retry() NextPoll
 }
 
@@ -53,11 +53,11 @@ type Claim struct {
 	Next NextPoll
 }
 
-// NextPoll is when a pool may poll again. Without a reason it is only the polling
-// interval, which a pool may cut short.
+// NextPoll is when a pool may poll again. If it has no reason, the pool waits only for the
+// polling interval, and may poll earlier.
 type NextPoll struct {
 	At     time.Time // zero: at once
-	Reason string    // why polling is held until At, for people
+	Reason string    // text for people: why polling waits until At
 }
 
 // JobStatus is the status of a job at the service.
@@ -66,15 +66,15 @@ type JobStatus string
 // The statuses of a job.
 const (
 	Continue   JobStatus = "continue"   // the service has the job, and it may continue
-	Unanswered JobStatus = "unanswered" // the service has no call for the status of this job: it continues
+	Unanswered JobStatus = "unanswered" // the service has no route for the status of this job: the job continues
 	Completing JobStatus = "completing" // the last step is reported: the runner is about to exit
-	Cancelled  JobStatus = "cancelled"  // failed or skipped at the service: cancelled, unless the runner reported it
+	Cancelled  JobStatus = "cancelled"  // failed or skipped at the service: cancelled, unless the runner reported this
 	Gone       JobStatus = "gone"       // the service no longer has the job
 )
 
 // Report is a report of the agent about one step: the setup, or a failure that the runner
 // could not report. The status running is sent before the lines and counts as a heartbeat;
-// a final status is sent after the lines, even if these were not accepted. A report
+// a final status is sent after the lines, even if the lines were not accepted. A report
 // without lines and status is only a heartbeat.
 type Report struct {
 	Step   int
@@ -93,32 +93,32 @@ type Line struct {
 var (
 	// ErrGone is returned if the service no longer has the job.
 	ErrGone = errors.New("the service no longer has this job")
-	// ErrLogsDropped is returned if a report's lines were not accepted, and its status was.
+	// ErrLogsDropped is returned if a report's lines were not accepted, but its status was.
 	ErrLogsDropped = errors.New("log lines were not accepted")
 	// ErrUnauthorized is returned if the service rejects the pool's credentials.
 	ErrUnauthorized = errors.New("the service rejects the token")
 )
 
-// OffsetError is wrapped with [ErrLogsDropped] if the service has reported how many lines of
-// the step it has, and Report.Offset is another number: an agent that was killed may not have
-// recorded the last lines that it sent. The lines of a report that ends a step are sent again
-// at the right offset instead.
+// OffsetError is wrapped with [ErrLogsDropped] if Report.Offset is not the number of lines of
+// the step that the service has, and the service has reported this number. The numbers differ
+// if an agent was killed before it recorded the last lines that it sent. If the report ends the
+// step, there is no such error: the lines are sent again at the right offset.
 type OffsetError struct{ Next int }
 
 // Error returns the offset at which the log continues.
 func (e *OffsetError) Error() string { return fmt.Sprintf("the log continues at offset %d", e.Next) }
 
-// LeasedWork is when a pool leases scans and policy evaluations.
+// LeasedWork determines whether a pool leases scans and policy evaluations.
 type LeasedWork string
 
 // The values of [Tuning].LeasedWork.
 const (
-	LeasedAuto   LeasedWork = "auto" // if the service reports that it has this extension
+	LeasedAuto   LeasedWork = "auto" // if the service reports that it has leases
 	LeasedAlways LeasedWork = "always"
 	LeasedNever  LeasedWork = "never"
 )
 
-// Leased reports whether work of this kind is leased. Deployments are claimed.
+// Leased reports whether work of this kind is leased. Deployments are claimed instead.
 func (k Kind) Leased() bool { return k == InsightsScan || k == PolicyEvaluation }
 
 // LeasedKinds returns the kinds that the pool may lease.
@@ -140,15 +140,15 @@ func (t Tuning) LeasedKinds() (kinds []Kind) {
 type Leaser interface {
 	// Acquire polls once for work of these kinds, as far as the settings allow them. It makes
 	// no request if the settings or the service allow no leases. Claim.Job has a Lease. If
-	// the answer is lost, the lease expires.
+	// the response is lost, the lease expires.
 	Acquire(ctx context.Context, kinds []Kind) (Claim, error)
 
 	// NextLease returns when Acquire may be called. It makes no request.
 	NextLease() NextPoll
 
-	// Renew renews a lease in one attempt, and returns for how long from the beginning of
-	// the call. Begin reports that the work begins. An error is temporary unless it wraps
-	// [ErrLeaseLost].
+	// Renew renews a lease in one attempt, and returns the new duration of the lease, counted
+	// from the beginning of the call. If begin is true, Renew also reports to the service that
+	// the work begins. An error is temporary unless it wraps [ErrLeaseLost].
 	Renew(ctx context.Context, job *Job, begin bool) (time.Duration, error)
 
 	// Complete ends a lease whose work has ended, with retries until ctx ends.
@@ -158,7 +158,7 @@ type Leaser interface {
 // ErrLeaseLost is returned if the service has ended a lease.
 var ErrLeaseLost = errors.New("the lease is lost")
 
-// Lease is the lease of a job; empty for a deployment.
+// Lease is the lease of a job. It is empty for a deployment.
 type Lease struct {
 	ID    string
 	Token secret.String // for calls about the lease only
@@ -171,6 +171,6 @@ type LeaseResult string
 // The results of leased work.
 const (
 	LeaseSucceeded LeaseResult = "succeeded"
-	LeaseFailed    LeaseResult = "failed" // not to be repeated
+	LeaseFailed    LeaseResult = "failed" // the work must not be leased again
 	LeaseRetry     LeaseResult = "retry"  // the work may be leased again
 )

@@ -22,8 +22,8 @@ import (
 // call blocks and has no effect, as if the goroutine did not exist. The service, the engine
 // and the journal keep their state.
 type process struct {
-	dies     int           // number of the call; 0 is never
-	after    bool          // the call has its effect
+	dies     int           // number of the call at which it is killed; 0 is never
+	after    bool          // it is killed after this call has had its effect
 	died     chan struct{} // closed when it is killed
 	released chan struct{} // closed at the end of the test
 
@@ -33,7 +33,7 @@ type process struct {
 
 var errKilled = errors.New("the agent was killed")
 
-// begin begins a call. Alive is false if it must have no effect, and now reports whether the
+// begin begins a call. Alive is false if the call must have no effect, and now is true if the
 // process is killed at this call.
 func (p *process) begin() (number int, alive, now bool) {
 	p.mu.Lock()
@@ -142,8 +142,9 @@ func (j mortalJournal) List(ctx context.Context) ([]runtime.Record, error) {
 	return call(j.p, func() ([]runtime.Record, error) { return j.Journal.List(ctx) })
 }
 
-// mortalExecutor is the executor of a process. A process that is killed during a start leaves
-// an instance without a handoff, before or after the job is recorded as handed off.
+// mortalExecutor is the executor of a process. A process that is killed at the first call of a
+// start leaves an instance without a handoff. A process that is killed later, before the end of
+// the start, leaves no instance, and the job may be recorded as handed off.
 type mortalExecutor struct {
 	*runtimetest.Executor
 	p *process
@@ -162,7 +163,7 @@ func (e mortalExecutor) Start(ctx context.Context, job *runtime.Job, setup *runt
 	// Get the handoff, and send it.
 	number, alive, now := e.p.begin()
 	if now {
-		if _, err := setup.Handoff(ctx, "/"); err == nil { // has no effect any more
+		if _, err := setup.Handoff(ctx, "/"); err == nil { // must fail
 			return "", errors.New("a process that was killed got a handoff")
 		}
 	}
@@ -203,12 +204,12 @@ func (e mortalExecutor) List(ctx context.Context, agent string) ([]runtime.Insta
 type crashes struct {
 	*fixture
 	jobs  []string
-	codes map[string]int  // with which the runner of a job exits
-	lost  map[string]bool // claims that only a killed process knew
+	codes map[string]int  // exit code of the runner, by job
+	lost  map[string]bool // jobs whose claim only a killed process knew
 	ends  []func()
 }
 
-// live runs the agent until it is killed, or for a time.
+// live runs the agent until it is killed, or until limit has passed.
 func (c *crashes) live(dies int, after bool, limit time.Duration) {
 	// Start the agent.
 	p := &process{dies: dies, after: after, died: make(chan struct{}), released: make(chan struct{})}
@@ -225,7 +226,7 @@ func (c *crashes) live(dies int, after bool, limit time.Duration) {
 		<-ended
 	})
 
-	// Wait for its end. The service then knows what runners have reported.
+	// Wait until it is killed or limit has passed. Then find the claims that are lost.
 	select {
 	case <-p.died:
 	case <-time.After(limit):
@@ -240,7 +241,7 @@ func (c *crashes) live(dies int, after bool, limit time.Duration) {
 	}
 }
 
-// script sets how a job runs that gets its handoff.
+// script sets what the runner of a job does after it has got its handoff.
 func (c *crashes) script(id string) {
 	c.engine.SetScript(id, runtimetest.Script{Running: 20 * time.Second, Exit: runtime.Exit{Code: c.codes[id]}})
 }
@@ -255,7 +256,7 @@ func (c *crashes) runs(id string) (n int) {
 	return n
 }
 
-// outcomes returns the final reports of the agents about a job.
+// outcomes returns the final statuses that the agents have reported of a job.
 func (c *crashes) outcomes(id string) (all []runtime.Status) {
 	for _, report := range c.cloud.Reports(id) {
 		if report.Status == runtime.Failed || report.Status == runtime.Succeeded {
@@ -265,7 +266,7 @@ func (c *crashes) outcomes(id string) (all []runtime.Status) {
 	return all
 }
 
-// settle makes the service report the jobs that have ended.
+// settle sets the status at the service of the jobs that have ended.
 func (c *crashes) settle() {
 	for _, id := range c.jobs {
 		ended := c.runs(id) > 0 && !slices.Contains(c.running(), id)
@@ -292,7 +293,7 @@ func (c *crashes) running() (jobs []string) {
 	return jobs
 }
 
-// check returns what is wrong with the end of a job.
+// check returns what is wrong after the end of a job, or an empty text.
 func (c *crashes) check(id string) string {
 	runs, outcomes := c.runs(id), c.outcomes(id)
 	reported := map[int]int{runtime.CodeSucceeded: 0, runtime.CodeFailed: 0}
@@ -314,8 +315,8 @@ func (c *crashes) check(id string) string {
 	return ""
 }
 
-// TestRecoveryProperty kills an agent at random calls. Each job ends once, none runs twice,
-// and nothing is left.
+// TestRecoveryProperty kills an agent at random calls. It checks that each job has one outcome,
+// that no job runs twice, and that no instance and no record is left.
 func TestRecoveryProperty(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		synctest.Test(t, func(*testing.T) {

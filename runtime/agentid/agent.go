@@ -17,7 +17,7 @@ import (
 
 const (
 	maxAgents   = 1000             // with one configuration file
-	chooseLimit = 10 * time.Second // for other agents to choose their numbers
+	chooseLimit = 10 * time.Second // timeout for other agents to choose their numbers
 	choosePoll  = 20 * time.Millisecond
 )
 
@@ -35,7 +35,7 @@ var errHeld = errors.New("another agent holds it")
 // Agent is the identity of this process. Its methods are safe for concurrent use.
 type Agent struct {
 	ID     string
-	Folder string // with the agent's number; empty for an id in memory
+	Folder string // folder with the agent's number; empty for an id in memory
 
 	// Warning is the reason why the id is new although the folder was in use before. It is
 	// nil if the folder is new, or if the stored id was read.
@@ -60,8 +60,8 @@ func Temporary() *Agent { return &Agent{ID: newID()} }
 //
 //  1. Wait until no other agent with this configuration file chooses a number.
 //  2. Skip numbers that other agents have locked.
-//  3. Take the first other number whose agent had jobs in flight, otherwise the first
-//     other number, otherwise a new one.
+//  3. Take the first free number whose last agent had jobs in flight, otherwise the first
+//     free number, otherwise a new number.
 //  4. Read the id of the number. If it is missing or damaged, store a new id.
 func Take(ctx context.Context, folder, config string) (*Agent, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
@@ -192,8 +192,8 @@ func (a *Agent) Empty() {
 	a.mark(before)
 }
 
-// mark sets or removes the mark if its state changes. before is its state before the
-// change. The caller holds mu.
+// mark creates or removes the mark if its state changes. Before reports whether the mark
+// existed before the change. The caller holds mu.
 func (a *Agent) mark(before bool) {
 	now := a.jobs > 0 || a.past
 	if a.Folder == "" || before == now {

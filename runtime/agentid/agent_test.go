@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// heldFolder is the variable with the state folder for a second process of this test
-// program, which holds an identity until it is killed.
+// heldFolder is the environment variable with the state folder for a second process of this
+// test program. This process holds an identity until it is killed or the test program ends.
 const heldFolder = "AGENTID_TEST_FOLDER"
 
 func TestMain(m *testing.M) {
@@ -82,11 +82,11 @@ func TestTake(t *testing.T) {
 		}
 		for _, path := range []string{folder, filepath.Dir(again.Folder), again.Folder} {
 			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
-				t.Errorf("%s: %v, %v", path, info.Mode(), err)
+				t.Errorf("%s has the mode %v (%v), want 0700", path, info.Mode(), err)
 			}
 		}
 		if info, err := os.Stat(filepath.Join(again.Folder, idName)); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("the id file: %v, %v", info.Mode(), err)
+			t.Errorf("the id file has the mode %v (%v), want 0600", info.Mode(), err)
 		}
 	})
 	t.Run("files with the same name in different folders have different ids", func(t *testing.T) {
@@ -104,7 +104,8 @@ func TestTake(t *testing.T) {
 		folder := t.TempDir()
 		one, two := take(t, folder, ""), take(t, folder, "")
 		if one.ID == two.ID || number(two) != "2" {
-			t.Errorf("%s has number %s, %s number %s", one.ID, number(one), two.ID, number(two))
+			t.Errorf("the agent %s has number %s, and %s has number %s; want two ids, and number 2", one.ID,
+				number(one), two.ID, number(two))
 		}
 		one.Close()
 		if three := take(t, folder, ""); three.ID != one.ID {
@@ -122,7 +123,7 @@ func TestTake(t *testing.T) {
 		if again.ID != agents[2].ID {
 			t.Errorf("number %s was taken, want 3", number(again))
 		}
-		again.Jobs(+1) // adopted
+		again.Jobs(+1) // as after the adoption of a job
 		again.Jobs(-1)
 		again.Close()
 		if again = take(t, folder, ""); number(again) != "3" {
@@ -196,7 +197,8 @@ func TestTakeDamagedID(t *testing.T) {
 			}
 			again := take(t, folder, "")
 			if again.ID == first.ID || again.Warning == nil || !strings.Contains(fmt.Sprint(again.Warning), path) {
-				t.Errorf("the id is %s, the warning %v", again.ID, again.Warning)
+				t.Errorf("the id is %s and the warning %v, want a new id and a warning with the path", again.ID,
+					again.Warning)
 			}
 			again.Close()
 			if third := take(t, folder, ""); third.ID != again.ID || third.Warning != nil {
@@ -227,7 +229,7 @@ func TestTakeUnusableFolder(t *testing.T) {
 	agent := Temporary()
 	agent.Jobs(+1)
 	if err := agent.AddTarget("docker"); err != nil || fmt.Sprint(agent.Targets()) != "[docker]" {
-		t.Errorf("%v, %v", err, agent.Targets())
+		t.Errorf("AddTarget returned %v, and the targets are %v", err, agent.Targets())
 	}
 	agent.Empty()
 	agent.Close()
@@ -273,7 +275,7 @@ func TestDirectory(t *testing.T) {
 		environ := func(name string) (string, bool) { value, ok := c.environ[name]; return value, ok }
 		got, err := Directory(c.configured, environ, c.uid)
 		if got != c.want || (err != nil) != (c.want == "") {
-			t.Errorf("%+v: %q, %v", c, got, err)
+			t.Errorf("for %+v Directory returned %q, %v", c, got, err)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 // Check returns an error if an agent that runs with a configuration file cannot store its
 // id in a state folder, because the folder is not writable or its file system does
 // not support file locks. Check does not create a folder and does not reserve an agent
-// number. If the folder does not exist, it checks the closest parent that does. checked is
-// the path of the checked folder. Check removes the files that it writes.
+// number. If the folder does not exist, it checks the closest parent that exists. The result
+// checked is the path of the checked folder. Check removes the files that it writes.
 func Check(folder, config string) (checked string, err error) {
 	checked = filepath.Join(folder, folderOf(config))
 	for {

@@ -14,13 +14,13 @@ func TestCheck(t *testing.T) {
 		})
 		return names
 	}
-	t.Run("a folder that an agent uses", func(t *testing.T) {
+	t.Run("a folder that an agent uses is accepted and not changed", func(t *testing.T) {
 		folder := t.TempDir()
 		agent := take(t, folder, "/etc/agent.yaml")
 		before := entries(folder)
 		checked, err := Check(folder, "/etc/agent.yaml")
 		if err != nil || checked != filepath.Dir(agent.Folder) {
-			t.Errorf("%s, %v", checked, err)
+			t.Errorf("Check returned %s, %v", checked, err)
 		}
 		if after := entries(folder); len(after) != len(before) {
 			t.Errorf("Check changed the files from %q to %q", before, after)
@@ -30,10 +30,10 @@ func TestCheck(t *testing.T) {
 		above := t.TempDir()
 		checked, err := Check(filepath.Join(above, "a", "state"), "")
 		if err != nil || checked != above || len(entries(above)) != 1 {
-			t.Errorf("%s, %v, the files are %q, want only %s", checked, err, entries(above), above)
+			t.Errorf("Check returned %s, %v; the files are %q, want only %s", checked, err, entries(above), above)
 		}
 	})
-	t.Run("a path that is not a folder, or not writable", func(t *testing.T) {
+	t.Run("a path that is not a folder or not writable is rejected", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "file")
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
 			t.Fatal(err)

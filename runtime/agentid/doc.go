@@ -1,6 +1,6 @@
 // Package agentid keeps the random id of an agent in a state folder, so that a
 // restarted agent finds the instances that it created before, and no other agent adopts
-// them. It will never know what an instance is, or where a configuration comes from.
+// them. The package does not depend on executors, or on the content of a configuration.
 //
 // # Layout
 //
@@ -14,7 +14,8 @@
 //	      lock             locked by the agent with this number until its process ends
 //	      id               32 hexadecimal digits
 //	      instances        exists while the agent has jobs in flight
-//	      target-docker    exists when the agent has used this target
+//	      target-docker    exists if an agent with this number has used this target
+//	      claims           the journal of runtime/journal
 //	      control, paused  socket and paused pools of cmd/cmwa/control
 //
 // Two processes never have the same id: the kernel grants the lock of a number to one
@@ -24,8 +25,8 @@
 // was in use, because its copies would have the same id. Two machines must not share a
 // state folder on a file system whose locks are local to a machine.
 //
-// The package stores nothing else, and does not read claims. The labels of an instance
-// record its pool.
+// The package stores nothing else, and does not read claims, control and paused. The labels of
+// an instance contain its pool.
 //
 // # Why a package
 //

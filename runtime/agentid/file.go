@@ -30,7 +30,7 @@ func newID() string {
 func readID(path string) (string, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	switch {
-	case errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENXIO): // a link, a socket
+	case errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENXIO): // ELOOP: a link; ENXIO: a socket
 		return "", errDamaged
 	case err != nil:
 		return "", err
@@ -93,8 +93,8 @@ func makeFolder(path string) error {
 	return err
 }
 
-// lockFile locks a file without waiting. It creates the file if it is missing. The error
-// is errHeld if another process has the lock. Closing the file releases the lock.
+// lockFile locks a file without waiting. It creates the file if it is missing. The error is
+// errHeld if the file is locked already. Closing the file releases the lock.
 func lockFile(path string) (*os.File, error) {
 	for {
 		file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
@@ -115,7 +115,8 @@ func lockFile(path string) (*os.File, error) {
 			_ = file.Close()
 			return nil, err
 		}
-		// The folder may have been removed and created again since the file was opened.
+		// The folder may have been removed and created again since the file was opened. Then
+		// the path does not lead to this file, and the new file must be locked.
 		if named, err := os.Lstat(path); err == nil && os.SameFile(open, named) {
 			return file, nil
 		}
