@@ -10,7 +10,7 @@ import (
 )
 
 // BenchmarkStart alternately starts a job, and a container with only the calls of docker
-// run: create, attach, wait, start. It reports the medians and their difference.
+// run: create, attach, wait, start. It reports the medians of both times and their difference.
 func BenchmarkStart(b *testing.B) {
 	e := newExecutor(b)
 	first := newJob(b, e, `{}`)

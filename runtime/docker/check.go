@@ -21,9 +21,10 @@ import (
 const maxUser = 1<<31 - 1
 
 // Check returns why no job can be started now: the engine does not respond, there is no
-// runner, no folder can be created in shared_volume_directory, the engine does not have
-// the network, or it does not have the image that replaces every job's image. It sends
-// the engine one short request, and one more for a network or an image that must exist.
+// runner, no folder can be created in shared_volume_directory, docker.user is out of range,
+// the engine does not have the network, or it does not have the image that replaces every
+// job's image. It sends the engine one short request, and more if a network or an image must
+// exist.
 //
 // It does not check docker.volumes: an engine creates named volumes and directories that
 // do not exist. Whether an image has the user docker.user by name depends on the image.
@@ -86,8 +87,8 @@ func checkUser(user string) error {
 
 // checkNetwork checks that containers can join a network: the network exists, or the
 // container whose network they share is running. A request that the engine does not
-// permit is no problem. A worker of a swarm does not know the networks of the swarm
-// before a container joins them.
+// permit is no problem. A missing network is no problem on a worker of a swarm, which does
+// not know the networks of the swarm before a container joins them.
 func (e *Executor) checkNetwork(ctx context.Context, network string) error {
 	// A network of the engine, or of a container.
 	other, shared := strings.CutPrefix(network, "container:")
@@ -124,7 +125,7 @@ func (e *Executor) checkNetwork(ctx context.Context, network string) error {
 }
 
 // checkOverride checks that the engine has the image that replaces every job's image,
-// unless it is pulled.
+// unless this image is pulled for each job.
 func (e *Executor) checkOverride(ctx context.Context, spec runtime.InstanceSpec) error {
 	if spec.OverrideImage == "" || spec.PullImage {
 		return nil

@@ -42,17 +42,20 @@ func TestCheck(t *testing.T) {
 		}, func(*runtime.InstanceSpec) {}, "cannot use the Docker engine"},
 		{"engine with Windows containers", func(d *fakeEngine) { d.os = "windows" }, func(*runtime.InstanceSpec) {},
 			"Linux containers"},
-		{"no network", func(d *fakeEngine) { d.override["GET /networks/web"] = fail(404, "network web not found") },
+		{"missing network", func(d *fakeEngine) {
+			d.override["GET /networks/web"] = fail(404,
+				"network web not found")
+		},
 			func(p *runtime.InstanceSpec) { p.Docker.Network = "web" },
 			"has no network web: create it, or change docker.network"},
-		{"network", nil, func(p *runtime.InstanceSpec) { p.Docker.Network = "web" }, ""},
+		{"existing network", nil, func(p *runtime.InstanceSpec) { p.Docker.Network = "web" }, ""},
 		{"network whose inspection is not permitted",
 			func(d *fakeEngine) { d.override["GET /networks/web"] = fail(403, "not granted") },
 			func(p *runtime.InstanceSpec) { p.Docker.Network = "web" }, ""},
 		{"network of a swarm that the worker does not know yet", func(d *fakeEngine) {
 			d.override["GET /networks/web"], d.override["GET /info"] = fail(404, "network web not found"), swarmWorker
 		}, func(p *runtime.InstanceSpec) { p.Docker.Network = "web" }, ""},
-		{"networks that each engine has",
+		{"network that each engine has",
 			func(d *fakeEngine) { d.override["GET /networks/host"] = fail(404, "network host not found") },
 			func(p *runtime.InstanceSpec) { p.Docker.Network = "host" }, ""},
 		{"missing container whose network is shared",
@@ -72,7 +75,7 @@ func TestCheck(t *testing.T) {
 		{"shared directory", nil, func(p *runtime.InstanceSpec) { p.SharedVolumeDirectory = t.TempDir() }, ""},
 		{"user out of range", nil, func(p *runtime.InstanceSpec) { p.Docker.User = "0:99999999999" },
 			"docker.user: 99999999999"},
-		{"users", nil, func(p *runtime.InstanceSpec) { p.Docker.User = "2147483647:staff" }, ""},
+		{"user in range", nil, func(p *runtime.InstanceSpec) { p.Docker.User = "2147483647:staff" }, ""},
 		{"missing override image without pull_image",
 			func(d *fakeEngine) { d.override["GET /images/ours/json"] = fail(404, "No such image: ours") },
 			func(p *runtime.InstanceSpec) { p.OverrideImage = "ours" }, "pull_image"},
@@ -95,11 +98,11 @@ func TestCheck(t *testing.T) {
 			switch {
 			case c.want == "":
 				if err != nil {
-					t.Errorf("checking gives %v, want no problem", err)
+					t.Errorf("Check returned %v, want no problem", err)
 				}
 			case err == nil, errors.Is(err, runtime.ErrJobFault), !strings.Contains(err.Error(), c.want),
 				strings.Contains(err.Error(), "\n"):
-				t.Errorf("checking gives %v, want one line with %q", err, c.want)
+				t.Errorf("Check returned %v, want one line with %q", err, c.want)
 			}
 		})
 	}
@@ -119,11 +122,11 @@ func TestCheckCalls(t *testing.T) {
 		}
 	}
 	if calls := d.count("") - before; calls != 10 {
-		t.Errorf("10 checks made %d calls, want one each: %q", calls, d.calls)
+		t.Errorf("10 checks made %d calls, want one for each check: %q", calls, d.calls)
 	}
 }
 
-// An engine rejects exactly the settings that the check reports.
+// TestCheckEngine checks that the engine rejects exactly the settings that Check rejects.
 func TestCheckEngine(t *testing.T) {
 	e := newExecutor(t)
 	for _, c := range []struct {
@@ -131,16 +134,16 @@ func TestCheckEngine(t *testing.T) {
 		edit func(*runtime.InstanceSpec)
 		ok   bool
 	}{
-		{"plain", func(*runtime.InstanceSpec) {}, true},
+		{"default settings", func(*runtime.InstanceSpec) {}, true},
 		{"new volume", func(p *runtime.InstanceSpec) { p.Docker.Volumes = []string{"cmwa-check-test:/data"} }, true},
 		{"missing directory", func(p *runtime.InstanceSpec) {
 			p.Docker.Volumes = []string{filepath.Join(t.TempDir(), "none") + ":/data"}
 		}, true},
-		{"no network", func(p *runtime.InstanceSpec) { p.Docker.Network = "cmwa-none" }, false},
+		{"missing network", func(p *runtime.InstanceSpec) { p.Docker.Network = "cmwa-none" }, false},
 		{"bridge", func(p *runtime.InstanceSpec) { p.Docker.Network = "bridge" }, true},
 		{"default", func(p *runtime.InstanceSpec) { p.Docker.Network = "default" }, true},
 		{"host", func(p *runtime.InstanceSpec) { p.Docker.Network = "host" }, true},
-		{"no container", func(p *runtime.InstanceSpec) { p.Docker.Network = "container:cmwa-none" }, false},
+		{"missing container", func(p *runtime.InstanceSpec) { p.Docker.Network = "container:cmwa-none" }, false},
 		{"user out of range", func(p *runtime.InstanceSpec) { p.Docker.User = "99999999999" }, false},
 		{"largest user", func(p *runtime.InstanceSpec) { p.Docker.User = "2147483647" }, true},
 		{"user above the largest", func(p *runtime.InstanceSpec) { p.Docker.User = "2147483648" }, false},
@@ -151,7 +154,7 @@ func TestCheckEngine(t *testing.T) {
 			found := e.Check(t.Context(), job.Tuning)
 			_, _, refusal := tryStart(t, e, job)
 			if (found == nil) != c.ok || (refusal == nil) != c.ok {
-				t.Errorf("checking gives %v and starting gives %v, want success of both to be %v", found, refusal, c.ok)
+				t.Errorf("Check returned %v and Start returned %v, want both to succeed: %v", found, refusal, c.ok)
 			}
 		})
 	}

@@ -59,7 +59,7 @@ func (e *Executor) containerOptions(
 			NetworkMode:   container.NetworkMode(spec.Network),
 			RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
 			// The agent must be able to read this log, regardless of the engine's default.
-			// It only has the runner's progress: some hundred bytes for each step.
+			// The log has only the runner's progress: some hundred bytes for each step.
 			LogConfig: container.LogConfig{
 				Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "2"},
 			},
@@ -74,10 +74,10 @@ func runsAsRoot(configured, image string) bool {
 	return user == "" || user == "root" || user == "0"
 }
 
-// openParent makes the parent directory of the runner writable for every user of a
-// created container: Pulumi documents it as the directory of the OIDC token's file (OIDC
-// in Deployments), and the engine creates it for root alone. A tmpfs would not work,
-// because it takes over the mode of the directory that it covers.
+// openParent makes the parent directory of the runner writable for every user of a created
+// container. Pulumi documents this directory as that of the OIDC token's file (OIDC in
+// Deployments), and the engine creates it for root alone. A tmpfs would not work, because a
+// tmpfs gets the mode of the directory that it covers.
 func (e *Executor) openParent(ctx context.Context, id string) error {
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
@@ -119,8 +119,8 @@ func (e *Executor) create(ctx context.Context, options client.ContainerCreateOpt
 // reserved is the prefix of the agent's labels.
 const reserved = "cmwa."
 
-// Labels of containers and volumes. Those of a job's container are the only record of
-// the job after a restart.
+// Labels of containers and volumes. After a restart the executor finds the jobs only by the
+// labels of their containers.
 const (
 	labelAgent      = "cmwa.agent"
 	labelPool       = "cmwa.pool"
@@ -135,8 +135,8 @@ const (
 	labelOwner      = "cmwa.owner"  // on loader containers: see owner
 )
 
-// labels returns the configured labels and those of the agent. A configured label cannot
-// have the name of any label of the agent, including one that this job does not have.
+// labels returns the configured labels and those of the agent. Configured labels with the
+// prefix of the agent's labels are ignored.
 func labels(job *runtime.Job, folder string) map[string]string {
 	all := map[string]string{}
 	for _, label := range job.Tuning.Instance.Docker.Labels {
@@ -190,8 +190,8 @@ func poolOf(labels map[string]string) runtime.PoolSpec {
 // their origin.
 const namePrefix = "pulumi-workflow-"
 
-// newName returns a new name for the container and the folder of a job. It contains the
-// beginning of the job's id for people.
+// newName returns a new name for the container and the folder of a job. So that people can
+// recognize the job, the name contains the beginning of the job's id.
 func newName(job string) string {
 	readable := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
@@ -276,8 +276,8 @@ func linkOrCopy(from, to string) error {
 	return errors.Join(err, target.Chmod(0o755), target.Close())
 }
 
-// removeFolder removes the folder of a job. Its path may come from a label, so a path
-// that is not of such a folder is ignored.
+// removeFolder removes the folder of a job. The path may come from a label, so a path that
+// cannot be the folder of a job is ignored.
 func removeFolder(folder string) error {
 	if !filepath.IsAbs(folder) || !strings.HasPrefix(filepath.Base(folder), namePrefix) {
 		return nil
@@ -290,12 +290,12 @@ func removeFolder(folder string) error {
 
 const (
 	handoffTimeout = time.Minute            // for the runner to read the handoff
-	closeTimeout   = 100 * time.Millisecond // for the engine to close the connection after that
+	closeTimeout   = 100 * time.Millisecond // for the engine to close the connection afterwards
 
-	handoffErrorPause = 100 * time.Millisecond // between two tries to find out how far a failed handoff came
+	handoffErrorPause = 100 * time.Millisecond // between two tries of awaitEarlyExit
 
-	// defaultHandoffErrorLimit is the time for finding that out. A runner with a part of the
-	// handoff ends at once; an engine that is restarted takes some seconds.
+	// defaultHandoffErrorLimit is the time limit for all tries of awaitEarlyExit. A runner with
+	// a part of the handoff ends at once; an engine that is restarted takes some seconds.
 	defaultHandoffErrorLimit = 15 * time.Second
 )
 
@@ -310,9 +310,9 @@ func (e *Executor) attach(ctx context.Context, id string) (*client.HijackedRespo
 	return &attached.HijackedResponse, nil
 }
 
-// writeHandoff writes the handoff and closes the input. An engine closes the connection
-// when it has forwarded the data. The wait for that is short: Docker 20.10 does not close
-// it in one of about fifty cases, and the data arrives nevertheless. The end of ctx
+// writeHandoff writes the handoff and closes the input. An engine closes the connection when it
+// has forwarded the data. writeHandoff waits only closeTimeout for this: in one of about fifty
+// cases, Docker 20.10 forwards the data and does not close the connection. The end of ctx
 // interrupts the call. Complete reports whether all of the handoff was written, also if
 // there is an error.
 func writeHandoff(
@@ -351,13 +351,13 @@ func writeHandoff(
 	return complete, nil
 }
 
-// handoffError returns why the handoff did not reach the runner, or nil if the runner may
-// have it: the connection may break after it has forwarded the last byte. Complete reports
-// whether all of the handoff was written. A runner with a part of it ends with
-// [runtime.CodeUsage], because the engine closes the runner's input with the connection. A
-// runner that ended before it read the handoff has another code, and its last message is the
-// reason. The end of a runner that may have all of it is left to Wait, and so is the end of
-// ctx: the caller stops a running job with its grace period.
+// handoffError returns why the handoff did not reach the runner. Complete reports whether all of
+// the handoff was written. A runner with a part of the handoff ends with [runtime.CodeUsage],
+// because the engine closes the runner's input with the connection. A runner that ended before
+// it read the handoff has another code, and its last message is the reason. If the runner may
+// have the whole handoff, handoffError returns nil, also if the runner has ended or ctx has
+// ended: Wait then returns the end of the runner, and the caller stops a running job with its
+// grace period.
 func (e *Executor) handoffError(ctx context.Context, id string, complete bool, err error) error {
 	exit, ended := e.awaitEarlyExit(ctx, id)
 	switch {
@@ -376,9 +376,9 @@ func (e *Executor) handoffError(ctx context.Context, id string, complete bool, e
 	return fmt.Errorf("send the handoff to the runner: %w", err)
 }
 
-// awaitEarlyExit waits for the end of a container whose handoff failed, while the engine may
-// be restarting, for up to handoffErrorLimit. Ended is false if it runs or if its state is
-// unknown.
+// awaitEarlyExit waits up to handoffErrorLimit for the end of a container whose handoff failed.
+// It tries again if the connection fails, because the engine may be restarting. Ended is false
+// if the container runs or if its state is unknown.
 func (e *Executor) awaitEarlyExit(ctx context.Context, id string) (exit runtime.Exit, ended bool) {
 	ctx, cancel := context.WithTimeout(ctx, e.handoffErrorLimit)
 	defer cancel()

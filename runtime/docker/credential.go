@@ -16,15 +16,15 @@ import (
 
 const (
 	helperLimit = 30 * time.Second // for a credential helper, which may use the network
-	helperGrace = 2 * time.Second  // for its child processes to close its output
-	maxHelper   = 1 << 20          // largest output in bytes
+	helperGrace = 2 * time.Second  // for child processes of the helper to close its output
+	maxHelper   = 1 << 20          // largest output of the helper in bytes
 )
 
 // runHelper gets the login for a registry from a credential helper. The protocol is that
-// of docker-credential-helpers: the server on standard input, JSON on standard output,
-// and for a missing login a fixed text on standard output with a failing exit code. A
-// missing login is an empty result. Other output is not shown, because it may contain the
-// secret.
+// of docker-credential-helpers: the helper reads the server from standard input, and writes
+// JSON to standard output. If it has no login, it writes a fixed text and exits with an error;
+// runHelper then returns an empty result. No error contains the output of the helper, because
+// it may contain the secret.
 func runHelper(ctx context.Context, name, server string) (registry.AuthConfig, error) {
 	var none registry.AuthConfig
 	program := "docker-credential-" + name
@@ -53,7 +53,7 @@ func runHelper(ctx context.Context, name, server string) (registry.AuthConfig, e
 		return none, fmt.Errorf("get the login at %s from %s: %w", server, program, err)
 	}
 
-	// Read its output.
+	// Read the output of the helper.
 	var got struct{ Username, Secret string }
 	if json.Unmarshal(answer.Bytes(), &got) != nil {
 		return none, fmt.Errorf("the output of %s is not valid JSON", program)

@@ -12,10 +12,10 @@
 // name depends only on the digest, so the engine admits one loader at a time. The last
 // file of the copy, the mark, means that all other files are complete.
 //
-// The agent checks the mark after it has created the job's container and before it
-// starts it. From its creation on, the engine does not prune the volumes of a container,
-// so a mark that exists then stays. The agent stores nothing about volumes from one job to
-// the next, so it cannot use outdated information.
+// The agent checks the mark between the creation and the start of the job's container. The
+// engine does not prune the volumes of an existing container, so a mark that is present after
+// the creation stays. The agent stores nothing about volumes from one job to the next, so it
+// cannot use outdated information.
 //
 // With shared_volume_directory, the runner is instead in a folder below it, one for each
 // job. The agent and the engine must see this folder under the same path.
@@ -23,15 +23,15 @@
 // # Leftovers after a crash
 //
 // Each folder (in a file) and each loader container (in a label) records the agent and the
-// process that created it. Only one process uses an agent id at a time, so what an earlier
-// process of this agent created is a leftover. What another agent created is a leftover
-// when it is old: a loader container by the engine's clock, a folder by the agent's. Sweep
-// removes both.
+// process that created it. Only one process uses an agent id at a time, so folders and loader
+// containers of an earlier process of this agent are leftovers. Those of another agent are
+// leftovers if they are old: loader containers by the engine's clock, folders by the agent's
+// clock. Sweep removes the leftovers.
 //
 // # Data in a container
 //
-// Labels contain agent, pool, job, subject and generation, and are the only record of a
-// job. No token is in labels, command or environment: the handoff goes to the standard
+// Labels contain agent, pool, job, subject and generation. The executor has no other record of
+// a job. No token is in labels, command or environment: the handoff goes to the standard
 // input of the runner, over a connection that is attached before the start. The log of
 // the container has the runner's progress and no output of steps.
 //
@@ -39,26 +39,26 @@
 //
 // A job runs as the user of the configuration, or else of the image. The delivery of the
 // runner does not need root: every user can read the volume and the folder, and the
-// runner chooses writable folders for the job. One folder is made writable for all users
-// before the start: /mnt/pulumi, into which the runner writes the OIDC token, because
-// Pulumi documents that path and the engine creates the folder for root.
+// runner chooses writable folders for the job. If the job does not run as root, one folder is
+// made writable for all users before the start: /mnt/pulumi. The runner writes the OIDC token
+// into this folder, because Pulumi documents the path, and the engine creates it for root.
 //
 // # Lost connections
 //
-// A start that loses the connection to the engine wraps [runtime.ErrConnectionLost], so that
-// the caller starts the job again: nothing has run before the handoff. If the connection
-// breaks while the handoff is written, the exit code of the container tells how much of it
-// the runner has. A runner with a part of it has run nothing. A runner that may have all of
-// it is a running job.
+// If a start loses the connection to the engine, its error wraps [runtime.ErrConnectionLost],
+// so that the caller starts the job again: nothing has run before the handoff. If the
+// connection breaks while the handoff is written, the exit code of the container shows how
+// much of the handoff the runner has. A runner with a part of the handoff has run nothing. If
+// the runner may have the whole handoff, the job counts as started.
 //
 // # Before a job is claimed
 //
 // Check finds problems that would fail every job: no engine, no runner, no network, no
 // folder. It sends the engine one ping, and no request that takes more than a few
 // milliseconds. It does not create a container: that would cost as much as a job, and
-// needs an image. Problems that only a container shows (a mount that the engine rejects,
-// a limit that its machine does not support, a user that the image does not have) are
-// left to the back-off of the pool.
+// needs an image. Some problems appear only when a container is created or started: a mount
+// that the engine rejects, a limit that its machine does not support, a user that the image
+// does not have. After these problems, the pool backs off.
 //
 // # Limits
 //

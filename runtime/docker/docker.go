@@ -25,8 +25,8 @@ const (
 const cancelGrace = 30 * time.Second
 
 // withCancelGrace returns a context for calls that change the engine's state. It has a
-// timeout, and outlives ctx by at most cancelGrace, so that an engine without a response
-// does not block a shutdown.
+// timeout, and outlives ctx by at most cancelGrace, so that an engine that does not respond
+// cannot block a shutdown.
 func withCancelGrace(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	graceCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	stop := context.AfterFunc(ctx, func() {
@@ -44,9 +44,9 @@ func withCancelGrace(ctx context.Context, limit time.Duration) (context.Context,
 	}
 }
 
-// oldestAPI is the oldest version of the engine's API that the client library supports,
-// that of Docker 19.03. With older engines, the library would use a version that they do
-// not support.
+// oldestAPI is the oldest version of the engine's API that the client library supports: the
+// version of Docker 19.03. With an older engine, the library would use a version that the
+// engine does not support.
 const oldestAPI = client.MinAPIVersion
 
 // Options are the options of [New].
@@ -62,7 +62,8 @@ type Options struct {
 }
 
 // Executor runs jobs as containers of one engine. It has no state that a restarted agent
-// needs. Its only goroutines beyond a call are those of an open [Executor.Follow].
+// needs. After a call has returned, it has no goroutine, except for each stream of
+// [Executor.Follow] that is not closed.
 type Executor struct {
 	engine       *client.Client
 	agent        string // id of the agent
@@ -80,8 +81,8 @@ type Executor struct {
 	folders map[string]string // folders of jobs by container, in case another client removes the container
 }
 
-// New creates an executor, and checks that the engine responds and can run jobs. Its
-// errors are one line with the cure.
+// New creates an executor, and checks that the engine responds and can run jobs. The text of
+// an error is one line with the cure.
 func New(ctx context.Context, options Options) (*Executor, error) {
 	if options.RunnerDirectory == "" {
 		return nil, errors.New("the options of the Docker executor have no RunnerDirectory")
@@ -116,7 +117,7 @@ func New(ctx context.Context, options Options) (*Executor, error) {
 }
 
 // Close closes idle connections to the engine. The executor remains usable and opens new
-// ones.
+// connections.
 func (e *Executor) Close() { _ = e.engine.Close() }
 
 // readVersion checks that the engine can run jobs, and reads its architecture.

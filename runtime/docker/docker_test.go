@@ -44,7 +44,7 @@ func TestStart(t *testing.T) {
 			t.Error(err)
 		}
 		if names := leftovers(t, job); len(names) > 0 {
-			t.Errorf("%q is left", names)
+			t.Errorf("the containers %q are left", names)
 		}
 	})
 
@@ -59,11 +59,11 @@ func TestStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Contains(shown.Raw, []byte(job.ID)) {
-			t.Error("the inspection does not name the job")
+			t.Error("the inspection does not contain the id of the job")
 		}
 		for _, hidden := range []string{job.Token.Reveal(), job.OIDC.Reveal(), "a-secret-in-a-step"} {
 			if bytes.Contains(shown.Raw, []byte(hidden)) || strings.Contains(log, hidden) {
-				t.Errorf("%q can be read", hidden)
+				t.Errorf("the inspection or the log contains %q", hidden)
 			}
 		}
 	})
@@ -78,11 +78,11 @@ func TestStart(t *testing.T) {
 		id, _ := start(t, e, job)
 		wait(t, e, id)
 		if got := readProgress(t, e, id, -1); len(got) != 2 || got[1].Lines != len(raw) {
-			t.Errorf("the progress is %v, want %d bytes read", got, len(raw))
+			t.Errorf("the progress is %v, want two entries, and %d bytes in the second", got, len(raw))
 		}
 	})
 
-	t.Run("error has the cure and leaves nothing", func(t *testing.T) {
+	t.Run("failed start has the cure and leaves nothing", func(t *testing.T) {
 		e := newExecutor(t)
 		for _, c := range []struct {
 			name     string
@@ -98,7 +98,7 @@ func TestStart(t *testing.T) {
 			{"OtherSystem", func(j *runtime.Job) { j.Definition.OS = "windows" }, true, []string{"windows"}},
 			{"OtherMachine", func(j *runtime.Job) { j.Definition.Architecture = "s390x" }, true,
 				[]string{"s390x", testImage}},
-			{"MissingByChoiceOfTheAgent",
+			{"MissingOverrideImage",
 				func(j *runtime.Job) { j.Tuning.Instance.OverrideImage = "cmwa-test/missing" }, false,
 				[]string{"cmwa-test/missing", "pull_image"}},
 			{"NoRunner", func(j *runtime.Job) { j.Tuning.Instance.WorkingDirectory = t.TempDir() }, false,
@@ -117,7 +117,7 @@ func TestStart(t *testing.T) {
 				c.change(job)
 				_, log, err := tryStart(t, e, job)
 				if err == nil || errors.Is(err, runtime.ErrJobFault) != c.jobFault {
-					t.Errorf("starting gives %v, want a job fault: %v", err, c.jobFault)
+					t.Errorf("Start returned %v, want an error that is a job fault: %v", err, c.jobFault)
 				}
 				last := log[strings.LastIndex(strings.TrimSpace(log), "\n")+1:]
 				for _, part := range c.want {
@@ -126,7 +126,7 @@ func TestStart(t *testing.T) {
 					}
 				}
 				if names := leftovers(t, job); len(names) > 0 {
-					t.Errorf("%q is left", names)
+					t.Errorf("the containers %q are left", names)
 				}
 			})
 		}
@@ -186,7 +186,7 @@ func TestRemove(t *testing.T) {
 			t.Errorf("the runner ended with %+v, want its code after SIGTERM: %d", exit, runtime.CodeFailed)
 		}
 		if took := time.Since(begin); took > 20*time.Second {
-			t.Errorf("removing took %v", took)
+			t.Errorf("Remove took %v, want at most 20s", took)
 		}
 	})
 
@@ -234,7 +234,7 @@ func TestWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		if exit := wait(t, e, id); exit.Code != 137 || exit.Reason != "killed" {
-			t.Errorf("a killed runner ended with %+v", exit)
+			t.Errorf("a killed runner ended with %+v, want code 137 and the reason killed", exit)
 		}
 	})
 
@@ -260,7 +260,7 @@ func TestList(t *testing.T) {
 
 		found, err := newExecutor(t).List(t.Context(), ended.Agent)
 		if err != nil || len(found) != 2 {
-			t.Fatalf("found %+v (%v), want two", found, err)
+			t.Fatalf("List returned %+v (%v), want two instances", found, err)
 		}
 		for _, f := range found {
 			want := running
@@ -270,7 +270,7 @@ func TestList(t *testing.T) {
 			if f.Job != want.ID || f.WorkflowID != want.WorkflowID || f.Generation != 3 ||
 				f.Running != (want == running) || f.Ended.IsZero() != (want == running) ||
 				time.Since(f.Started) > time.Minute {
-				t.Errorf("found %+v for %s", f, want.ID)
+				t.Errorf("List returned %+v for the job %s", f, want.ID)
 			}
 		}
 	})
@@ -289,10 +289,10 @@ func TestList(t *testing.T) {
 		}
 		found, err := e.List(t.Context(), job.Agent)
 		if err != nil || len(found) != 1 || found[0].Running || time.Since(found[0].Ended) > time.Minute {
-			t.Errorf("found %+v (%v), want one that has just ended", found, err)
+			t.Errorf("List returned %+v (%v), want one instance that has just ended", found, err)
 		}
 		if exit := wait(t, e, id); exit.Code != noExitCode {
-			t.Errorf("it ended with %+v, want no code", exit)
+			t.Errorf("the container ended with %+v, want no exit code", exit)
 		}
 	})
 }
@@ -370,7 +370,7 @@ func TestFill(t *testing.T) {
 	})
 }
 
-// unique returns a working directory with a runner whose digest no volume has yet.
+// unique returns a working directory with a runner for whose digest there is no volume yet.
 func unique(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -395,7 +395,7 @@ func TestNew(t *testing.T) {
 	t.Run("a RunnerDirectory is needed", func(t *testing.T) {
 		e, err := New(t.Context(), Options{Environ: os.LookupEnv, Log: slog.New(slog.DiscardHandler)})
 		if e != nil || err == nil || !strings.Contains(err.Error(), "RunnerDirectory") {
-			t.Errorf("New returns %v, %v", e, err)
+			t.Errorf("New returned %v, %v, want an error with RunnerDirectory", e, err)
 		}
 	})
 }

@@ -64,7 +64,7 @@ func dropVolume(folder string) {
 	}
 }
 
-// buildStandin returns a folder with the stand-in for the runner. It builds it once.
+// buildStandin returns a folder with the stand-in for the runner. The stand-in is built once.
 var buildStandin = sync.OnceValues(func() (string, error) {
 	folder, err := os.MkdirTemp("", "cmwa-standin-")
 	if err != nil {
@@ -117,8 +117,8 @@ func environ(set ...string) func(string) (string, bool) {
 	}
 }
 
-// newJob returns a job for the stand-in. Its containers are removed at the end of the
-// test.
+// newJob returns a job for the stand-in. The containers of the job are removed at the end of
+// the test.
 func newJob(t testing.TB, e *Executor, request string) *runtime.Job {
 	t.Helper()
 	name := rand.Text()[:10]
@@ -241,7 +241,7 @@ func wait(t testing.TB, e *Executor, id string) runtime.Exit {
 	return exit
 }
 
-// leftovers returns the names of the containers of a job. It does not use the executor.
+// leftovers returns the names of the containers of a job. It lists them without the executor.
 func leftovers(t testing.TB, job *runtime.Job) []string {
 	t.Helper()
 	engine, err := client.New(client.FromEnv)

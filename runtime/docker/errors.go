@@ -16,8 +16,8 @@ import (
 // maxEngineText is the length to which an error of an engine is cut, in bytes.
 const maxEngineText = 600
 
-// jobError is an error that the job causes. It wraps [runtime.ErrJobFault] without its
-// text: its own text is for people, and ends with the cure.
+// jobError is an error that the job causes. It wraps [runtime.ErrJobFault], but its text does
+// not contain the text of ErrJobFault: it is for people, and ends with the cure.
 type jobError struct{ error }
 
 func (e jobError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }
@@ -28,8 +28,9 @@ func jobFault(format string, args ...any) error {
 }
 
 // connectionError is an error of the connection to the engine. It wraps
-// [runtime.ErrConnectionLost] without its text. Start returns it only if the runner cannot
-// have the whole handoff; its meaning is that of the connection in other calls.
+// [runtime.ErrConnectionLost], but its text does not contain the text of ErrConnectionLost.
+// Start returns it only if the runner cannot have the whole handoff. In other calls it means
+// only that the connection was lost.
 type connectionError struct{ error }
 
 func (e connectionError) Unwrap() []error { return []error{e.error, runtime.ErrConnectionLost} }
@@ -41,8 +42,8 @@ func isConnectionError(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// settingsFault returns an error without [runtime.ErrJobFault] if it wraps that, and
-// unchanged otherwise.
+// settingsFault removes [runtime.ErrJobFault] from an error that wraps it. Other errors are
+// returned unchanged.
 func settingsFault(err error) error {
 	var own jobError
 	if errors.As(err, &own) {
@@ -76,7 +77,7 @@ func unreachable(host string, err error) error {
 var engineErrors = []struct {
 	part     string
 	meaning  string
-	jobFault bool // whether the job causes it, and not the settings or the engine
+	jobFault bool // whether the job causes the error, and not the settings or the engine
 }{
 	{"exec format error", "the image is for another kind of machine than the engine's, which cannot emulate it: " +
 		"use an image for the engine's machine, or install emulation there (binfmt_misc with qemu)", true},

@@ -24,7 +24,7 @@ import (
 type fakeEngine struct {
 	host     string
 	api, os  string
-	ahead    time.Duration               // by which the engine's clock is ahead
+	ahead    time.Duration               // difference by which the engine's clock is ahead
 	override map[string]http.HandlerFunc // by method and end of the path, such as "POST /start"
 
 	mu     sync.Mutex
@@ -51,7 +51,7 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 	return d
 }
 
-// trackConnection counts connections.
+// trackConnection records which connections are open.
 func (d *fakeEngine) trackConnection(conn net.Conn, state http.ConnState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -66,8 +66,8 @@ func (d *fakeEngine) trackConnection(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// connections returns the number of open connections, and a channel that receives after
-// one has ended.
+// connections returns the number of open connections, and a channel that receives after a
+// connection has ended.
 func (d *fakeEngine) connections() (open int, closed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -208,7 +208,7 @@ func TestNewFails(t *testing.T) {
 			defer cancel()
 			_, err := (&fakeEngine{host: c.host}).open(ctx)
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("opening gives %q, want one line with %q", err, c.want)
+				t.Errorf("New returned %q, want one line with %q", err, c.want)
 			}
 		})
 	}
@@ -249,10 +249,10 @@ func TestStartFaults(t *testing.T) {
 				_, err = e.Start(t.Context(), job, newSetup(job, &setupLog{}))
 				if err == nil || !strings.Contains(err.Error(), c.want) ||
 					errors.Is(err, runtime.ErrJobFault) != c.jobFault {
-					t.Errorf("starting gives %v, want %q, a job fault: %v", err, c.want, c.jobFault)
+					t.Errorf("Start returned %v, want %q, and a job fault: %v", err, c.want, c.jobFault)
 				}
 				if again := c.want == "lost the connection"; errors.Is(err, runtime.ErrConnectionLost) != again {
-					t.Errorf("%v: can be started again: %v, want %v", err, !again, again)
+					t.Errorf("the error %v wraps ErrConnectionLost: %v, want %v", err, !again, again)
 				}
 				if d.count("DELETE /v1.41/containers/"+namePrefix) != 1 {
 					t.Errorf("the container was not removed: %q", d.calls)
@@ -279,7 +279,7 @@ func TestStartFaults(t *testing.T) {
 		}
 		job := fakeJob(t, `{}`)
 		if _, err := e.Start(ctx, job, newSetup(job, &setupLog{})); !errors.Is(err, cause) {
-			t.Errorf("starting gives %v, want %v", err, cause)
+			t.Errorf("Start returned %v, want %v", err, cause)
 		}
 		if d.count("/start") != 0 || d.count("DELETE ") != 1 {
 			t.Errorf("the engine got the calls %q, want a removal and no start", d.calls)
@@ -298,8 +298,8 @@ func TestHandoffError(t *testing.T) {
 		again    bool   // the job can be started again
 	}{
 		{"runner has a part and has ended", false, nil, runtime.CodeUsage, "lost the connection", true},
-		{"runner has a part and waits for the rest", false, running, 0, "lost the connection", true},
-		{"runner ended before it read", false, nil, 127, "send the handoff to the runner: write", false},
+		{"runner has a part and waits for more", false, running, 0, "lost the connection", true},
+		{"runner ended before it read anything", false, nil, 127, "send the handoff to the runner: write", false},
 		{"engine killed a runner with a part", false, nil, 137, "lost the connection", true},
 		{"whole handoff was lost on the way", true, nil, runtime.CodeUsage, "lost the connection", true},
 		{"runner runs with the whole handoff", true, running, 0, "", false},
@@ -336,20 +336,21 @@ func TestHandoffError(t *testing.T) {
 			removed := d.count("DELETE /v1.41/containers/" + namePrefix)
 			if c.want == "" {
 				if err != nil || id != containerID || removed != 0 {
-					t.Errorf("got %q and %v with %d removals, want the container", id, err, removed)
+					t.Errorf("Start returned %q and %v, with %d removals; want the container and no removal", id, err,
+						removed)
 				}
 				return
 			}
 			if err == nil || !strings.Contains(err.Error(), c.want) ||
 				errors.Is(err, runtime.ErrConnectionLost) != c.again {
-				t.Errorf("got %v, want an error with %q, after which the job can be started again: %v",
+				t.Errorf("Start returned %v, want an error with %q, after which the job can be started again: %v",
 					err, c.want, c.again)
 			}
 			if removed != 1 {
-				t.Errorf("the container is removed %d times: %q", removed, d.calls)
+				t.Errorf("the container was removed %d times, want once: %q", removed, d.calls)
 			}
 
-			// After a withdrawn handoff the agent continues the log.
+			// The agent continues the log of step 0 only if the handoff was withdrawn.
 			setup.Log("continued")
 			if err := setup.Flush(t.Context()); err != nil {
 				t.Fatal(err)
@@ -368,7 +369,7 @@ func TestHandoffError(t *testing.T) {
 			hijack(w, func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1)) })
 		}
 		d.override["POST /wait"] = func(_ http.ResponseWriter, r *http.Request) {
-			cancel() // while Start finds out how far the handoff came
+			cancel() // while Start finds out how much of the handoff the runner has
 			<-r.Context().Done()
 		}
 		e, err := d.open(t.Context())
@@ -378,14 +379,14 @@ func TestHandoffError(t *testing.T) {
 		job := fakeJob(t, `{}`)
 		id, err := e.Start(ctx, job, newSetup(job, &setupLog{}))
 		if err != nil || id != containerID || d.count("DELETE ") != 0 {
-			t.Errorf("got %q and %v after the calls %q, want the container", id, err, d.calls)
+			t.Errorf("Start returned %q and %v after the calls %q, want the container and no removal", id, err, d.calls)
 		}
 	})
 }
 
 func TestWaitFaults(t *testing.T) {
 	// The caller waits again: see TestRetryEngine of package runtime.
-	t.Run("engine that is away is an error", func(t *testing.T) {
+	t.Run("lost connection is an error", func(t *testing.T) {
 		d := newFakeEngine(t)
 		var mu sync.Mutex
 		waits := 0
@@ -407,14 +408,14 @@ func TestWaitFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := e.Wait(t.Context(), containerID); err == nil || errors.Is(err, runtime.ErrNoInstance) {
-			t.Errorf("while the engine is away Wait gives %v, want another error than %v", err, runtime.ErrNoInstance)
+			t.Errorf("after a lost connection Wait returned %v, want another error than %v", err, runtime.ErrNoInstance)
 		}
 		if exit := wait(t, e, containerID); exit.Code != 137 || exit.Reason != "out of memory" {
-			t.Errorf("the runner ended with %+v", exit)
+			t.Errorf("the runner ended with %+v, want code 137 and out of memory", exit)
 		}
 	})
 
-	t.Run("exit code of a removed container", func(t *testing.T) {
+	t.Run("removed container has the code of the wait", func(t *testing.T) {
 		d := newFakeEngine(t)
 		d.override["POST /wait"] = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"StatusCode":10}`) }
 		d.override["GET /"+containerID+"/json"] = fail(404, "No such container")
@@ -423,7 +424,7 @@ func TestWaitFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		if exit := wait(t, e, containerID); exit.Code != 10 {
-			t.Errorf("the runner ended with %+v", exit)
+			t.Errorf("the runner ended with %+v, want code 10", exit)
 		}
 	})
 }
@@ -470,7 +471,7 @@ func TestDropVolumes(t *testing.T) {
 	d.override["GET /volumes"] = func(w http.ResponseWriter, r *http.Request) {
 		if filters := r.URL.Query().Get("filters"); !strings.Contains(filters, "dangling") ||
 			!strings.Contains(filters, labelRunner) {
-			t.Errorf("it lists the volumes with %s, want unused ones of runners", filters)
+			t.Errorf("the volumes are listed with the filters %s, want unused volumes of runners", filters)
 		}
 		fmt.Fprintf(w, `{"Volumes":[{"Name":"cmwa-runner-old","CreatedAt":%q},`+
 			`{"Name":"cmwa-runner-young","CreatedAt":%q}]}`,
@@ -485,7 +486,7 @@ func TestDropVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d.count("DELETE /v1.41/volumes/cmwa-runner-old") != 1 || d.count("DELETE /v1.41/volumes/") != 1 {
-		t.Errorf("the engine got the calls %q, want the old volume to be removed and no other", d.calls)
+		t.Errorf("the engine got the calls %q, want only the old volume to be removed", d.calls)
 	}
 }
 
@@ -513,7 +514,7 @@ func TestFollow(t *testing.T) {
 		select {
 		case err := <-ended:
 			if err == nil {
-				t.Error("reading a closed stream gives no error")
+				t.Error("Read of a closed stream returned no error")
 			}
 		case <-time.After(10 * time.Second):
 			t.Error("Close does not interrupt the read")
@@ -554,7 +555,8 @@ func TestWithCancelGrace(t *testing.T) {
 			limited, done := withCancelGrace(ctx, c.given)
 			<-limited.Done()
 			if took := time.Since(begin); took != c.want {
-				t.Errorf("with a limit of %s and a caller who gives up after %s it took %s, want %s", c.given, c.after,
+				t.Errorf("with the limit %s and a caller that ends after %s the context ended after %s, want %s",
+					c.given, c.after,
 					took, c.want)
 			}
 			done()
@@ -584,7 +586,7 @@ func TestClose(t *testing.T) {
 		select {
 		case <-closed:
 		case <-limit:
-			t.Fatalf("%d connections are open", open)
+			t.Fatalf("%d connections are still open after Close", open)
 		}
 		open, closed = d.connections()
 	}

@@ -18,8 +18,8 @@ import (
 // maxMessage is the largest last message of a runner, in bytes.
 const maxMessage = 4 << 10
 
-// Follow streams the container's standard output. If the engine breaks the stream off,
-// Read returns an error, and Follow can be called again; it starts from the beginning.
+// Follow streams the container's standard output from its beginning. If the engine ends the
+// stream early, Read returns an error, and Follow can be called again.
 func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error) {
 	if !isID(id) {
 		return nil, fmt.Errorf("follow %q: %w", id, runtime.ErrNoInstance)
@@ -46,7 +46,7 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 }
 
 // stream is the standard output of a container. A goroutine separates it from standard
-// error; Close waits for it.
+// error; Close waits for the end of the goroutine.
 type stream struct {
 	reader *io.PipeReader
 	log    io.ReadCloser

@@ -18,8 +18,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// platformAPI is the version of the engine's API since which a name can have images of
-// several platforms, and a request can select one.
+// platformAPI is the first version of the engine's API in which a name can have images of
+// several platforms, and a request can select a platform.
 const platformAPI = "1.49"
 
 // image is an image that the engine has.
@@ -54,7 +54,7 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 		img.platform = &ocispec.Platform{OS: "linux", Architecture: requested}
 	}
 
-	// Pull it.
+	// Pull the image.
 	named, err := reference.ParseAnyReference(img.name)
 	if err != nil {
 		return img, jobFault("%q is not the name of an image: %w", img.name, err)
@@ -65,7 +65,7 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 		}
 	}
 
-	// Find it in the store, and check its platform.
+	// Find the image in the store, and check its platform.
 	found, err := e.inspectImage(ctx, img)
 	switch {
 	case errdefs.IsNotFound(err) && !spec.PullImage:
@@ -116,7 +116,7 @@ func (e *Executor) inspectImage(ctx context.Context, img image) (client.ImageIns
 const (
 	defaultPullTimeout = 3 * time.Minute  // time without progress after which a pull fails
 	flushInterval      = 3 * time.Second  // interval at which the log of a pull is sent
-	flushLimit         = 10 * time.Second // for sending it: the pull must not wait for it
+	flushLimit         = 10 * time.Second // timeout for sending it, because the pull waits
 )
 
 // pull pulls the image of the job and reports the progress in the job's log.
@@ -155,7 +155,7 @@ func (e *Executor) followPull(
 	timer := time.AfterFunc(e.pullTimeout, func() { cancelPull(fmt.Errorf("no progress for %v", e.pullTimeout)) })
 	defer timer.Stop()
 
-	// Request it.
+	// Request the pull.
 	options := client.ImagePullOptions{RegistryAuth: login}
 	if img.platform != nil {
 		options.Platforms = []ocispec.Platform{*img.platform}

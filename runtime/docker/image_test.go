@@ -29,7 +29,7 @@ func pullJob(t *testing.T, e *Executor, r *imageServer) *runtime.Job {
 }
 
 func TestPull(t *testing.T) {
-	t.Run("image is pulled for each job and its progress logged", func(t *testing.T) {
+	t.Run("image is pulled for each job, and the progress is logged", func(t *testing.T) {
 		e, r := newExecutor(t, "DOCKER_CONFIG="+t.TempDir()), newImageServer(t, newExecutor(t).architecture)
 		service := &setupLog{}
 		logged := ""
@@ -61,7 +61,7 @@ func TestPull(t *testing.T) {
 		}
 	})
 
-	t.Run("image that only the engine has", func(t *testing.T) {
+	t.Run("error of a pull suggests the image that the engine has", func(t *testing.T) {
 		e, r := newExecutor(t, "DOCKER_CONFIG="+t.TempDir()), newImageServer(t, "amd64")
 		if _, err := e.engine.ImageTag(t.Context(),
 			client.ImageTagOptions{Source: testImage, Target: r.host + "/only-here:latest"}); err != nil {
@@ -74,12 +74,12 @@ func TestPull(t *testing.T) {
 		job.Definition.Image.Reference = r.host + "/only-here:latest"
 		_, _, err := tryStart(t, e, job)
 		if !errors.Is(err, runtime.ErrJobFault) || !strings.Contains(err.Error(), "pull_image to false") {
-			t.Errorf("Start returned %v", err)
+			t.Errorf("Start returned %v, want a job fault with pull_image", err)
 		}
 		job.Definition.Image.Reference = r.host + "/nowhere:latest"
 		_, _, err = tryStart(t, e, job)
 		if !errors.Is(err, runtime.ErrJobFault) || strings.Contains(err.Error(), "pull_image") {
-			t.Errorf("Start returned %v", err)
+			t.Errorf("Start returned %v, want a job fault without pull_image", err)
 		}
 	})
 
@@ -92,14 +92,14 @@ func TestPull(t *testing.T) {
 		_, log, err := tryStart(t, e, pullJob(t, e, r))
 		if err == nil || errors.Is(err, runtime.ErrJobFault) ||
 			!strings.Contains(err.Error(), "no progress for 300ms") {
-			t.Errorf("Start returned %v\n%s", err, log)
+			t.Errorf("Start returned %v, want an error after 300ms without progress\n%s", err, log)
 		}
 		if took := time.Since(begin); took > 10*time.Second {
 			t.Errorf("the failure took %v, want at most 10s", took)
 		}
 	})
 
-	t.Run("image for another machine", func(t *testing.T) {
+	t.Run("image for another machine needs a runner and emulation", func(t *testing.T) {
 		other := map[string]string{"amd64": "arm64", "arm64": "amd64"}[newExecutor(t).architecture]
 		r := newImageServer(t, other)
 		e := newExecutor(t, "DOCKER_CONFIG="+t.TempDir())
@@ -107,7 +107,7 @@ func TestPull(t *testing.T) {
 		job := pullJob(t, e, r)
 		_, _, err := tryStart(t, e, job)
 		if !errors.Is(err, runtime.ErrJobFault) || !strings.Contains(err.Error(), "workflow-runner-linux-"+other) {
-			t.Errorf("without a runner for it, Start returned %v", err)
+			t.Errorf("without a runner for the image Start returned %v", err)
 		}
 
 		working := t.TempDir()
@@ -129,16 +129,16 @@ func TestPull(t *testing.T) {
 			return
 		}
 		if !errors.Is(err, runtime.ErrJobFault) || !strings.Contains(err.Error(), "another kind of machine") {
-			t.Errorf("Start returned %v", err)
+			t.Errorf("without emulation Start returned %v", err)
 		}
 		if names := leftovers(t, job); len(names) > 0 {
-			t.Errorf("%q remain after the job", names)
+			t.Errorf("the containers %q remain after the job", names)
 		}
 	})
 }
 
 func TestLogin(t *testing.T) {
-	t.Run("login of the job, the configuration or a helper", func(t *testing.T) {
+	t.Run("login of the job, the configuration or a helper is used", func(t *testing.T) {
 		pair := base64.StdEncoding.EncodeToString([]byte("someone:" + registryPassword))
 		for _, c := range []struct {
 			name   string
@@ -208,8 +208,8 @@ func TestLogin(t *testing.T) {
 	})
 }
 
-// dockerConfigFolder creates a Docker configuration, and a credential helper "story" on
-// PATH.
+// dockerConfigFolder returns a folder with a Docker configuration. If helper is not empty, the
+// folder also has the credential helper "story" with this script, and is added to PATH.
 func dockerConfigFolder(t *testing.T, config, helper, host string) string {
 	t.Helper()
 	folder := t.TempDir()

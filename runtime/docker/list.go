@@ -14,9 +14,9 @@ import (
 )
 
 // List returns the containers whose labels name the agent. A container that was created
-// and never started counts as ended at its creation: its agent died before it started it.
-// A running container counts as started at its creation, which is less than a second too
-// early and saves an inspection.
+// and never started counts as ended at its creation: the agent ended before the start.
+// A running container counts as started at its creation. This time is less than a second too
+// early, and needs no inspection.
 func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, error) {
 	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
@@ -39,7 +39,7 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 		}
 		found, err := e.inspect(ctx, c.ID)
 		switch {
-		case errors.Is(err, runtime.ErrNoInstance): // it was removed just now
+		case errors.Is(err, runtime.ErrNoInstance): // it was removed after the list was made
 		case err != nil:
 			return nil, err
 		default:
@@ -49,8 +49,8 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 	return all, nil
 }
 
-// labelledInstance returns the fields of an instance that the labels of its container
-// have.
+// labelledInstance returns an instance with the fields that the labels of its container
+// contain.
 func labelledInstance(id string, labels map[string]string) runtime.Instance {
 	generation, _ := strconv.ParseUint(labels[labelGeneration], 10, 64)
 	pool := poolOf(labels)

@@ -24,8 +24,8 @@ const hubKey = "https://index.docker.io/v1/"
 const maxConfig = 4 << 20
 
 // login returns the login for the registry of an image: that of the job, or else that of
-// the Docker configuration, which is read each time. Without a login it returns an empty
-// one. Its errors never contain a secret.
+// the Docker configuration, which is read each time. If there is no login, the result is
+// empty. Errors never contain a secret.
 func (e *Executor) login(ctx context.Context, job *runtime.Job, image reference.Named) (registry.AuthConfig, error) {
 	server := reference.Domain(image)
 	if own := job.Definition.Image; own.Username != "" || !own.Password.Empty() {
@@ -93,7 +93,7 @@ func (e *Executor) readConfig() (dockerConfig, error) {
 	return config, nil
 }
 
-// helper returns the name of the credential helper for a registry, or of the default one.
+// helper returns the name of the credential helper for a registry, or of the default helper.
 func (c dockerConfig) helper(server, key string) string {
 	for _, name := range []string{server, key} {
 		if helper, ok := c.CredHelpers[name]; ok {
@@ -103,8 +103,8 @@ func (c dockerConfig) helper(server, key string) string {
 	return c.CredsStore
 }
 
-// auth returns the login in the configuration itself. Its keys are host names, or URLs
-// with them.
+// auth returns the login that the configuration itself contains. The keys of logins are host
+// names, or URLs that contain a host name.
 func (c dockerConfig) auth(key string) (registry.AuthConfig, error) {
 	// Find the entry by its key, or by its host name.
 	entry, ok := c.Auths[key]

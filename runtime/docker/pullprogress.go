@@ -13,7 +13,7 @@ const pullLogInterval = 10 * time.Second
 // pullProgress reduces the many messages of an engine about a pull to a few lines: the
 // result of each layer, the progress of a long download, and the digest.
 type pullProgress struct {
-	layers map[string]jsonstream.Progress // that are downloaded
+	layers map[string]jsonstream.Progress // layers that are downloaded, by id
 	last   time.Time                      // time of the last line about the download
 }
 

@@ -28,7 +28,7 @@ type imageServer struct {
 	manifest       []byte
 	blobs          map[string][]byte
 	onPull         func()        // called before the manifest is served; may be nil
-	hold           chan struct{} // layers are served after it is closed; may be nil
+	hold           chan struct{} // layers and the configuration are served after it is closed; may be nil
 	pulls          atomic.Int32  // number of served manifests
 }
 

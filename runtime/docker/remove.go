@@ -13,9 +13,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Remove stops the container, with a SIGTERM first if there is a grace period. It then
-// removes the container, its anonymous volumes and the folder of the job. The grace
-// period is rounded up to whole seconds.
+// Remove stops the container: with a SIGTERM and the grace period if this is not 0, and with a
+// SIGKILL otherwise. It then removes the container, its anonymous volumes and the folder of
+// the job. The grace period is rounded up to whole seconds.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
 	if !isID(id) {
 		return nil
@@ -32,7 +32,7 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 		return fmt.Errorf("inspect the container: %w", err)
 	}
 
-	// Stop it, and remove it with its folder.
+	// Stop the container, and remove it with the folder.
 	if state := found.Container.State; state != nil && state.Running && grace > 0 {
 		if err := e.stop(ctx, id, grace); err != nil {
 			return err
@@ -58,7 +58,7 @@ func (e *Executor) Interrupt(ctx context.Context, id string) error {
 	defer cancel()
 	_, err := e.engine.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: "SIGINT"})
 	switch {
-	case err == nil, errdefs.IsConflict(err): // it does not run
+	case err == nil, errdefs.IsConflict(err): // a conflict: the container does not run
 		return nil
 	case errdefs.IsNotFound(err):
 		return runtime.ErrNoInstance
@@ -112,7 +112,7 @@ func (e *Executor) removeContainer(ctx context.Context, id string) error {
 // awaitRemoval waits for a removal by another client.
 func (e *Executor) awaitRemoval(ctx context.Context, id string) error {
 	result := e.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionRemoved})
-	select { // one of them is sent, at the latest when ctx ends
+	select { // one of the channels receives, at the latest when ctx ends
 	case <-result.Result:
 		return nil
 	case err := <-result.Error:

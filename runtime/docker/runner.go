@@ -44,8 +44,8 @@ var machines = map[string]elf.Machine{
 	"s390x":   elf.EM_S390,
 }
 
-// programs caches examined files, because a digest costs the agent more than all other
-// work for the start of a job. A changed file is examined again.
+// programs caches examined files, because the computation of a digest takes longer than all
+// other work of the agent for the start of a job. A changed file is examined again.
 type programs struct {
 	mu    sync.Mutex
 	known map[fingerprint]examined
@@ -64,9 +64,9 @@ type examined struct {
 	err     error
 }
 
-// find returns the runner for an architecture in a working directory. Pulumi's archive
-// has it only for amd64, as workflow-runner-embeddable (its documentation of
-// customer-managed workflow runners); the archive of this agent has one for each
+// find returns the runner for an architecture in a working directory. Pulumi's archive has a
+// runner only for amd64, with the name workflow-runner-embeddable (see Pulumi's documentation
+// of customer-managed workflow runners). The archive of this agent has a runner for each
 // architecture. The first suitable program is used.
 func (p *programs) find(directory, arch string) (program, error) {
 	var problems []string
@@ -89,8 +89,8 @@ func (p *programs) find(directory, arch string) (program, error) {
 		directory, arch, strings.Join(problems, ", "), runnerName, arch)
 }
 
-// findAny finds the runner for an architecture, or for any other: with emulation, images
-// can be for another machine than the engine's. Its error is that of the given
+// findAny checks that there is a runner for an architecture or for any other: with emulation,
+// images can be for another machine than the engine's. The error is that of find for the given
 // architecture.
 func (p *programs) findAny(directory, arch string) error {
 	_, err := p.find(directory, arch)
@@ -197,10 +197,10 @@ func (e *Executor) volumeMount(runner program, readOnly bool) mount.Mount {
 //
 //  1. If the volume has the mark, it is complete.
 //  2. Create the loader container, whose name admits one agent at a time.
-//  3. Check the mark again, now that no other agent writes. If it is missing, copy the
+//  3. Check the mark again, now that no other agent writes. If the mark is missing, copy the
 //     runner and then the mark. Remove the loader container.
-//  4. If another agent has a loader container, remove it if it is abandoned, wait, and
-//     begin again.
+//  4. If another agent has a loader container, remove the container if it is abandoned.
+//     Wait, and begin again.
 func (e *Executor) fill(ctx context.Context, id string, img image, runner program) error {
 	ctx, cancel := context.WithTimeout(ctx, fillLimit)
 	defer cancel()
@@ -249,7 +249,7 @@ func (e *Executor) isFilled(ctx context.Context, id string) (bool, error) {
 	}
 }
 
-// loaderSuffix is the suffix of loader containers. Former releases use the same one.
+// loaderSuffix is the suffix of the names of loader containers, also in former releases.
 const loaderSuffix = "-door"
 
 // loaderName returns the name of the loader container of a runner.
@@ -276,14 +276,14 @@ func (e *Executor) createLoader(ctx context.Context, img image, runner program) 
 // foreignLoader is the loader container of another agent, for which this agent waits.
 type foreignLoader struct {
 	id   string
-	seen time.Time     // when it was first seen
-	age  time.Duration // its age at that time, by the engine's clock; 0 if not known
+	seen time.Time     // when this agent first saw it
+	age  time.Duration // its age at that time, by the engine's clock; 0 if unknown
 }
 
-// removeStaleLoader removes an abandoned loader container: one of an earlier process of
-// this agent, or of any agent if it is older than loaderTimeout. Because the engine's
-// clock may differ, its age is the age by the engine's clock when it was first seen, plus
-// the time since then.
+// removeStaleLoader removes a loader container if it is abandoned: an earlier process of this
+// agent created it, or it is older than loaderTimeout. Because the engine's clock may differ
+// from the agent's, the age of a container is its age by the engine's clock when this agent
+// first saw it, plus the time since then.
 func (e *Executor) removeStaleLoader(ctx context.Context, runner program, other *foreignLoader) error {
 	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()

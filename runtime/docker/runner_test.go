@@ -44,7 +44,7 @@ func workingDirectory(t *testing.T, files map[string][]byte) string {
 	return folder
 }
 
-// amd64 returns a working directory with a runner that is not started.
+// amd64 returns a working directory with a runner for amd64, which no test starts.
 func amd64(t *testing.T) string {
 	return workingDirectory(t, map[string][]byte{runnerName: binaryFor(elf.EM_X86_64, false)})
 }
@@ -62,14 +62,14 @@ func TestProgramsFind(t *testing.T) {
 					"workflow-runner": intel}},
 			{"ArchiveOfPulumi", "amd64", "workflow-runner-embeddable",
 				map[string][]byte{"workflow-runner-embeddable": intel, "workflow-runner": dynamic}},
-			{"OnlyOfTheHost", "amd64", "workflow-runner", map[string][]byte{"workflow-runner": intel}},
-			{"AfterAnUnsuitableOne", "amd64", "workflow-runner",
+			{"OnlyWorkflowRunner", "amd64", "workflow-runner", map[string][]byte{"workflow-runner": intel}},
+			{"AfterAnUnsuitableRunner", "amd64", "workflow-runner",
 				map[string][]byte{"workflow-runner-embeddable": arm, "workflow-runner": intel}},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				found, err := new(programs).find(workingDirectory(t, c.files), c.arch)
 				if err != nil || filepath.Base(found.path) != c.want || len(found.digest) != 64 {
-					t.Errorf("found %+v (%v), want %s", found, err, c.want)
+					t.Errorf("find returned %+v (%v), want %s", found, err, c.want)
 				}
 			})
 		}
@@ -83,7 +83,7 @@ func TestProgramsFind(t *testing.T) {
 		})
 		_, err := new(programs).find(folder, "amd64")
 		if err == nil || errors.Is(err, runtime.ErrJobFault) {
-			t.Fatalf("finding gives %v, want an error that the job does not cause", err)
+			t.Fatalf("find returned %v, want an error that is no job fault", err)
 		}
 		for _, part := range []string{"amd64 is not static", "embeddable is not a Linux program",
 			"workflow-runner is for another kind of machine", "CGO_ENABLED=0"} {
@@ -106,7 +106,7 @@ func TestProgramsFind(t *testing.T) {
 		}
 		after, err := known.find(folder, "amd64")
 		if err != nil || after.digest == before.digest {
-			t.Errorf("after a change of size it is still %+v (%v)", after, err)
+			t.Errorf("after a change of its size the runner is still %+v (%v)", after, err)
 		}
 		if err := os.WriteFile(path, append(binaryFor(elf.EM_X86_64, false), 2), 0o755); err != nil {
 			t.Fatal(err)
@@ -116,10 +116,10 @@ func TestProgramsFind(t *testing.T) {
 		}
 		last, err := known.find(folder, "amd64")
 		if err != nil || last.digest == after.digest {
-			t.Errorf("after a change of time it is still %+v (%v)", last, err)
+			t.Errorf("after a change of its time the runner is still %+v (%v)", last, err)
 		}
 		if len(known.known) != 1 {
-			t.Errorf("%d versions of one file are remembered", len(known.known))
+			t.Errorf("%d versions of one file are in the cache, want 1", len(known.known))
 		}
 	})
 }
@@ -133,7 +133,7 @@ func TestRemoveFolder(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(kept); err != nil {
-		t.Errorf("it was removed: %v", err)
+		t.Errorf("a folder that is not that of a job was removed: %v", err)
 	}
 }
 
@@ -149,6 +149,6 @@ func TestMakeFolder(t *testing.T) {
 	}
 	info, err := os.Stat(filepath.Join(made, runnerName))
 	if err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("the runner is there as %v (%v), want it executable for all", info, err)
+		t.Errorf("the runner in the folder is %v (%v), want it executable for all users", info, err)
 	}
 }

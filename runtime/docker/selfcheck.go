@@ -23,16 +23,16 @@ const (
 	hostsFile    = "/etc/hosts"           // file of this machine; a container has its own
 	desktopName  = "host.docker.internal" // name of the engine's machine in containers of Docker Desktop
 	defaultImage = "pulumi/pulumi"        // used by the service unless a stack names another
-	needsEngine  = "docker-engine"        // name of the check that others depend on
+	needsEngine  = "docker-engine"        // name of the check on which others depend
 )
 
-// SelfChecks returns the checks of the things that jobs in containers need: the engine,
-// the runner, and the settings that an engine can verify. Service is the URL that
-// containers must reach. The checks create, pull and start nothing.
+// SelfChecks returns the checks of the engine, of the runner, and of the settings that can be
+// checked before a job. Service is the URL that containers must reach. The checks create, pull
+// and start nothing.
 func SelfChecks(options Options, tuning runtime.Tuning, service string) []runtime.SelfCheck {
 	spec := tuning.Instance
-	// with returns a function that creates an executor and passes it to f; withEngine returns a
-	// check that does so after the check of the engine.
+	// with returns a function that creates an executor and passes it to f. withEngine returns a
+	// check that runs such a function after the check of the engine.
 	with := func(f func(context.Context, *Executor) runtime.CheckResult) func(context.Context) runtime.CheckResult {
 		return func(ctx context.Context) runtime.CheckResult {
 			e, err := New(ctx, options)
@@ -80,7 +80,7 @@ func SelfChecks(options Options, tuning runtime.Tuning, service string) []runtim
 	}
 }
 
-// describeEngine reports the version of the engine; [New] has checked that it can run
+// describeEngine reports the version of the engine. [New] has checked that the engine can run
 // jobs.
 func describeEngine(ctx context.Context, e *Executor) runtime.CheckResult {
 	about, err := e.engine.ServerVersion(ctx, client.ServerVersionOptions{})
@@ -132,8 +132,8 @@ func sharedBy(mounts []container.MountPoint, folder string) bool {
 	return same
 }
 
-// selfCheckImage checks that the engine has an image for jobs, as far as that is known
-// before a job.
+// selfCheckImage checks that the engine has an image for jobs, as far as the images of jobs are
+// known before a job.
 func (e *Executor) selfCheckImage(ctx context.Context, spec runtime.InstanceSpec) runtime.CheckResult {
 	switch {
 	case spec.PullImage:
@@ -165,7 +165,7 @@ func checkService(service string, spec runtime.Docker, hosts io.Reader) runtime.
 		return runtime.CheckSkipped("service_url is not a URL")
 	}
 	name := u.Hostname()
-	given := slices.IndexFunc(spec.ExtraHosts, func(entry string) bool { // localhost is in every container already
+	given := slices.IndexFunc(spec.ExtraHosts, func(entry string) bool { // every container has an entry for localhost
 		host, _, _ := strings.Cut(entry, ":")
 		return strings.EqualFold(host, name) && !strings.EqualFold(host, "localhost")
 	})

@@ -17,7 +17,7 @@ import (
 )
 
 // selfCheck runs the checks, and returns the results by name. A check that depends on a
-// failed one is missing.
+// failed check has no result.
 func selfCheck(t *testing.T, spec runtime.InstanceSpec, service string, set ...string) map[string]runtime.CheckResult {
 	t.Helper()
 	results := map[string]runtime.CheckResult{}
@@ -36,7 +36,7 @@ func wantResult(
 ) {
 	t.Helper()
 	if got := results[name]; got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
-		t.Errorf("%s is %+v, want %s with %q; all: %+v", name, got, level, part, results)
+		t.Errorf("the result of %s is %+v, want %s with %q; all results: %+v", name, got, level, part, results)
 	}
 }
 
@@ -45,7 +45,7 @@ func TestSelfChecks(t *testing.T) {
 	good := runtime.InstanceSpec{WorkingDirectory: standin(t), OverrideImage: testImage}
 	const service = "https://service.example"
 
-	t.Run("an engine and settings that work, and nothing is left", func(t *testing.T) {
+	t.Run("checks of a working engine pass and leave nothing", func(t *testing.T) {
 		volumes := func() int {
 			all, err := e.engine.VolumeList(t.Context(),
 				client.VolumeListOptions{Filters: client.Filters{}.Add("label", labelOwner)})
@@ -60,23 +60,23 @@ func TestSelfChecks(t *testing.T) {
 		results := selfCheck(t, spec, service)
 		for name, got := range results {
 			if got.Level != runtime.LevelOK {
-				t.Errorf("%s is %+v", name, got)
+				t.Errorf("the result of %s is %+v, want OK", name, got)
 			}
 		}
 		wantResult(t, results, needsEngine, runtime.LevelOK, "has version ")
 		if entries, _ := filepath.Glob(filepath.Join(spec.SharedVolumeDirectory, "*")); len(entries) > 0 ||
 			volumes() != before || len(results) != 7 {
-			t.Errorf("%v is left, and there are %d results; want nothing and 7", entries, len(results))
+			t.Errorf("%v or a volume is left, or there are %d results instead of 7", entries, len(results))
 		}
 	})
-	t.Run("no engine", func(t *testing.T) {
+	t.Run("without an engine three checks are made", func(t *testing.T) {
 		results := selfCheck(t, good, service, "DOCKER_HOST=unix:///nowhere.sock")
 		wantResult(t, results, needsEngine, runtime.LevelFailed, "start it")
 		if len(results) != 3 {
-			t.Errorf("checks that need the engine were made: %+v", results)
+			t.Errorf("want 3 results, got %+v", results)
 		}
 	})
-	t.Run("settings that fail each job", func(t *testing.T) {
+	t.Run("settings that fail each job are found", func(t *testing.T) {
 		spec := runtime.InstanceSpec{
 			WorkingDirectory: t.TempDir(), SharedVolumeDirectory: "/nowhere/at/all", OverrideImage: "cmwa-test/none:1",
 			Docker: runtime.Docker{Network: "cmwa-none", User: "99999999999"},
@@ -89,15 +89,16 @@ func TestSelfChecks(t *testing.T) {
 		wantResult(t, results, "docker-user", runtime.LevelFailed, "up to 2147483647")
 		wantResult(t, results, "docker-service", runtime.LevelFailed, "the container itself")
 	})
-	t.Run("a socket that may not be used", func(t *testing.T) {
+	t.Run("permission denied names the group docker", func(t *testing.T) {
 		err := unreachable("unix:///var/run/docker.sock", errors.New("dial unix: connect: permission denied"))
 		if !strings.Contains(err.Error(), "group docker") {
-			t.Errorf("%v", err)
+			t.Errorf("the error is %v, want the group docker in it", err)
 		}
 	})
 }
 
-// In a container, shared_volume_directory must be a mount of the same path.
+// TestCheckShared checks agents in and outside a container. In a container,
+// shared_volume_directory must be a mount of the same path.
 func TestCheckShared(t *testing.T) {
 	own, err := os.Hostname()
 	if err != nil {
@@ -105,7 +106,7 @@ func TestCheckShared(t *testing.T) {
 	}
 	shared := t.TempDir()
 	for name, c := range map[string]struct {
-		mounts string // of the agent's container; empty is no container
+		mounts string // of the agent's container; empty: the agent is in no container
 		level  runtime.CheckLevel
 		part   string
 		host   string // of the engine; empty is a socket
@@ -120,7 +121,7 @@ func TestCheckShared(t *testing.T) {
 			fmt.Sprintf(`[{"Type": "bind", "Source": "/srv", "Destination": %q}]`, shared), runtime.LevelFailed,
 			"--volume " + shared, "",
 		},
-		"a volume": {
+		"mounted as a volume": {
 			fmt.Sprintf(`[{"Type": "volume", "Source": %[1]q, "Destination": %[1]q}]`, shared), runtime.LevelFailed,
 			"the same path", "",
 		},
@@ -142,7 +143,7 @@ func TestCheckShared(t *testing.T) {
 			e.host = cmp.Or(c.host, e.host)
 			got := e.checkShared(t.Context(), shared)
 			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Cure, c.part) {
-				t.Errorf("%+v, want %s with %q", got, c.level, c.part)
+				t.Errorf("the result is %+v, want %s with %q", got, c.level, c.part)
 			}
 		})
 	}
@@ -158,7 +159,7 @@ func TestSelfCheckImage(t *testing.T) {
 		"pulled for each job":    {`[]`, runtime.InstanceSpec{PullImage: true}, runtime.LevelOK},
 		"not pulled and present": {`[{"Id": "sha256:1"}]`, runtime.InstanceSpec{}, runtime.LevelOK},
 		"not pulled and missing": {`[]`, runtime.InstanceSpec{}, runtime.LevelWarning},
-		"an invalid answer":      {`{`, runtime.InstanceSpec{}, runtime.LevelFailed},
+		"an invalid response":    {`{`, runtime.InstanceSpec{}, runtime.LevelFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newFakeEngine(t)
@@ -168,7 +169,7 @@ func TestSelfCheckImage(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := e.selfCheckImage(t.Context(), c.settings); got.Level != c.level {
-				t.Errorf("%+v, want %s", got, c.level)
+				t.Errorf("the result is %+v, want %s", got, c.level)
 			}
 		})
 	}
@@ -189,7 +190,7 @@ func TestCheckService(t *testing.T) {
 			"docker.network to host"},
 		"localhost in the host's network": {"http://localhost:8585", runtime.Docker{Network: "host"},
 			runtime.LevelOK, "engine's machine"},
-		"localhost of a container": {"http://localhost:8585", runtime.Docker{Network: "container:vpn"},
+		"localhost in a container's network": {"http://localhost:8585", runtime.Docker{Network: "container:vpn"},
 			runtime.LevelOK, "container:vpn"},
 		"no network": {"https://api.pulumi.com", runtime.Docker{Network: "none"},
 			runtime.LevelFailed, "change docker.network"},
@@ -221,7 +222,7 @@ func TestCheckService(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := checkService(c.service, c.settings, strings.NewReader(hosts))
 			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Cure, c.part) {
-				t.Errorf("%+v, want %s with %q", got, c.level, c.part)
+				t.Errorf("the result is %+v, want %s with %q", got, c.level, c.part)
 			}
 		})
 	}
