@@ -24,7 +24,7 @@ const recoverLimit = 3 * time.Minute
 // executors, or jobs in its journal. The list may be incomplete if the error is not nil.
 // Leftovers first adopts instances of agents that no longer exist, unless the pools of these
 // instances are desired. At each deploy_target whose instances it could list, it also removes
-// leftovers of dead agents, if the executor can find them.
+// leftovers of agents that no longer exist, if the executor is a [runtime.Sweeper].
 type Leftovers func(ctx context.Context, desired map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error)
 
 // FollowLeftovers lists instances at once and then every ten minutes, until ctx ends. For
@@ -142,9 +142,9 @@ func (r Recovery) records(ctx context.Context) (specs []runtime.PoolSpec, err er
 	return specs, err
 }
 
-// recover returns the instances of this agent at one deploy_target, and sweeps leftovers of
-// agents that died. It returns an error if the executor cannot be opened or the list fails.
-// It logs other errors.
+// recover returns the instances of this agent at one deploy_target, and removes leftovers of
+// agents that no longer exist. It returns an error if the executor cannot be opened or the list
+// fails. It logs other errors.
 func (r Recovery) recover(
 	ctx context.Context, target string, desired map[string]runtime.PoolSpec,
 ) ([]runtime.Instance, error) {
@@ -168,7 +168,7 @@ func (r Recovery) recover(
 		return nil, err
 	}
 
-	// Sweep, if the executor can.
+	// Remove leftovers, if the executor can find them.
 	sweeper, ok := executor.(runtime.Sweeper)
 	if !ok {
 		return found, nil

@@ -126,7 +126,7 @@ func TestFollowLeftovers(t *testing.T) {
 			})
 			pass(time.Minute)
 			if h.pool("old") == nil {
-				t.Errorf("after a minute and %d lists there is no pool", lists)
+				t.Errorf("after a minute and %d lists the leftover pool was not started", lists)
 			}
 			if warned := strings.Count(h.log.String(), "cannot list instances"); warned != 1 {
 				t.Errorf("%d warnings for one series of failures, want 1:\n%s", warned, h.log.String())
@@ -211,9 +211,9 @@ func TestRecovery(t *testing.T) {
 			used: []string{"docker"}, with: []string{"process"}, found: []string{"of-process"},
 			removed: []string{"docker"},
 		},
-		"without instances at any target the record is emptied": {used: []string{"docker"}, removed: []string{"docker",
-			"process"},
-			empty: 1},
+		"without instances at any target the record is emptied": {
+			used: []string{"docker"}, removed: []string{"docker", "process"}, empty: 1,
+		},
 		"a target of another release is forgotten": {
 			used: []string{"moon"}, with: []string{"moon", "process"}, found: []string{"of-process"},
 			removed: []string{"moon"},

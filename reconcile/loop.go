@@ -105,8 +105,8 @@ func (l *Loop) wake() {
 // or forceStop has ended, running jobs are stopped. Run returns nil after all pools have
 // stopped. It also returns when every desired pool is a single run that has completed.
 //
-// The shutdown timeout counts from the end of ctx. A change of it during the drain takes
-// effect at once.
+// The shutdown timeout counts from the end of ctx. If it is changed during the drain, the
+// change takes effect at once.
 func (l *Loop) Run(ctx, forceStop context.Context) error {
 	pools := context.WithoutCancel(ctx)
 	ticker := time.NewTicker(turnInterval)
@@ -358,7 +358,7 @@ func (l *Loop) Status() Status {
 	observed := Observed{Now: now, Pools: states, Process: l.inForce, RetryAt: map[string]time.Time{}}
 	for key, f := range l.failures {
 		status.Problems[key] = f.err.Error()
-		observed.RetryAt[key] = now.Add(time.Hour) // omits the blocked action: Problems reports it
+		observed.RetryAt[key] = now.Add(time.Hour) // so that Diff omits the action: it is in Problems
 	}
 	status.Pending = slices.ContainsFunc(Diff(l.desired, observed), func(action Action) bool {
 		_, removes := action.(RemovePool)

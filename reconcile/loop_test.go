@@ -414,12 +414,12 @@ func TestLoopRun(t *testing.T) {
 			h.want(2, pool("a", "two", 1))
 			pass(5 * time.Minute)
 			if phase := old.State().Phase; phase != runtime.PoolPolling {
-				t.Fatalf("the old pool is %s although the new one cannot be built", phase)
+				t.Fatalf("the old pool is %s although the new pool cannot be built", phase)
 			}
 			h.fail("a", nil)
 			pass(2 * time.Minute)
 			if phase := old.State().Phase; phase != runtime.PoolStopped {
-				t.Errorf("the old pool is %s although the new one runs", phase)
+				t.Errorf("the old pool is %s although the new pool runs", phase)
 			}
 			if s := h.loop.Status(); s.Applied != 2 || len(s.Pools) != 1 {
 				t.Errorf("applied %d with %d pools, want 2 with 1", s.Applied, len(s.Pools))

@@ -25,8 +25,8 @@ type Observed struct {
 // ProcessKey is the key of the process as a whole in Observed.RetryAt and Status.Problems.
 const ProcessKey = "process"
 
-// Action is one change. The set is closed: [SetProcess], [StartPool],
-// [TunePool], [DrainPool], [RemovePool].
+// Action is one change. There are five kinds: [SetProcess], [StartPool], [TunePool],
+// [DrainPool], [RemovePool].
 type Action interface {
 	fmt.Stringer
 	rank() int // order in a plan
@@ -82,8 +82,8 @@ func (p Plan) String() string {
 //  5. A pool that is not desired is drained: at once if no desired pool replaces it,
 //     otherwise when a replacement runs. A paused pool does not wait for a replacement.
 //  6. A pool that is not desired and has stopped is removed.
-//  7. A leftover pool that is neither desired nor observed is started. It drains at
-//     once, see [runtime.PoolSpec].Leftover.
+//  7. A leftover pool that is neither desired nor observed is started. It drains at once:
+//     see [runtime.PoolSpec].Leftover.
 //
 // A pool exists from the start of its build. No action ends a job.
 func Diff(desired Desired, observed Observed) Plan {
@@ -139,7 +139,7 @@ func Diff(desired Desired, observed Observed) Plan {
 }
 
 // canDrain reports whether a pool that is not desired can be drained: it has no
-// replacement, or a replacement runs, or it is paused and claims nothing anyway.
+// replacement, or a replacement runs, or an operator has paused it.
 func (d Desired) canDrain(old runtime.PoolSpec, observed Observed) bool {
 	if d.Paused[old.Name] {
 		return true

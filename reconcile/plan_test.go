@@ -46,7 +46,7 @@ func TestDiff(t *testing.T) {
 		}
 	})
 
-	t.Run("changed identity starts the new pool before it drains the old one", func(t *testing.T) {
+	t.Run("after a change of identity the new pool starts before the old pool drains", func(t *testing.T) {
 		old := runtime.PoolSpec{Name: "a", Identity: runtime.Identity{Service: "http://one"}}
 		next := runtime.PoolSpec{Name: "a", Identity: runtime.Identity{Service: "http://two"}}
 		desired := reconcile.Desired{Generation: 2, Pools: map[string]runtime.PoolSpec{next.Key(): next}}
@@ -70,8 +70,8 @@ func TestDiff(t *testing.T) {
 		}
 	})
 
-	// Each row has the observed pools, the desired ones, and the plan.
-	t.Run("each kind of edit", func(t *testing.T) {
+	// Each row has the observed pools, the desired pools, and the plan.
+	t.Run("each kind of edit has its plan", func(t *testing.T) {
 		spec := func(name, service, token string) runtime.PoolSpec {
 			return runtime.PoolSpec{Name: name, Identity: runtime.Identity{Service: service},
 				Tuning: runtime.Tuning{MaxJobs: 1, Token: secret.New(token)}}

@@ -24,7 +24,7 @@ type processChange struct {
 
 	prepared  Prepared
 	err       error
-	cancelled bool // during the preparation: err is not a failure
+	cancelled bool // whether the preparation was cancelled, so that err is not a failure
 }
 
 // prepareChange prepares a change of the process in a goroutine, unless another one is in

@@ -113,8 +113,8 @@ func (r *Reloader) Deliver(want func(Desired)) {
 //     path is used.
 //  3. A result that equals the last one changes nothing.
 //  4. A change that moves pools, credentials or the listener waits until a file that
-//     is written in place has been unchanged for settleTime. Changes that follow it wait
-//     with it.
+//     is written in place has been unchanged for settleTime. Later changes of the file
+//     wait, too.
 //  5. A configuration that is already in force only ends a rejection.
 //  6. A configuration with errors is rejected.
 //  7. Any other configuration is the next generation.
@@ -202,7 +202,7 @@ func (r *Reloader) judge(result schema.LoadResult, begun time.Time) error {
 	return nil
 }
 
-// Check is [Reloader.Reload] on request: it also logs when nothing has changed.
+// Check calls [Reloader.Reload] on request. It also logs that nothing has changed.
 func (r *Reloader) Check() error {
 	before := r.State()
 	err := r.Reload()

@@ -393,7 +393,7 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 	}
 	for key := range m.desired.Pools {
 		if state := o.Pools[key]; state.Phase == runtime.PoolDraining && !state.Completed && !touched[key] {
-			m.t.Fatalf("pool %s is desired again while it drains, and not revived; the plan is\n%s", key, plan)
+			m.t.Fatalf("pool %s is desired and drains, but is not revived; the plan is\n%s", key, plan)
 		}
 	}
 	for key, state := range o.Pools {
@@ -505,8 +505,7 @@ func (m *model) converge() {
 		}
 		if round > rounds {
 			m.t.Fatalf("not converged after %d rounds; %d pools exist and %d are desired; the plan is\n%s", rounds,
-				len(m.pools),
-				len(m.desired.Pools), plan)
+				len(m.pools), len(m.desired.Pools), plan)
 		}
 		m.apply(plan)
 		for key, p := range m.pools {

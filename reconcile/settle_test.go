@@ -145,7 +145,7 @@ func TestReloader(t *testing.T) {
 		})
 	})
 
-	t.Run("a file that is created in place of another one waits", func(t *testing.T) {
+	t.Run("a file that is created in place of another file waits", func(t *testing.T) {
 		withReloader(t, func(t *testing.T, d *reloadTest) {
 			begin(t, d)
 			d.written = true
@@ -170,7 +170,7 @@ func TestReloader(t *testing.T) {
 			d.reload(d.created(settled))
 			d.wantGeneration(t, "the whole file", 1)
 			if again := d.reloader.RecheckAfter(); again != 0 {
-				t.Errorf("RecheckAfter is %s although nothing has changed", again)
+				t.Errorf("RecheckAfter is %s, want 0 with the content in force", again)
 			}
 			d.reload(func(d *reloadTest) { d.path, d.file, d.id.Inode = "nearer/agent.yaml", token, 77 })
 			d.wantGeneration(t, "a file at an earlier search path", 1)

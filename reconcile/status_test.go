@@ -31,8 +31,7 @@ func TestStatus(t *testing.T) {
 		"a pool that fails for as long as the threshold is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.FailingSince = ago(threshold)
 		}, true, nil},
-		"a pool that fails for longer than the threshold is not ready": {func(_ *reconcile.Status,
-			p *runtime.PoolState) {
+		"a pool that fails for longer is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.FailingSince = ago(threshold + time.Second)
 		}, true, []string{"two: since 2026-03-01T11:58:59Z"}},
 		"a pool whose poll has no response for as long as the threshold is ready": {
@@ -48,8 +47,7 @@ func TestStatus(t *testing.T) {
 		"a pool whose executor cannot work is healthy and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.ExecutorProblem = "no such network: start it"
 		}, true, []string{"two: no such network: start it"}},
-		"an executor that cannot work is the only reason before the first poll": {func(_ *reconcile.Status,
-			p *runtime.PoolState) {
+		"before the first poll the executor is the only reason": {func(_ *reconcile.Status, p *runtime.PoolState) {
 			p.ExecutorProblem, p.AnsweredAt = "no such network", time.Time{}
 		}, true, []string{"two: no such network"}},
 		"a draining pool needs no service": {func(_ *reconcile.Status, p *runtime.PoolState) {

@@ -139,8 +139,8 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter Adopter) {
 	instances = slices.DeleteFunc(instances, func(i Instance) bool { return i.Pool != key && i.Kind.Leased() })
 	for _, instance := range p.recoverOrphans(limited, jobs, p.dropLeased(jobs, instances)) {
 		switch {
-		case instance.Pool != key: // its labels were edited after it was selected
-		case p.hasJob(instance.Job): // an earlier call returned it, too
+		case instance.Pool != key: // its labels were edited after AdoptOrphans selected it
+		case p.hasJob(instance.Job): // an earlier call returned the instance, too
 		case instance.Running:
 			p.adoptInstance(jobs, instance, "job adopted: its agent no longer exists")
 		default:
@@ -193,7 +193,7 @@ func (p *Pool) recoverOrphans(ctx, jobs context.Context, instances []Instance) (
 	})
 }
 
-// logAdoption logs the first failure of a series as a warning, later ones for debugging,
+// logAdoption logs the first failure of a series as a warning, later failures for debugging,
 // and the success after them. It ignores the result of an attempt that was cancelled.
 func (p *Pool) logAdoption(ctx context.Context, err error) {
 	if errors.Is(ctx.Err(), context.Canceled) {

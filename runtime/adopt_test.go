@@ -150,7 +150,7 @@ func TestAdoptOrphans(t *testing.T) {
 			wait(time.Second)
 			jobs := st.pool.State().Jobs
 			if len(jobs) != 2 || !jobs[1].Since.Equal(started) || jobs[0].Since.After(time.Now()) {
-				t.Errorf("got jobs %+v, want one started at %s, and none in the future", jobs, started)
+				t.Errorf("the jobs are %+v, want a job that started at %s, and no start in the future", jobs, started)
 			}
 			wait(4 * time.Minute)
 			if log := st.log.String(); !strings.Contains(log, "job=running generation=0 duration=5m0s") {

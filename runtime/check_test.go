@@ -25,7 +25,7 @@ func in(folder string, edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 	return spec(append(edits, func(t *runtime.Tuning) { t.Instance.WorkingDirectory = folder })...)
 }
 
-// failsUnless returns a check of an engine that finds the runner in one folder only.
+// failsUnless returns a check that fails unless the folder of the runner is this folder.
 func failsUnless(folder string) func(context.Context, runtime.Tuning) error {
 	return func(_ context.Context, t runtime.Tuning) error {
 		if t.Instance.WorkingDirectory != folder {
@@ -44,7 +44,7 @@ func (st *fixture) wantClaimed(n, want int) {
 }
 
 func TestExecutorCheck(t *testing.T) {
-	t.Run("pool does not poll while the check fails and resumes within a second", func(t *testing.T) {
+	t.Run("pool does not poll while the check fails, and polls within a second afterwards", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.FailWhen(func(context.Context,
 				runtime.Tuning) error {
@@ -111,7 +111,7 @@ func TestExecutorCheck(t *testing.T) {
 			}
 		})
 	})
-	t.Run("edit that breaks the executor stops claims, and its undoing resumes them at once", func(t *testing.T) {
+	t.Run("edit that breaks the executor stops claims, and the opposite edit resumes them", func(t *testing.T) {
 		hourly := func(t *runtime.Tuning) { t.PollingInterval = time.Hour }
 		play(t, in("/good", hourly), func(t *testing.T, st *fixture) {
 			st.engine.FailWhen(failsUnless("/good"))
@@ -229,7 +229,7 @@ func TestExecutorCheck(t *testing.T) {
 			}
 		})
 	})
-	t.Run("pool that waits for a slot is checked before it polls", func(t *testing.T) {
+	t.Run("executor is checked again after the wait for a slot", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			slots := runtime.NewSlots(1)
 			first, second := newFixtureWith(t, spec(), slots), newFixtureWith(t, spec(), slots)

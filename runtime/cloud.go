@@ -67,7 +67,7 @@ type JobStatus string
 const (
 	Continue   JobStatus = "continue"   // the service has the job, and it may continue
 	Unanswered JobStatus = "unanswered" // the service has no route for the status of this job: the job continues
-	Completing JobStatus = "completing" // the last step is reported: the runner is about to exit
+	Completing JobStatus = "completing" // the outcome of the last step is reported: the runner is about to exit
 	Cancelled  JobStatus = "cancelled"  // failed or skipped at the service: cancelled, unless the runner reported this
 	Gone       JobStatus = "gone"       // the service no longer has the job
 )
@@ -95,7 +95,7 @@ var (
 	ErrGone = errors.New("the service no longer has this job")
 	// ErrLogsDropped is returned if a report's lines were not accepted, but its status was.
 	ErrLogsDropped = errors.New("log lines were not accepted")
-	// ErrUnauthorized is returned if the service rejects the pool's credentials.
+	// ErrUnauthorized is returned if the service rejects the credentials of the pool.
 	ErrUnauthorized = errors.New("the service rejects the token")
 )
 

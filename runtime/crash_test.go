@@ -226,7 +226,7 @@ func (c *crashes) live(dies int, after bool, limit time.Duration) {
 		<-ended
 	})
 
-	// Wait until it is killed or limit has passed. Then find the claims that are lost.
+	// Wait until the agent is killed or limit has passed. Then find the claims that are lost.
 	select {
 	case <-p.died:
 	case <-time.After(limit):

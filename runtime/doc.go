@@ -23,8 +23,8 @@
 //
 //  1. pool.go: the loop waits until the next poll is allowed, the executor can start
 //     jobs, and the pool has a slot.
-//  2. claim.go: polls, keeps the time of the next poll, and runs the job; recording.go
-//     records the claim in the journal, and later how far the job has come.
+//  2. claim.go: polls, stores the time of the next poll, and runs the job; recording.go
+//     records the claim in the journal, and later the progress of the job.
 //  3. ../cloud/client.go: Claim makes the request; Definition and Report follow later.
 //  4. ../cloud/call.go: one HTTP request, its response, its errors.
 //  5. ../cloud/schedule.go: computes the time of the next poll from the result of this poll.
@@ -113,6 +113,6 @@
 // ([Adopter].LeavesJobs), it leaves them running, except jobs that are cancelled or over
 // their time limit, or whose runner hangs.
 //
-// A pool is healthy while its loop turns on time: [PoolState.Due] is the time of its next turn.
+// A pool is healthy if its loop turns on time: [PoolState.Due] is the time of the next turn.
 // The pool records no other progress for health.
 package runtime

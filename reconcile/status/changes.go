@@ -27,7 +27,7 @@ type failedSeries struct {
 // ended. It ignores differences that each poll causes: see stable. While the polls of a
 // pool fail, each state of the pool is written once.
 func (c *Changes) Write(w io.Writer, d Document) error {
-	// Absolute times, since relative ones differ in every Document.
+	// Use absolute times, because relative times differ in every Document.
 	parts, compared := join(lines(d, absoluteTimes())), join(lines(stable(d), absoluteTimes()))
 	failing := map[string]time.Time{}
 	for _, p := range d.Pools {

@@ -13,7 +13,7 @@ func TestChanges(t *testing.T) {
 	t.Run("each change is printed once", func(t *testing.T) {
 		d, write := fixedDocument(), changeWriter(t)
 		if first := write(d); !strings.Contains(first, "POOL") || !strings.Contains(first, "2026-11-21T10:18:00Z") {
-			t.Error(first)
+			t.Errorf("the first text is\n%s", first)
 		}
 		d.Now = d.Now.Add(time.Second)
 		if second := write(d); second != "" {

@@ -22,8 +22,8 @@ const (
 var ErrNoAgent = errors.New("no response from an agent")
 
 // Fetch requests the Document at a URL, without a proxy if local is true. The text of an error
-// is for people, and quotes nothing of the response. If there is no HTTP response, the error
-// wraps [ErrNoAgent].
+// is for people, and quotes nothing of the response. If the request gets no HTTP response, the
+// error wraps [ErrNoAgent].
 func Fetch(ctx context.Context, address string, local bool) (Document, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()

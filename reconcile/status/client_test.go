@@ -76,7 +76,7 @@ func TestFetch(t *testing.T) {
 	t.Run("rejects an invalid URL", func(t *testing.T) {
 		if _, err := Fetch(t.Context(), "http://a%25zz/\x1b", true); err == nil ||
 			strings.Contains(err.Error(), "\x1b") {
-			t.Errorf("%v", err)
+			t.Errorf("the error is %v, want one without control characters", err)
 		}
 	})
 	t.Run("rejects a closed port", func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestFetch(t *testing.T) {
 		server.Close()
 		if _, err := Fetch(t.Context(), server.URL, true); !errors.Is(err, ErrNoAgent) ||
 			!strings.HasSuffix(err.Error(), ": connection refused") {
-			t.Errorf("%v", err)
+			t.Errorf("the error is %v, want ErrNoAgent with the reason connection refused", err)
 		}
 	})
 }
@@ -99,6 +99,6 @@ func TestFetchTimeout(t *testing.T) {
 		t.Error("Fetch returned no error after its context ended")
 	}
 	if why := explain(context.DeadlineExceeded); why != "no response within 5s" {
-		t.Error(why)
+		t.Errorf("the explanation of an ended timeout is %q", why)
 	}
 }

@@ -27,10 +27,10 @@ type Document struct {
 	MaxJobs   int       `json:"maxJobs,omitempty"` // limit of all pools together; 0 is unlimited
 	Config    Config    `json:"config"`
 	Pools     []Pool    `json:"pools"`             // running pools, and desired pools that do not run
-	Problem   string    `json:"problem,omitempty"` // of the agent as a whole: why it cannot apply its configuration
+	Problem   string    `json:"problem,omitempty"` // why the agent as a whole cannot apply its configuration
 	Reload    *Reload   `json:"lastReload,omitempty"`
 
-	NotReady []Reason `json:"notReady,omitempty"` // why Ready is false
+	NotReady []Reason `json:"notReady,omitempty"` // reasons why Ready is false
 }
 
 // OK reports whether the agent needs no attention: it is healthy and ready, and the
@@ -53,11 +53,11 @@ type Agent struct {
 	Directory string    `json:"directory,omitempty"` // working directory
 }
 
-// Config describes the configuration in force, and a rejected one.
+// Config describes the configuration in force, and a rejected file.
 type Config struct {
 	Path       string           `json:"path,omitempty"` // absolute; empty for an agent without a file
 	Digest     string           `json:"digest"`         // of the desired generation
-	Desired    uint64           `json:"desired"`        // desired generation: the last accepted one
+	Desired    uint64           `json:"desired"`        // desired generation: the last accepted configuration
 	Applied    uint64           `json:"applied"`        // last generation that was fully in force
 	AcceptedAt time.Time        `json:"acceptedAt"`     // when the desired generation was accepted
 	AppliedAt  time.Time        `json:"appliedAt,omitzero"`
@@ -94,10 +94,10 @@ type Change struct {
 	Key    string `json:"key"`
 	From   string `json:"from"`
 	To     string `json:"to"`
-	Effect string `json:"effect"` // when it takes effect: a reconcile.Effect
+	Effect string `json:"effect"` // when the change takes effect: a reconcile.Effect
 }
 
-// Pool describes a running pool, or a desired one that does not run.
+// Pool describes a running pool, or a desired pool that does not run.
 type Pool struct {
 	Name         string    `json:"name"`
 	Key          string    `json:"key"`   // differs between a pool and the pool of the same name that it replaces

@@ -111,7 +111,7 @@ func TestHandler(t *testing.T) {
 		if d.Version != Version || d.Agent.PID != os.Getpid() || d.Converged || !d.Healthy || c.Desired != 2 ||
 			c.Applied != 1 || c.Path != "/etc/cmwa/agent.yaml" || len(c.Digest) != 64 || c.Watch != "events" ||
 			c.Rejected != 3 {
-			t.Errorf("%+v", d)
+			t.Errorf("the document of a busy agent is %+v", d)
 		}
 		if c.Rejection == nil || len(c.Rejection.Problems) != 1 {
 			t.Fatalf("the rejection is %+v", c.Rejection)
@@ -179,7 +179,7 @@ func TestSnapshots(t *testing.T) {
 		d := a.Document(time.Now())
 		if d.Converged || len(d.Pools) != 2 || d.Pools[0].Name != d.Pools[1].Name ||
 			d.Pools[0].Key == d.Pools[1].Key || d.Pools[1].Phase != PhaseMissing {
-			t.Errorf("%+v", d)
+			t.Errorf("the document is %+v, want the old pool and its missing replacement", d)
 		}
 	})
 
@@ -188,7 +188,7 @@ func TestSnapshots(t *testing.T) {
 		status := a.Loop()
 		status.Pools[0].Phase, status.Pools[0].Err = runtime.PoolStopped, errors.New("the engine is gone")
 		if d := a.Document(time.Now()); d.Pools[0].Problem != "the engine is gone" {
-			t.Errorf("%+v", d.Pools[0])
+			t.Errorf("the stopped pool is %+v, want its error as the problem", d.Pools[0])
 		}
 	})
 
@@ -198,11 +198,11 @@ func TestSnapshots(t *testing.T) {
 		status.Pools[0].PollError, status.Pools[0].Due = "the service rejected the token", time.Now().Add(-time.Hour)
 		d := a.Document(time.Now())
 		if p := d.Pools[0]; d.Healthy || !p.Stuck || p.Problem != "the service rejected the token" {
-			t.Errorf("%+v", p)
+			t.Errorf("the stuck pool is %+v, want its last poll error as the problem", p)
 		}
 		if health := get(t, Handler(a), "/healthz"); health.Code != http.StatusServiceUnavailable ||
 			!strings.Contains(health.Body.String(), `"stuck":true,"problem":"the service rejected the token"`) {
-			t.Errorf("%d %s", health.Code, health.Body)
+			t.Errorf("/healthz returned %d and %s, want 503 and the problem", health.Code, health.Body)
 		}
 		metrics := get(t, Handler(a), "/metrics").Body.String()
 		for _, want := range []string{"cmwa_pool_stuck{", "cmwa_pool_failing{"} {
@@ -221,7 +221,7 @@ func TestSnapshots(t *testing.T) {
 		a.Config = func() reconcile.ConfigState { return view }
 		d := a.Document(time.Now())
 		if w := d.Config.Warnings; len(w) != 1 || w[0].Line != 2 || w[0].Message != "unknown key" || !d.OK() {
-			t.Errorf("%+v", w)
+			t.Errorf("the warnings are %+v, want one about line 2", w)
 		}
 		if metrics := get(t, Handler(a), "/metrics").Body.String(); !strings.Contains(metrics,
 			"cmwa_config_warnings 1\n") {
@@ -236,7 +236,7 @@ func TestSnapshots(t *testing.T) {
 		view.Rejection, view.Rejected = &reconcile.Rejection{At: time.Now(), Reason: "it cannot be read"}, 1
 		a.Config, a.Loop = func() reconcile.ConfigState { return view }, func() reconcile.Status { return loop }
 		if d := a.Document(time.Now()); !d.Converged || d.Config.Rejection == nil || d.OK() {
-			t.Errorf("%+v", d)
+			t.Errorf("the document is %+v, want converged with a rejection, and not OK", d)
 		}
 		text := get(t, Handler(a), "/metrics").Body.String()
 		for _, want := range []string{
@@ -253,11 +253,11 @@ func TestSnapshots(t *testing.T) {
 		view := a.Config()
 		a.Config = func() reconcile.ConfigState { return view }
 		if d := a.Document(time.Now()); len(d.Config.Frozen) > 0 {
-			t.Fatalf("%v", d.Config.Frozen)
+			t.Fatalf("the frozen files are %v, want none", d.Config.Frozen)
 		}
 		view.Frozen = []string{"/proc"}
 		if d := a.Document(time.Now()); !slices.Equal(d.Config.Frozen, view.Frozen) {
-			t.Errorf("frozen files: got %v", d.Config.Frozen)
+			t.Errorf("the frozen files are %v, want %v", d.Config.Frozen, view.Frozen)
 		}
 		if metrics := get(t, Handler(a), "/metrics").Body.String(); !strings.Contains(metrics,
 			"\ncmwa_config_frozen_files 1\n") {
@@ -317,8 +317,7 @@ func TestHealth(t *testing.T) {
 			if well := c.healthz == 200 && c.readyz == 200; d.OK() != well || d.Healthy != (c.healthz == 200) ||
 				d.Ready != (c.readyz == 200) || d.Ready != (len(d.NotReady) == 0) {
 				t.Errorf("in the document Healthy is %v, Ready %v, NotReady %v and OK %v", d.Healthy, d.Ready,
-					d.NotReady,
-					d.OK())
+					d.NotReady, d.OK())
 			}
 		})
 	}

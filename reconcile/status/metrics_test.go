@@ -21,7 +21,7 @@ func TestMetrics(t *testing.T) {
 			}
 			for _, p := range problems {
 				if strings.HasPrefix(p.Metric, "cmwa_") {
-					t.Errorf("%s: %s: %s", name, p.Metric, p.Text)
+					t.Errorf("in the metrics of the agent %s, %s breaks a convention: %s", name, p.Metric, p.Text)
 				}
 			}
 		}

@@ -103,7 +103,7 @@ func reasonsOf(s reconcile.Status, now time.Time) (reasons []Reason) {
 	return reasons
 }
 
-// poolsOf returns the running pools, then the desired ones that do not run.
+// poolsOf returns the running pools, then the desired pools that do not run.
 func poolsOf(config reconcile.ConfigState, loop reconcile.Status, now time.Time) []Pool {
 	// The running pools.
 	list := []Pool{}

@@ -68,7 +68,7 @@ func relativeTo(now time.Time) times {
 	return times{at, func(t time.Time) string { return "for " + duration(now.Sub(t)) }}
 }
 
-// duration formats a duration in its two largest units.
+// duration formats a duration in at most two units.
 func duration(d time.Duration) string {
 	d = max(0, d)
 	switch {

@@ -163,12 +163,12 @@ func TestRedraw(t *testing.T) {
 	}
 	if text := out.String(); !strings.HasPrefix(text, "\x1b[Hagent ") || !strings.HasSuffix(text, "\x1b[K\n\x1b[J") ||
 		strings.Count(text, "\x1b[K\n") != strings.Count(text, "\n") {
-		t.Errorf("%q", text)
+		t.Errorf("the text is %q, want all lines between the control sequences", text)
 	}
 	out.Reset()
 	if err := Redraw(&out, fixedDocument(), errors.New("no response"), 0); err != nil ||
 		!strings.HasPrefix(out.String(), "\x1b[Hlost     no response\x1b[K\nagent ") {
-		t.Errorf("%v: %q", err, out.String())
+		t.Errorf("after a lost connection, %v: %q", err, out.String())
 	}
 	out.Reset()
 	if err := Redraw(&out, fixedDocument(), nil, 5); err != nil || strings.Count(out.String(), "\n") != 4 ||

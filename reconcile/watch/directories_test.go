@@ -77,7 +77,7 @@ func TestResolve(t *testing.T) {
 			ends[dir] = true
 		}
 		if diff := cmp.Diff(wanted, entered) + cmp.Diff(wantedEnds, ends); diff != "" {
-			t.Errorf("%s: %s", path, diff)
+			t.Errorf("the directories of %s differ (-want +got): %s", path, diff)
 		}
 	}
 }

@@ -13,8 +13,8 @@
 // path are ignored, because such a directory may be busy.
 //
 // Some changes cause no event: those of another machine on a network file system, new
-// mounts, and changes below a mount of a single file. A slow comparison finds these. It
-// runs more often in mode [Polling], when the kernel cannot watch all directories: the user
-// has no inotify watches left, or a directory may be entered but not read. [Frozen] reports
-// files whose replacement is never detected.
+// mounts, and changes of a file that is itself a mount. A comparison at intervals finds these
+// changes. The interval is shorter in mode [Polling], when the kernel cannot watch all
+// directories: the user has no inotify watches left, or a directory may be entered but not
+// read. [Frozen] reports files whose replacement is never detected.
 package watch

@@ -48,8 +48,8 @@ func TestListen(t *testing.T) {
 			}
 		}()
 
-		for _, content := range []string{"other",
-			"third"} { // the comparison at the start of listen may detect the first one
+		// The comparison at the start of listen may detect the first change.
+		for _, content := range []string{"other", "third"} {
 			copy(memory, content)
 			notify.Errors <- fsnotify.ErrEventOverflow
 			select {

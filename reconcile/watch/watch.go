@@ -55,7 +55,8 @@ type Watcher struct {
 }
 
 // fingerprint identifies a state of a path: the content, and the file that contains it. The
-// file is part of it because a reader must know whether a later change is a write in place.
+// file is part of the fingerprint because a reader must know whether a later change is a write
+// in place.
 type fingerprint struct {
 	sum       [sha256.Size]byte
 	file      [2]uint64 // device and inode, behind all links; zero on systems without them

@@ -78,7 +78,8 @@ func TestTake(t *testing.T) {
 		first.Close()
 		again := take(t, folder, "/etc/agent.yaml")
 		if again.ID != first.ID || again.Warning != nil {
-			t.Errorf("the id was %s and is %s, warning %v", first.ID, again.ID, again.Warning)
+			t.Errorf("the id was %s and is now %s, with the warning %v; want the same id without a warning", first.ID,
+				again.ID, again.Warning)
 		}
 		for _, path := range []string{folder, filepath.Dir(again.Folder), again.Folder} {
 			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
@@ -144,7 +145,7 @@ func TestTake(t *testing.T) {
 		_ = killed.Process.Kill()
 		_ = killed.Wait()
 		if again := take(t, folder, ""); again.ID != id {
-			t.Errorf("number %s was taken, want that of the killed agent", number(again))
+			t.Errorf("number %s was taken, want the number of the killed agent", number(again))
 		}
 	})
 	t.Run("agents that start together have different ids", func(t *testing.T) {

@@ -13,7 +13,7 @@
 //	    1/
 //	      lock             locked by the agent with this number until its process ends
 //	      id               32 hexadecimal digits
-//	      instances        exists while the agent has jobs in flight
+//	      instances        exists while this agent, or an earlier one, may have jobs in flight
 //	      target-docker    exists if an agent with this number has used this target
 //	      claims           the journal of runtime/journal
 //	      control, paused  socket and paused pools of cmd/cmwa/control

@@ -43,10 +43,8 @@ func TestCheck(t *testing.T) {
 		{"engine with Windows containers", func(d *fakeEngine) { d.os = "windows" }, func(*runtime.InstanceSpec) {},
 			"Linux containers"},
 		{"missing network", func(d *fakeEngine) {
-			d.override["GET /networks/web"] = fail(404,
-				"network web not found")
-		},
-			func(p *runtime.InstanceSpec) { p.Docker.Network = "web" },
+			d.override["GET /networks/web"] = fail(404, "network web not found")
+		}, func(p *runtime.InstanceSpec) { p.Docker.Network = "web" },
 			"has no network web: create it, or change docker.network"},
 		{"existing network", nil, func(p *runtime.InstanceSpec) { p.Docker.Network = "web" }, ""},
 		{"network whose inspection is not permitted",

@@ -183,7 +183,7 @@ func TestRemove(t *testing.T) {
 			t.Error(err)
 		}
 		if exit := <-exits; exit.Code != runtime.CodeFailed {
-			t.Errorf("the runner ended with %+v, want its code after SIGTERM: %d", exit, runtime.CodeFailed)
+			t.Errorf("the runner ended with %+v, want the code after SIGTERM: %d", exit, runtime.CodeFailed)
 		}
 		if took := time.Since(begin); took > 20*time.Second {
 			t.Errorf("Remove took %v, want at most 20s", took)

@@ -556,8 +556,7 @@ func TestWithCancelGrace(t *testing.T) {
 			<-limited.Done()
 			if took := time.Since(begin); took != c.want {
 				t.Errorf("with the limit %s and a caller that ends after %s the context ended after %s, want %s",
-					c.given, c.after,
-					took, c.want)
+					c.given, c.after, took, c.want)
 			}
 			done()
 			giveUp()

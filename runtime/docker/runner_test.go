@@ -129,7 +129,7 @@ func TestRemoveFolder(t *testing.T) {
 	for _, path := range []string{kept, "", "/", "pulumi-workflow-relative",
 		filepath.Join(kept, "pulumi-workflow-x", "..")} {
 		if err := removeFolder(path); err != nil {
-			t.Errorf("%q: %v", path, err)
+			t.Errorf("removeFolder(%q) returned %v, want no error", path, err)
 		}
 	}
 	if _, err := os.Stat(kept); err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	hostsFile    = "/etc/hosts"           // file of this machine; a container has its own
+	hostsFile    = "/etc/hosts"           // file of this machine; each container has its own file
 	desktopName  = "host.docker.internal" // name of the engine's machine in containers of Docker Desktop
 	defaultImage = "pulumi/pulumi"        // used by the service unless a stack names another
 	needsEngine  = "docker-engine"        // name of the check on which others depend
