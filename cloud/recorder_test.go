@@ -62,6 +62,34 @@ func TestServiceCall(t *testing.T) {
 		}
 		c.want(t, "204 GET /api/deployments/poll")
 	})
+	t.Run("calls about leases are recorded", func(t *testing.T) {
+		c := &counter{}
+		client := newScene(t, func(o *Options) {
+			leaseAll(runtime.LeasedAuto)(o)
+			o.Recorder = c
+		}, func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/begin") || strings.HasSuffix(r.URL.Path, "/renew") {
+				fmt.Fprint(w, `{"cmwaLeaseSeconds":30}`)
+				return
+			}
+			leaseService(capable, leaseText)(w, r)
+		}).client
+		claim, err := client.Acquire(t.Context(), leasedKinds)
+		if err != nil || claim.Job == nil {
+			t.Fatal(claim, err)
+		}
+		for _, begin := range []bool{true, false} {
+			if _, err := client.Renew(t.Context(), claim.Job, begin); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := client.Complete(t.Context(), claim.Job, runtime.LeaseSucceeded, ""); err != nil {
+			t.Fatal(err)
+		}
+		const lease = "200 POST /api/background-activities/worker/lease/"
+		c.want(t, "200 GET /api/capabilities", lease+"acquire", lease+"{lease}/begin", lease+"{lease}/renew",
+			lease+"{lease}/complete")
+	})
 	t.Run("a call without an answer has the code 0", func(t *testing.T) {
 		c := &counter{}
 		s := newScene(t, func(o *Options) {

@@ -1,7 +1,6 @@
 package cloud
 
-// Routes returns the values of [runtime.ServiceCall].Route for the calls about deployments.
-// It does not contain the routes of the calls about capabilities and leases.
+// Routes returns the values of [runtime.ServiceCall].Route for all calls of a [Client].
 func Routes() []string {
 	return []string{
 		"GET " + pollPath,
@@ -12,5 +11,10 @@ func Routes() []string {
 		"POST " + jobRoute + "/heartbeat",
 		"GET /api/deployments/{id}/status",
 		"POST /api/agent-workflows/{subject}/check",
+		"GET " + capabilitiesPath,
+		"POST " + leasesPath + "/acquire",
+		"POST " + leaseRoute + "/begin",
+		"POST " + leaseRoute + "/renew",
+		"POST " + leaseRoute + "/complete",
 	}
 }

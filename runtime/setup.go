@@ -174,15 +174,15 @@ func (s *Setup) HandoffSize() int {
 
 // Handoff sends the added lines and returns the bytes for the runner's standard input. An
 // executor calls it once in each start, immediately before the runner starts. Root is the "/"
-// of the job. If the preparation took longer than a minute, Handoff checks the status of the
-// job, and returns an error if the job was cancelled. Handoff sets the stage of the job's
+// of the job. If the preparation of a deployment took longer than a minute, Handoff checks the
+// status of the job, and returns an error if the job was cancelled. Handoff sets the stage of the job's
 // record to [RecordHandedOff] before it returns.
 func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
 	// Send the log, and check the status after a long preparation.
 	if err := s.Flush(ctx); err != nil {
 		return nil, err
 	}
-	if time.Since(s.began) > recheckAfter {
+	if !s.job.Kind.Leased() && time.Since(s.began) > recheckAfter { // the end of a lease cancels ctx
 		status, err := s.cloud.JobStatus(ctx, s.job)
 		if err == nil && (status == Cancelled || status == Completing || status == Gone) {
 			return nil, fmt.Errorf("the job was not started: %w", errCancelled)

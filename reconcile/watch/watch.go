@@ -329,7 +329,7 @@ func (w *Watcher) wait(
 		case <-timer.C:
 			return !first.IsZero(), nil
 		case <-w.compareNow:
-			return true, nil
+			return !first.IsZero(), nil
 		}
 	}
 }

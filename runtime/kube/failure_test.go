@@ -342,6 +342,7 @@ func TestStateOf(t *testing.T) {
 			condition(corev1.PodReady, corev1.ConditionFalse, "", ""), condition(corev1.ContainersReady,
 				corev1.ConditionTrue, "", ""))
 		pod.Labels, pod.ResourceVersion = map[string]string{labelKeep: keepFailed}, "7"
+		pod.Spec.TerminationGracePeriodSeconds = new(int64(70))
 		if whole, small := stateOf(pod), stateOf(reduced(pod)); *whole != *small {
 			t.Errorf("got %+v, want %+v", small, whole)
 		}

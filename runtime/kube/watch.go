@@ -369,6 +369,7 @@ func reduced(pod *corev1.Pod) *corev1.Pod {
 		}
 	}
 	result.Spec.NodeName, result.Spec.ReadinessGates = pod.Spec.NodeName, pod.Spec.ReadinessGates
+	result.Spec.TerminationGracePeriodSeconds = pod.Spec.TerminationGracePeriodSeconds
 	for _, c := range pod.Spec.Containers {
 		kept := corev1.Container{Name: c.Name, Image: c.Image, Resources: c.Resources}
 		result.Spec.Containers = append(result.Spec.Containers, kept)

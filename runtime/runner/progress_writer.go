@@ -42,6 +42,11 @@ func newProgress(out io.Writer, log *slog.Logger) *progress {
 func (p *progress) report(now runtime.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.set(now)
+}
+
+// set is report for a caller that holds the lock.
+func (p *progress) set(now runtime.Progress) {
 	if p.closed {
 		return
 	}
@@ -56,11 +61,10 @@ func (p *progress) setPulumi(end runtime.Pulumi, stack string) {
 		stack = ""
 	}
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.pulumi, p.stack = end, stack
-	latest := p.latest
-	p.mu.Unlock()
-	if latest.Status != "" { // otherwise nothing was reported yet: latest is empty, and the agent knows more
-		p.report(latest)
+	if p.latest.Status != "" { // otherwise nothing was reported yet: latest is empty, and the agent knows more
+		p.set(p.latest)
 	}
 }
 
