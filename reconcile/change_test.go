@@ -99,6 +99,14 @@ pool retoken: tuned, running jobs continue
 		if diff := cmp.Diff(want, reconcile.Describe(reconcile.Preview(before, after))); diff != "" {
 			t.Error(diff)
 		}
+		for _, target := range []string{"kubernetes", "process"} {
+			before := config(t, "token: pul-a\ndeploy_target: "+target+"\n")
+			after := config(t, "token: pul-a\ndeploy_target: "+target+"\ndocker: {memory: 1g}\n")
+			want := "pool default: kept, nothing in use changes\n  none      docker.memory  (unset) -> 1g\n"
+			if diff := cmp.Diff(want, reconcile.Describe(reconcile.Preview(before, after))); diff != "" {
+				t.Errorf("%s: %s", target, diff)
+			}
+		}
 	})
 
 	t.Run("limit of all pools", func(t *testing.T) {

@@ -62,8 +62,8 @@ func Want(c *schema.Config, generation uint64) Desired {
 	return desired
 }
 
-// poolSpec translates one pool. It omits the keys of kubernetes and the Pod template if the
-// pool has another deploy_target.
+// poolSpec translates one pool. It omits the keys of docker, and those of kubernetes with the
+// Pod template, if the pool has another deploy_target.
 func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.PoolSpec {
 	credentials := "token"
 	if p.OIDCTokenFile != "" {
@@ -71,8 +71,14 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 	}
 
 	// The settings of the deploy_target.
-	namespace, context, kubernetes := "", "", runtime.Kubernetes{}
-	if p.DeployTarget == "kubernetes" {
+	namespace, context, docker, kubernetes := "", "", runtime.Docker{}, runtime.Kubernetes{}
+	switch p.DeployTarget {
+	case "docker":
+		docker = runtime.Docker{
+			Network: p.Docker.Network, Volumes: p.Docker.Volumes, ExtraHosts: p.Docker.ExtraHosts,
+			Memory: p.Docker.Memory, CPUs: p.Docker.CPUs, User: p.Docker.User, Labels: p.Docker.Labels,
+		}
+	case "kubernetes":
 		namespace, context = p.Kubernetes.Namespace, p.Kubernetes.Context
 		kubernetes = runtime.Kubernetes{
 			Image: p.Kubernetes.Image, ImagePullPolicy: p.Kubernetes.ImagePullPolicy,
@@ -106,11 +112,7 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 			Instance: runtime.InstanceSpec{
 				WorkingDirectory: p.WorkingDirectory, SharedVolumeDirectory: p.SharedVolumeDirectory,
 				PullImage: p.PullImage, OverrideImage: overrideImage, Forward: p.EnvForwardAllowlist,
-				Docker: runtime.Docker{
-					Network: p.Docker.Network, Volumes: p.Docker.Volumes, ExtraHosts: p.Docker.ExtraHosts,
-					Memory: p.Docker.Memory, CPUs: p.Docker.CPUs, User: p.Docker.User, Labels: p.Docker.Labels,
-				},
-				Kubernetes: kubernetes,
+				Docker: docker, Kubernetes: kubernetes,
 			},
 		},
 	}
