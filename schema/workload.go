@@ -149,10 +149,12 @@ func (m *manifests) vetContainer(o resource, c container) {
 	}
 
 	// The names, also of variables whose values are not in the manifest.
+	unused := map[string]bool{}
 	for _, p := range d.unknownVariables(names) {
 		for name, n := range c.names {
 			if position.SafeName(name) == p.Path {
 				reportAt(p, n)
+				unused[p.Path] = unused[p.Path] || p.Rule == position.RuleUnused
 			}
 		}
 	}
@@ -170,7 +172,7 @@ func (m *manifests) vetContainer(o resource, c container) {
 			p.Path != d.variableOf("shutdown_timeout")
 		switch {
 		case n == nil, several && c.open:
-		case p.Rule == position.RuleUnknownVariable, p.Rule == position.RuleUnused: // reported above
+		case p.Rule == position.RuleUnknownVariable, p.Rule == position.RuleUnused && unused[p.Path]: // reported above
 		case p.Rule == position.RuleMissingFile: // it may exist on the agent's machine
 		default:
 			reportAt(p, n)

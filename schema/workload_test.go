@@ -57,6 +57,10 @@ func TestVetWorkloads(t *testing.T) {
 				"  hint: did you mean PULUMI_AGENT_SHARED_VOLUME_DIRECTORY?"},
 		"a wrong value": {strings.Replace(sidecar, "value: /mnt/work", "value: mnt/work", 1),
 			"m.yaml:19:18: PULUMI_AGENT_SHARED_VOLUME_DIRECTORY: must be an absolute path"},
+		"a pool without jobs": {pod(`{name: PULUMI_AGENT_LEASED_WORK, value: never}`,
+			`{name: PULUMI_AGENT_ENABLED_WORKFLOW_TYPES, value: insights_scan}`),
+			"m.yaml:8:58: PULUMI_AGENT_ENABLED_WORKFLOW_TYPES: the pool gets no jobs, because leased_work is never\n" +
+				"  hint: add deployment, or remove leased_work"},
 		"a Pod of the agent": {pod(`{name: PULUMI_AGENT_LOG_LEVEL, value: loud}`),
 			"m.yaml:7:45: PULUMI_AGENT_LOG_LEVEL: must be one of debug, info, warn, error"},
 		"a Pod without variables is a template": {strings.Replace(pod(`{name: LOG_LEVEL, value: loud}`),

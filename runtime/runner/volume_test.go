@@ -116,9 +116,13 @@ func BenchmarkRunLargeLog(b *testing.B) {
 	if err := file.Close(); err != nil {
 		b.Fatal(err)
 	}
+	info, err := os.Stat(path)
+	if err != nil {
+		b.Fatal(err)
+	}
 	var before, after goruntime.MemStats
 	goruntime.ReadMemStats(&before)
-	b.SetBytes(50_000_000)
+	b.SetBytes(info.Size())
 	var c counter
 	for b.Loop() {
 		c = counter{}

@@ -31,11 +31,14 @@ func (p *Proxy) ask(r *http.Request, body []byte) (answer, error) {
 	if len(body) > 0 {
 		request.Body, request.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	}
-	request.Header.Del("Accept-Encoding")  // no compression: faults cut the body at a number of bytes
-	request.Close = r.URL.Path == pollPath // a transport retries a GET if a reused connection breaks
-	request.Header.Del("Connection")       // belongs to the client's connection
+	request.Header.Del("Accept-Encoding") // no compression: faults cut the body at a number of bytes
+	request.Header.Del("Connection")      // belongs to the client's connection
 	request.TransferEncoding, request.Trailer = nil, nil
-	response, err := p.forward.RoundTrip(request)
+	transport := p.forward
+	if r.URL.Path == pollPath { // a transport repeats a GET if a reused connection breaks
+		transport = p.polls
+	}
+	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return answer{}, err
 	}

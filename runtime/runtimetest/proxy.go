@@ -75,6 +75,7 @@ type Proxy struct {
 	authority string
 	listener  *faultListener
 	forward   *http.Transport // to the service
+	polls     *http.Transport // to the service, with a new connection for each call
 	over      chan struct{}   // closed at the end of the test
 
 	mu       sync.Mutex
@@ -121,6 +122,7 @@ func NewProxy(t testing.TB, o ProxyOptions) *Proxy {
 	p := &Proxy{
 		t: t, o: o, listener: newFaultListener(inner), over: make(chan struct{}),
 		forward: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
+		polls:   &http.Transport{DisableKeepAlives: true, DisableCompression: true},
 		jobs:    map[string]int{}, claims: map[string]int{}, series: map[string]int{},
 		injected: map[string]int{}, calls: map[string][]time.Time{},
 		weather: storms{random: rand.New(rand.NewPCG(o.Seed, 1))},

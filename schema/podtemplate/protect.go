@@ -193,7 +193,7 @@ func (c *checker) protectEntry(n node, list string) {
 	}
 
 	// Mounts: the job's container must not mount a volume in a folder of the agent, and no
-	// container of the template may mount a volume of the agent.
+	// container of the template may mount a volume of the agent, or use one as a device.
 	mounts, _ := n.field("volumeMounts")
 	for _, mount := range mounts.entries() {
 		if v, ok := mount.field("mountPath"); ok && isAgentContainer(list, text) {
@@ -203,11 +203,20 @@ func (c *checker) protectEntry(n node, list string) {
 					"mount it elsewhere")
 			}
 		}
-		if v, ok := mount.field("name"); ok {
-			if text, _ := v.v.Data.(string); text == mainContainer || strings.HasPrefix(text, mainContainer+"-") {
-				c.report(position.RuleProtectedField, v.v.At, v.path,
-					"is a volume of the agent, which holds the credentials of the job", "use a volume of your own")
-			}
+		c.protectVolume(mount)
+	}
+	devices, _ := n.field("volumeDevices")
+	for _, device := range devices.entries() {
+		c.protectVolume(device)
+	}
+}
+
+// protectVolume reports a mount or a device that has the name of a volume of the agent.
+func (c *checker) protectVolume(mount node) {
+	if v, ok := mount.field("name"); ok {
+		if text, _ := v.v.Data.(string); text == mainContainer || strings.HasPrefix(text, mainContainer+"-") {
+			c.report(position.RuleProtectedField, v.v.At, v.path,
+				"is a volume of the agent, which holds the credentials of the job", "use a volume of your own")
 		}
 	}
 }

@@ -102,7 +102,7 @@ func TestKey(t *testing.T) {
 	})
 
 	t.Run("key is not printed", func(t *testing.T) {
-		if text := fmt.Sprintf("%v %+v", plain, testEntry().Record); strings.Contains(text, "token-value") {
+		if text := fmt.Sprintf("%v %+v %#v", key, key, testEntry().Record); strings.Contains(text, "token-value") {
 			t.Errorf("the printed text contains a token: %s", text)
 		}
 	})
