@@ -207,7 +207,7 @@ func TestRenew(t *testing.T) {
 			"POST "+leasesPath+"/l/renew token lease-secret")
 	})
 
-	t.Run("within one call, only a confirmed 409 or 410 in the JSON error form loses the lease", func(t *testing.T) {
+	t.Run("one Renew loses the lease only if two requests get 409 or 410 with a JSON error", func(t *testing.T) {
 		for _, c := range []struct {
 			handler http.HandlerFunc
 			lost    bool
@@ -264,7 +264,8 @@ func TestAcquireRefusals(t *testing.T) {
 					}
 				}
 				if took := time.Since(began); took < refusalMinDuration {
-					t.Errorf("the refusals were accepted after %s, want at least %s", took, refusalMinDuration)
+					t.Errorf("the client took the refusals as final after %s, want at least %s", took,
+						refusalMinDuration)
 				}
 
 				// An edit of leased_work ends the hour in which no calls are made.

@@ -19,7 +19,7 @@ type retry struct {
 }
 
 // retryDelay returns the wait before the next attempt: the wait of [backoff], or the
-// Retry-After if that is longer. The parameter most limits both. A Retry-After of 0, or a
+// Retry-After if that is longer. Both are limited to the argument most. A Retry-After of 0, or a
 // date in the past, does not shorten the wait.
 func retryDelay(least, most time.Duration, attempt int, response *http.Response) time.Duration {
 	wait := backoff(least, most, attempt)
@@ -35,8 +35,9 @@ func retryDelay(least, most time.Duration, attempt int, response *http.Response)
 // not called after the end of ctx, and it may block.
 type retryPolicy func(ctx context.Context, err error) bool
 
-// transient retries after 408, 425, 429 and 5xx except 501. It also retries after an
-// attempt without an answer, except for permanent causes such as a wrong certificate.
+// transient retries after 408, 425, 429 and 5xx except 501. It also retries after an attempt
+// without a complete and valid answer, except for permanent causes such as a wrong certificate
+// or an answer that is too large.
 func transient(ctx context.Context, err error) bool {
 	var status *StatusError
 	var large *tooLargeError

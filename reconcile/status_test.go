@@ -68,7 +68,7 @@ func TestStatus(t *testing.T) {
 		"a desired pool that does not exist yet is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
 			s.Claiming = false
 		}, true, []string{": not every pool"}},
-		"a generation whose old pools drain is ready": {func(s *reconcile.Status, p *runtime.PoolState) {
+		"the agent is ready while old pools drain": {func(s *reconcile.Status, p *runtime.PoolState) {
 			s.Desired, p.Phase = 2, runtime.PoolDraining
 		}, true, nil},
 		"a generation that is not in force is not ready": {func(s *reconcile.Status, p *runtime.PoolState) {

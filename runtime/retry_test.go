@@ -9,7 +9,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// retryingCloud is a fake whose Retry ends a hold, except for a remainder.
+// retryingCloud is a fake service that delays the next poll. Its Retry changes the time of the
+// next poll to left.
 type retryingCloud struct {
 	*runtimetest.Cloud
 	left runtime.NextPoll
@@ -20,18 +21,20 @@ func (c *retryingCloud) Retry() runtime.NextPoll {
 	return c.left
 }
 
-// TestRetry tests how a pool uses the result of Cloud.Retry. TestScheduleRetryNow of package
-// cloud tests which delays a Retry ends.
+// TestRetry tests how a pool uses the result of Cloud.Retry. Some delays end with a call of
+// Retry and others do not: TestScheduleRetryNow of package cloud tests which.
 func TestRetry(t *testing.T) {
 	held := func(span time.Duration) runtime.NextPoll {
 		return runtime.NextPoll{At: time.Now().Add(span), Reason: "a test"}
 	}
 	for name, c := range map[string]struct {
-		wait, left, after time.Duration // the hold, what Retry leaves of it, and the time from Retry to the next poll
+		wait  time.Duration // delay of the next poll before Retry
+		left  time.Duration // delay that Retry returns
+		after time.Duration // from Retry to the next poll
 	}{
-		"a hold that Retry ends is followed by a poll": {10 * time.Minute, 0, 0},
-		"a Retry-After stays":                          {10 * time.Minute, 3 * time.Minute, 2 * time.Minute},
-		"a hold that Retry does not end stays":         {10 * time.Minute, 10 * time.Minute, 9 * time.Minute},
+		"a poll follows at once if Retry ends the delay": {10 * time.Minute, 0, 0},
+		"the time of a Retry-After stays":                {10 * time.Minute, 3 * time.Minute, 2 * time.Minute},
+		"a delay that Retry does not end stays":          {10 * time.Minute, 10 * time.Minute, 9 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			play(t, edited(), func(t *testing.T, st *fixture) {
@@ -73,7 +76,7 @@ func TestRetry(t *testing.T) {
 			}
 		})
 	})
-	t.Run("the result of a poll under way does not restore the delay", func(t *testing.T) {
+	t.Run("a poll that was sent before Retry and fails later does not delay the next poll", func(t *testing.T) {
 		play(t, edited(), func(t *testing.T, st *fixture) {
 			st.startLate(func() { st.pool.Retry() })
 			if asked := st.asked(runtimetest.Claim); asked != 2 {

@@ -118,7 +118,7 @@ func TestLoadRelativePaths(t *testing.T) {
 		}
 	})
 
-	t.Run("of all keys are resolved", func(t *testing.T) {
+	t.Run("are resolved in each key that has a path", func(t *testing.T) {
 		folder, _ := folders(t)
 		writeFile(t, filepath.Join(folder, "template.yaml"), "spec: {priority: 1}\n")
 		config, problems := schema.Load(inFolder(folder, "oidc_token_file: sub/oidc\norganization_name: acme\n"+
@@ -178,7 +178,7 @@ func TestLoadMissingFile(t *testing.T) {
 			"  hint: $ is not expanded here: write the absolute path"},
 		"explains it for the OIDC token too": {"oidc_token_file: ~/oidc\norganization_name: acme\nrunner_pool_id: p",
 			"hint: ~ is not expanded here"},
-		"shows only the folder of a short name": {"token_file: hunter2",
+		"shows the folder and not the name, which may be a secret": {"token_file: hunter2",
 			"there is no file of this name in " + folder + "\n"},
 		"hides a possible secret":  {"token_file: a/c4n4ry1234567890123", "token_file: there is no such file\n"},
 		"hides special characters": {"token_file: 'c4n4ry/+=='", "token_file: there is no such file\n"},
@@ -247,8 +247,8 @@ func TestVetLocal(t *testing.T) {
 		"task definition not JSON": {"token: pul-a\ndeploy_target: ecs\n" +
 			"ecs: {task_definition_template_file: task}\n", map[string]string{"task": "x"}, "error file " +
 			"ecs.task_definition_template_file: the file is not JSON"},
-		"token in a variable": {"log_level: info\n", nil, "warning missing-token token: there is no pool " +
-			"access token"},
+		"no token, which a variable may set": {"log_level: info\n", nil,
+			"warning missing-token token: there is no pool access token"},
 		"misspelt key": {"token: pul-a\ntokn: x\n", nil, "error unknown-key tokn: unknown key"},
 		"manifest for other machine": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n" +
 			"  pulumi-workflow-agent.yaml: |\n    token_file: pool.token\n", nil, ""},

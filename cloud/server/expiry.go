@@ -10,8 +10,8 @@ import (
 const tokenRetention = 24 * time.Hour
 
 // expire returns lost claims to the queue, fails jobs without a heartbeat, skips deployments
-// that no agent has claimed, ends expired leases, and deletes old activities and expired
-// tokens.
+// that no agent has claimed, ends expired leases, and deletes old activities (scans and
+// policy evaluations) and expired tokens.
 func (s *Server) expire(ctx context.Context, now time.Time) error {
 	// Find claimed jobs without a recent heartbeat, and deployments that waited too long.
 	var lost, stalled, unclaimed []string

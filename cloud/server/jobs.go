@@ -88,7 +88,8 @@ func jobFromPath(t *tx, c *call) (*job, error) {
 // save writes the state of the job and of one step, or of every step if step is
 // negative. When the job of a deployment has ended, save also deletes the token with which
 // programs in the job, such as pulumi, call this service. The runner's token stays valid.
-// When the job of a lease has succeeded, save completes the activity.
+// When the job of a lease has succeeded, save completes the activity, which is the scan or the
+// policy evaluation of the lease.
 func (j *job) save(t *tx, step int, now time.Time) error {
 	_, err := t.exec(j.sql(`UPDATE {jobs} SET status = ?, ended = ?, modified = ? WHERE seq = ?`),
 		j.status, j.ended, toNanos(now), j.seq)
@@ -173,7 +174,7 @@ func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64,
 			return errNoChange
 		}
 
-		// Make the token of the job's runner.
+		// Save the token of the job's runner.
 		if err := saveToken(t, token, principal{jobToken, v.DeploymentID}); err != nil {
 			return err
 		}

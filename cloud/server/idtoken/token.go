@@ -18,7 +18,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// MaxToken limits an ID token in bytes. The agent has the same limit for its file.
+// MaxToken limits an ID token in bytes. The agent has the same limit for its
+// oidc_token_file.
 const MaxToken = 64 << 10
 
 // clockLeeway is how far the nbf and the iat of a token may be in the future. An exp has no
@@ -50,7 +51,7 @@ func Read(token secret.String) (Token, error) {
 		return Token{}, refuse("the subject token is too large")
 	}
 
-	// Decode the header.
+	// Decode the three parts, and read the header.
 	parts := strings.SplitN(text, ".", 4)
 	if len(parts) != 3 {
 		return Token{}, refuse("the subject token is not a signed JWT")
@@ -69,7 +70,7 @@ func Read(token secret.String) (Token, error) {
 		return Token{}, refuse("the subject token's header does not have the documented form")
 	}
 
-	// Decode the claims.
+	// Read the claims.
 	var audience string
 	valid := claims.Read("iss", &t.issuer)
 	if claims.Read("aud", &audience) {

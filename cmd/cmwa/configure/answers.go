@@ -11,11 +11,12 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// errUnchanged ends a session when the answer to a confirmation is no.
+// errUnchanged ends a session in which a confirmation was denied and nothing is left to change.
 var errUnchanged = errors.New("nothing has been changed")
 
-// keep is the text of a default whose value is not shown. An empty answer keeps the value of
-// the file, unless the check of the query rejects that value.
+// keep is the text that a prompt shows as the default instead of a value, such as a token,
+// that must not be shown. An empty answer keeps the value of the file, unless the check of the
+// query rejects that value.
 const keep = "unchanged"
 
 // confirmConfig prompts for a confirmation to change a configuration that exists.
@@ -142,7 +143,7 @@ func (s *session) service() error {
 		{"service_url", "service-url", s.o.ServiceURL, "URL of the service"},
 		{"deploy_target", "target", s.o.Target, "Where jobs run (" + strings.Join(s.o.Targets, ", ") + ")"},
 	} {
-		// The present value, or the default.
+		// Find the value of the file. Without one, it is the default.
 		defaultValue := strings.Trim(s.fields[q.key].Default, `"`)
 		value, had := q.value, s.present[q.key]
 		check := s.valid(q.key)
