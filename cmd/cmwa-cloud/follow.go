@@ -92,8 +92,9 @@ func follow(ctx context.Context, subject string, read func() (followState, error
 
 // follow prints the log of a deployment until it ends, and returns an error unless the
 // deployment succeeds. The end of ctx does not stop the deployment.
-func (c *client) follow(ctx context.Context, deployment string, s stdio) error {
+func (c *client) follow(ctx context.Context, path string, s stdio) error {
 	notice, token, silent := time.After(agentNotice), "", true
+	complete := false // the whole log is printed
 	return follow(ctx, "the deployment", func() (followState, error) {
 		// Print a notice if there is no line for too long.
 		select {
@@ -105,15 +106,28 @@ func (c *client) follow(ctx context.Context, deployment string, s stdio) error {
 		}
 
 		// Print the next page.
-		page, err := c.logs(ctx, deployment, token)
-		if err != nil {
-			return following, err
+		var page logPage
+		if !complete {
+			var err error
+			if page, err = c.logs(ctx, path, token); err != nil {
+				return following, err
+			}
+			if err := page.print(s.stdout); err != nil {
+				return hasEnded, fmt.Errorf("print the log: %w", err)
+			}
 		}
-		if err := page.print(s.stdout); err != nil {
-			return hasEnded, fmt.Errorf("print the log: %w", err)
-		}
-		if page.Next == "" {
-			return hasEnded, c.result(ctx, deployment, s)
+
+		// After the last page, print how the deployment has ended.
+		if complete = page.Next == ""; complete {
+			var d deployment
+			if err := c.call(ctx, http.MethodGet, path, nil, &d); err != nil {
+				return following, err
+			}
+			if d.outcome() != "succeeded" {
+				return hasEnded, fmt.Errorf("the deployment has ended as %s", d.outcome())
+			}
+			fmt.Fprintln(s.stdout, "== the deployment succeeded")
+			return hasEnded, nil
 		}
 		silent = silent && len(page.Lines) == 0
 		more := page.Next != token && len(page.Lines) > 1
@@ -123,17 +137,4 @@ func (c *client) follow(ctx context.Context, deployment string, s stdio) error {
 		}
 		return following, nil
 	})
-}
-
-// result prints that a deployment succeeded, or returns an error.
-func (c *client) result(ctx context.Context, path string, s stdio) error {
-	var d deployment
-	if err := c.call(ctx, http.MethodGet, path, nil, &d); err != nil {
-		return err
-	}
-	if d.outcome() != "succeeded" {
-		return fmt.Errorf("the deployment has ended as %s", d.outcome())
-	}
-	fmt.Fprintln(s.stdout, "== the deployment succeeded")
-	return nil
 }

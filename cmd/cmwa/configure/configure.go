@@ -275,10 +275,14 @@ func (s *session) write(content []byte) error {
 	}
 	done, err := s.config.replace(content)
 	if err != nil {
-		if s.tokenFile != nil {
-			err = errors.Join(err, s.tokenFile.undo())
+		if s.tokenFile == nil {
+			return fmt.Errorf("write %s: %w: nothing has been changed", s.config.name, err)
 		}
-		return fmt.Errorf("write %s: %w: nothing has been changed", s.config.name, err)
+		if failed := s.tokenFile.undo(); failed != nil {
+			return fmt.Errorf("write %s: %w; %s has the new token, because its content could not be restored: %w",
+				s.config.name, err, s.tokenFile.name, failed)
+		}
+		return fmt.Errorf("write %s: %w: the content of no file has been changed", s.config.name, err)
 	}
 	lines = append(lines, fmt.Sprintf(done, s.config.name))
 	s.warn(content)
