@@ -43,8 +43,8 @@ func schemaFiles(options ...parser.Option) ([]*ast.File, error) {
 	return files, nil
 }
 
-// compile returns the value of the schema in a new context.
-func compile(options ...parser.Option) (cue.Value, error) {
+// compile returns the value of the schema.
+func compile(context *cue.Context, options ...parser.Option) (cue.Value, error) {
 	instance := build.NewContext().NewInstance("", nil)
 	files, err := schemaFiles(options...)
 	if err != nil {
@@ -55,18 +55,18 @@ func compile(options ...parser.Option) (cue.Value, error) {
 			return cue.Value{}, fmt.Errorf("read the schema: %w", err)
 		}
 	}
-	return cuecontext.New().BuildInstance(instance), nil
+	return context.BuildInstance(instance), nil
 }
 
 // define compiles the schema. It fails only if the schema itself is invalid.
 func define() (*definition, error) {
 	// Compile the definitions.
-	root, err := compile()
+	d := &definition{
+		context: cuecontext.New(), fields: Fields(), byKey: map[string]*Field{}, byVariable: map[string]*Field{},
+	}
+	root, err := compile(d.context)
 	if err != nil {
 		return nil, err
-	}
-	d := &definition{
-		context: root.Context(), fields: Fields(), byKey: map[string]*Field{}, byVariable: map[string]*Field{},
 	}
 	parts := map[string]*cue.Value{"#Config": &d.config, "#Environment": &d.environment, "#Defaults": &d.defaults}
 	for name, part := range parts {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/cuecontext"
 	"cuelang.org/go/cue/parser"
 	"github.com/google/go-cmp/cmp"
 )
@@ -25,7 +26,7 @@ const fieldTableFile = "fieldtable.go"
 
 func TestFieldTable(t *testing.T) {
 	// Read the fields from the schema.
-	root, err := compile(parser.ParseComments)
+	root, err := compile(cuecontext.New(), parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
