@@ -49,12 +49,13 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 	return runtime.Claim{Job: answer.job, Next: c.schedule.record(o)}, o.err
 }
 
-// classify returns the outcome of a failed attempt. Its error names the cure. Sent means
-// that the service may have received the request.
+// classify returns the outcome of a failed attempt. If the cause is the token, a redirect, a
+// certificate or the network, its error names the cure. Sent means that the service may have
+// received the request.
 //
-// A failure does not count if the service answers 400 or 401, or refuses the OIDC token. It
-// does not count either if no request was made, because an operator may be changing the
-// token.
+// A failure does not count for the circuit breaker if the service answers 400 or 401, or
+// refuses the OIDC token. A failure without a request does not count either, because an
+// operator may be changing the token.
 func (c *Client) classify(err error, sent bool) outcome {
 	var status *StatusError
 	var exchange *exchangeError
@@ -84,7 +85,7 @@ func (c *Client) classify(err error, sent bool) outcome {
 			status.Code >= 500 && status.Code != http.StatusNotImplemented
 		return outcome{err: err, counts: true, retryable: retryable, retryAfter: status.RetryAfter}
 
-	// There is no answer.
+	// There is no answer, or no usable one.
 	case sent:
 		return outcome{counts: true, err: fmt.Errorf("%w: an answer was lost; if it was a job, %s",
 			err, runtime.DeclaredFailed)}

@@ -46,7 +46,8 @@ const (
 )
 
 // describeCut returns the line that a log has in place of lines that are not stored. Bytes is
-// the size of these lines, or 0 if the reader has already read some of them.
+// the size of these lines. It is 0 if an earlier page of the log contained some of the lines,
+// because they were removed after that page was read.
 func (s *Server) describeCut(cut string, bytes, lines int) string {
 	reason := "the limit of a step's log (--max-log-bytes)"
 	switch {
@@ -147,7 +148,8 @@ func appendCut(t *tx, j *job, step int, batch cloud.LogBatch, now time.Time) err
 // these lines.
 func cutMiddle(t *tx, j *job, step int, batch cloud.LogBatch, limit, excess int64, now time.Time) (
 	freed int64, dropped int, err error) {
-	// Find the row in place of the lines that were removed before, or the end of the beginning.
+	// Find the row that stands for the lines that were removed before. Without such a row, the
+	// middle starts where the first half of the limit ends.
 	var middle cut
 	found, err := t.get([]any{&middle.start, &middle.count, &middle.bytes}, j.sql(`SELECT start, count, bytes
 		FROM {batches} WHERE {owner} = ? AND step = ? AND cut = 'limit' ORDER BY start LIMIT 1`), j.seq, step)
@@ -217,13 +219,17 @@ func (s *Server) checkSpace() error {
 		return nil
 	}
 	free, err := s.freeSpace(s.options.Folder)
-	full := err == nil && free < least
+	if err != nil {
+		s.log.Debug("cannot read the free space of the disk", "component", "retention", "error", err)
+		return nil
+	}
+	full := free < least
 	if s.diskFull.Swap(full) != full {
 		if full {
 			s.log.Warn("disk nearly full: logs are not stored, and new work is refused",
 				"component", "retention", "free_bytes", free, "min_free_bytes", least)
 		} else {
-			s.log.Info("disk has enough free space again", "component", "retention", "free_bytes", free, "error", err)
+			s.log.Info("disk has enough free space again", "component", "retention", "free_bytes", free)
 		}
 	}
 	if full {
@@ -337,9 +343,9 @@ func (s *store) shrink(ctx context.Context) error {
 	}
 }
 
-// enableShrink changes a database of an older release so that shrink works. The change needs
-// free space for a copy of the database. Without this space enableShrink changes nothing: then
-// free pages are used again, but they stay in the file.
+// enableShrink changes a database of an older release so that shrink works. The change writes a
+// copy of the database. If the free space is smaller than three times the database,
+// enableShrink changes nothing: then free pages are used again, but they stay in the file.
 func enableShrink(ctx context.Context, db *sql.DB, path string) error {
 	var mode int
 	if err := db.QueryRowContext(ctx, `PRAGMA auto_vacuum`).Scan(&mode); err != nil || mode != 0 {

@@ -34,9 +34,8 @@ const (
 	eventsRetryInterval = 10 * time.Second      // between two attempts to return to mode Events
 	maxBytes            = 2 << 20               // number of bytes of a file that are compared
 
-	// writtenMemory is how long a write counts for Written. It is longer than the time from an
-	// event to the read of the file. A comparison that finds no change does not shorten it,
-	// because the caller may be reading the file after an earlier notification.
+	// writtenMemory is how long Written remembers a write. It is longer than the time from an
+	// event to the read of the file by the caller.
 	writtenMemory = 5 * time.Second
 )
 
@@ -54,9 +53,9 @@ type Watcher struct {
 	written map[string]time.Time // last writes, by name of the file; see Written
 }
 
-// fingerprint identifies a state of a path: the content, and the file that contains it. The
-// file is part of the fingerprint because a reader must know whether a later change is a write
-// in place.
+// fingerprint identifies a state of a path: the content, and the file that contains it. So the
+// replacement of a file by another one with the same content is a change too: the caller must
+// read the new file, because it compares the identity of the file at the next change.
 type fingerprint struct {
 	sum       [sha256.Size]byte
 	file      [2]uint64 // device and inode, behind all links; zero on systems without them
@@ -75,10 +74,9 @@ func New(paths ...string) *Watcher {
 }
 
 // Watch replaces the watched paths, which the caller has read before. It sends a
-// notification if a path is new or its content differs from the last comparison, because
+// notification if a path is new or its fingerprint differs from the last comparison, because
 // the file may have changed between the caller's read and this call. Later comparisons use the
-// present content. So they also detect that the file changes back to the content of the last
-// comparison before this call.
+// present fingerprint.
 func (w *Watcher) Watch(paths ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -291,8 +289,8 @@ func bufferErrors(errs <-chan error, buffer chan<- error) {
 }
 
 // wait blocks until the next comparison is due or ctx ends. A comparison is due after an event,
-// an overflow or a request, and without these after the interval. After an event or a request,
-// seen is true: the kernel has sent the events of a change that the comparison may find. The
+// an overflow or a request, and without these after the interval. Seen is true
+// after an event: the kernel has sent the events of a change that the comparison may find. The
 // error is not nil if the watches have ended.
 func (w *Watcher) wait(
 	ctx context.Context, events <-chan fsnotify.Event, watchErrors <-chan error, set watchSet, interval time.Duration,

@@ -28,8 +28,9 @@
 //
 // The job may run as another user, and with other certificates, than its image was
 // built for. Folders that the user cannot write to (the root, HOME, PULUMI_HOME) are
-// replaced by folders of the job. If the handoff has certificates, the job gets a bundle
-// with them, and the usual variables name it. Variables that the job sets stay unchanged.
+// replaced by folders of the job. The agent passes the job with its tokens and settings in
+// the handoff. If the handoff has certificates, the job gets a bundle with them, and the
+// usual variables name it. Variables that the job sets stay unchanged.
 // The folders and the bundle are removed when the job ends.
 //
 // # End of a job
@@ -43,12 +44,12 @@
 // A step is stopped in stages, so that pulumi releases the lock of its stack:
 //
 //	SIGINT   to pulumi, once; otherwise to the programs that handle it (see interrupter)
-//	SIGTERM  to the process group, after the cancel grace period of the handoff
-//	SIGKILL  to the process group, after the grace period
+//	SIGTERM  to the process group, after the handoff's cancel grace period (usually minutes)
+//	SIGKILL  to the process group, after the handoff's grace period (seconds)
 //
 // Without a terminal, there is no foreground process group that could get the SIGINT.
-// Therefore the runner finds pulumi by its name among the descendants of the shell. Shells
-// get no SIGINT: their traps for SIGTERM are executed when pulumi has ended. If no process
+// Therefore the runner finds pulumi by its name among the descendants of the shell. The
+// shell of a step gets no SIGINT: its traps for SIGTERM are executed when pulumi has ended. If no process
 // handles SIGINT, SIGTERM follows at once.
 //
 // The program that calls [Run] translates signals of the agent to these stages. SIGINT starts
@@ -64,8 +65,9 @@
 // A success and a failure that the runner could not report have their own exit codes, so
 // that the agent can report the true outcome.
 //
-// Every wait is bounded: a status is retried for [statusTimeout], the lines of an ended
-// step for [flushTimeout] without progress, and all calls after a stop request for the
-// grace period and [finalReportTimeout]. A separate goroutine writes the progress, and
-// the runner waits [progressFlush] for it at the end.
+// Every wait is bounded: a status is retried for [statusTimeout], and the lines of an ended
+// step until none was accepted for [flushTimeout]. After a stop request, calls are made until
+// the step has ended, within the two grace periods, and then for [finalReportTimeout]. A
+// separate goroutine writes the progress of the job to the agent, and the runner waits
+// [progressFlush] for it at the end.
 package runner

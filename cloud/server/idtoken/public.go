@@ -12,8 +12,8 @@ import (
 type publicIssuer struct {
 	host string
 
-	// shared contains each first segment of the URL's path that is not the path of one
-	// customer. It is "" for a URL without a path.
+	// shared contains the first segments of those URL paths that belong to no single customer.
+	// The segment of a URL without a path is "".
 	shared []string
 
 	// owners contains the claims that identify a customer. The number is how many whole parts
