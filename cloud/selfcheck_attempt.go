@@ -154,11 +154,11 @@ func (c *selfChecker) compare(ctx context.Context, token, cure string) runtime.C
 	case a.status == http.StatusUnauthorized:
 		return runtime.CheckFailed("the service rejects the token: %v", a.refusal).WithCure("%s", cure)
 	case a.status == without.status:
-		return runtime.CheckSkipped("the service answers alike with the token and without (status %d), "+
+		return runtime.CheckSkipped("the service gives the same answer with and without the token (status %d), "+
 			"and a poll, which would show the difference, may claim a job", a.status).
 			WithCure("start the agent, and look at cmwa status")
 	case unclear(a.status):
-		return runtime.CheckSkipped("the answer to a request with the token decides nothing: %v", a.refusal).
+		return runtime.CheckSkipped("the answer does not show whether the service accepts the token: %v", a.refusal).
 			WithCure("repeat the check later")
 	case a.status == http.StatusForbidden:
 		return runtime.CheckWarned("the service knows the token and forbids the request: %v", a.refusal).

@@ -409,7 +409,8 @@ func TestSelfChecksToken(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return true
 		}})
-		want(t, check(t, optionsFor(url, authority), false), "service-token", runtime.LevelSkipped, "decides nothing")
+		want(t, check(t, optionsFor(url, authority), false), "service-token", runtime.LevelSkipped,
+			"does not show whether the service accepts the token")
 	})
 	t.Run("a service that answers the same with any token", func(t *testing.T) {
 		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {

@@ -66,7 +66,7 @@ func (s *Server) readLogs(c *call, t *tx, j *job) (page logPage, err error) {
 
 	// Read the log of one step by offset and count.
 	if text := query.Get("job"); text != "" && text != "0" {
-		return page, notFound("a deployment has one job, number 0")
+		return page, notFound("a log has one job, number 0")
 	}
 	step, err := parseNumber("step", query.Get("step"), 0, 1<<20)
 	if err != nil {

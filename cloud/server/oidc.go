@@ -122,7 +122,7 @@ func (s *Server) exchange(c *call) (exchangeView, error) {
 		case found && !grant.Allows(req.pool, name):
 			s.log.Warn("OIDC token denied", "component", "api", "issuer", subject.Issuer(),
 				"reason", "--oidc-issuer allows it for other pools", "pool", name)
-			return deny("invalid_scope", "tokens of this issuer with these claims are not for this pool: "+
+			return deny("invalid_scope", "a token of this issuer with these claims is not valid for this pool: "+
 				"see pool= in --oidc-issuer of the service")
 		case !found:
 			return deny("invalid_scope", "the organization of the audience has no agent pool %q: "+

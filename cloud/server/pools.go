@@ -205,7 +205,8 @@ func (s *Server) deletePool(c *call) (reply, error) {
 				return err
 			}
 			if users > 0 {
-				return badRequest("the settings of %d stacks name this pool: change them, or send force=true", users)
+				return badRequest("the settings of %s refer to this pool: change these settings, or send force=true",
+					plural(users, "stack"))
 			}
 			const jobs = `SELECT (SELECT count(*) FROM deployments WHERE pool = ?1
 				AND status IN ('accepted', 'running')) +

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -56,10 +57,23 @@ func (s *Server) describeCut(cut string, bytes, lines int) string {
 	case s.options.MaxLogBytes > 0:
 		reason = fmt.Sprintf("the limit of a step's log is %d bytes (--max-log-bytes)", s.options.MaxLogBytes)
 	}
-	if bytes == 0 {
-		return fmt.Sprintf("[%d lines are not stored: %s]\n", lines, reason)
+	missing, first := plural(lines, "line"), lines
+	if bytes > 0 {
+		missing, first = plural(bytes, "byte")+" in "+missing, bytes
 	}
-	return fmt.Sprintf("[%d bytes in %d lines are not stored: %s]\n", bytes, lines, reason)
+	verb := "are"
+	if first == 1 {
+		verb = "is"
+	}
+	return fmt.Sprintf("[%s %s not stored: %s]\n", missing, verb, reason)
+}
+
+// plural returns a number with its noun.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 // rowOverhead is the approximate size of a batch in the database without its lines.

@@ -178,7 +178,7 @@ func TestStoreBatch(t *testing.T) {
 		w.shows(at, id, succeeded, succeeded, succeeded)
 		w.deployAfter(&free, at)
 		want := "[Setup]stored\n[15 bytes in 3 lines are not stored: the disk of the service was nearly full " +
-			"(--min-free-disk)]\nstored again\n[5 bytes in 1 lines are not stored: "
+			"(--min-free-disk)]\nstored again\n[5 bytes in 1 line are not stored: "
 		if log, complete := w.log(at, id); !complete || !strings.HasPrefix(log, want) {
 			t.Errorf("complete %v: the log is %s", complete, log)
 		}
@@ -253,13 +253,14 @@ func TestStoreBatchProperty(t *testing.T) {
 			var page logPage
 			w.want(200, w.user, "GET", fmt.Sprintf("%s/%s/logs?step=0&count=1&offset=%d", at, id, offset), nil, &page)
 			line, next := page.Lines[0].Line, *page.NextOffset
+			noun := map[bool]string{false: "lines", true: "line"}[next == offset+1]
 			if !strings.HasPrefix(line, "[") {
 				if line != sent[offset] || next != offset+1 {
 					r.Fatalf("offset %d is %q, then %d; want %q", offset, line, next, sent[offset])
 				}
 				stored += int64(len(line))
-			} else if want := fmt.Sprintf("[%d bytes in %d lines are", len(strings.Join(sent[offset:next], "")),
-				next-offset); !strings.HasPrefix(line, want) {
+			} else if want := fmt.Sprintf("[%d bytes in %d %s are", len(strings.Join(sent[offset:next], "")),
+				next-offset, noun); !strings.HasPrefix(line, want) {
 				r.Fatalf("offset %d is %q, want %q", offset, line, want)
 			}
 			offset = next

@@ -73,9 +73,9 @@ func (f *activityFlags) options() []command.Option {
 			"secret environment variable of the job, with its value from the environment of this command"),
 		command.String(&f.timeout, "timeout", text("DURATION"), "time limit of the job"),
 		command.String(&f.retries, "retries", text("NUMBER"),
-			"leases after the first one, if it expires or if its agent gives it back (default 3)"),
+			"how often the work is leased again after a lease has expired or its agent has given it back (default 3)"),
 		command.String(&f.delay, "retry-delay", text("DURATION"),
-			"wait before work that an agent gave back is leased again (default 10s)"),
+			"delay before work is leased again after an agent has given it back (default 10s)"),
 		command.String(&f.file, "file", command.File, "file with a request as JSON; flags override it"),
 	}
 }

@@ -179,7 +179,7 @@ func (c *client) call(ctx context.Context, method, path string, body, answer any
 		return nil
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
-		return fmt.Errorf("the answer of %s does not have the documented form: is it a Pulumi Cloud?", c.url)
+		return fmt.Errorf("the answer of %s is not one of the Pulumi Cloud API: check --url or CMWA_CLOUD_URL", c.url)
 	}
 	return nil
 }

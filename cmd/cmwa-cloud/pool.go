@@ -99,7 +99,7 @@ func poolCreate(s stdio) command.Command {
 			command.String(&description, "description", command.Text("TEXT"), "purpose of the pool"),
 			command.String(&output, "output", command.File, "new file for the token of the pool; otherwise it is "+
 				"printed"),
-			command.Bool(&standard, "default", "make it the default pool of the organization")),
+			command.Bool(&standard, "default", "make the new pool the default pool of the organization")),
 		Run: func(ctx context.Context, args []string) error {
 			// In earlier releases, --token-file named the file to write.
 			if _, err := os.Stat(flags.tokenFile); flags.tokenFile != "" && output == "" &&
@@ -188,7 +188,8 @@ func poolDelete(s stdio) command.Command {
 	return command.Command{
 		Name: "delete", Help: "delete a pool; its tokens become invalid",
 		Forms: flags.form([]command.Item{poolArgument},
-			command.Bool(&force, "force", "delete it even if jobs of it run, or if settings of a stack name it")),
+			command.Bool(&force, "force",
+				"delete the pool even if it has running jobs, or if a stack's settings refer to it")),
 		Run: func(ctx context.Context, args []string) error {
 			// Find the pool.
 			c, pools, err := flags.open(ctx)
