@@ -44,7 +44,7 @@ func (s *scope) readRequired(key, name, cure string) (content []byte, mode fs.Fi
 	content, mode, err := s.readNamed(key, name)
 	if err == nil && len(content) > position.MaxFile {
 		s.refuse(position.RuleFile, fmt.Sprintf("the file is larger than %d KiB", position.MaxFile>>10),
-			"name another", key)
+			"name another file", key)
 		return nil, 0, false
 	}
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *scope) reportUnread(key, name, cure string, err error) {
 		s.refuse(position.RuleMissingFile, "there is no "+file, hintForPath(name, cure+", or correct the name"), key)
 	case errors.Is(err, fs.ErrPermission):
 		s.refuse(position.RuleMissingFile, "this user cannot read the "+strings.TrimPrefix(file, "such "),
-			"give the agent's user the right to read it", key)
+			"give the agent's user permission to read it", key)
 	default:
 		s.refuse(position.RuleFile, "cannot read the "+strings.TrimPrefix(file, "such "), "name a regular file", key)
 	}

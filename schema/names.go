@@ -105,7 +105,7 @@ func (d *definition) suggestion(at, key string) (hint string, meant bool) {
 		return fmt.Sprintf("write %s: within %s:", path[end+1:], path[:end]), true
 	}
 	if variable := d.variableOf(key); variable != "" && d.byKey[key] == nil {
-		return "only the variable " + variable + " sets it", false
+		return "no key sets this; set the variable " + variable, false
 	}
 	if f := d.byVariable[prefix+strings.ToUpper(key)]; f != nil && path == key && key == strings.ToLower(key) &&
 		strings.ReplaceAll(f.Key, ".", "_") != key {

@@ -56,7 +56,8 @@ func (s *scope) fallBack(key, name string, path *string) {
 	if s.load.absent(name) {
 		return
 	}
-	message := "the file is not in the folder of the configuration file; that of the working directory is used"
+	message := "the file is not in the folder of the configuration file; " +
+		"the file of this name in the working directory is used"
 	if showable(name) {
 		message = fmt.Sprintf("there is no %s; %s, in the working directory, is used instead", *path, absolute(name))
 	}

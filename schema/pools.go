@@ -206,7 +206,7 @@ func (l *load) pollRate(scopes []*scope) {
 	if perSecond > most {
 		scopes[0].warn(position.RulePollRate,
 			fmt.Sprintf("all pools together poll %.0f times per second", perSecond),
-			fmt.Sprintf("make it longer, for at most %.0f polls per second; services reject more with status 429",
+			fmt.Sprintf("increase polling_interval: services reject more than %.0f polls per second with status 429",
 				most), "polling_interval")
 	}
 }

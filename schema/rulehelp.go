@@ -68,8 +68,8 @@ func ruleHelps() map[position.Rule]ruleHelp {
 			cure:    "Set token or token_file, or the keys of OIDC.",
 		},
 		position.RuleCredentials: {
-			cause: "Two kinds of credentials are set, of which only one can be used, or a key that one of them " +
-				"requires is missing.",
+			cause: "Two kinds of credentials are set, but a pool can use only one kind. Or a key that the " +
+				"credentials require is missing.",
 			example: "oidc_token_file: /var/run/oidc/token\norganization_name: acme\n",
 			cure:    "Keep one kind of credentials, and set all of its keys.",
 		},

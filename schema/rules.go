@@ -155,7 +155,7 @@ func (l *load) checkTimes(c *Config, top *scope, scopes []*scope) {
 	}
 	if grace := l.source.TerminationGrace; grace > 0 && c.ShutdownTimeout+stopGrace > grace {
 		top.warn(position.RuleTimes,
-			fmt.Sprintf("with the %s that jobs have to stop, it is longer than the Pod's grace period of %s: "+
+			fmt.Sprintf("this time plus the %s that jobs have to stop is longer than the Pod's grace period of %s: "+
 				"the agent is killed before its jobs end", formatDuration(stopGrace), formatDuration(grace)),
 			"make it shorter, or terminationGracePeriodSeconds longer", "shutdown_timeout")
 	}

@@ -38,8 +38,8 @@ func TestLoadUnknownKeys(t *testing.T) {
 		"a key .docker with an anchor is ignored":            {".docker: &d {network: a}\ndocker: *d\n", false, ""},
 		"a variable without its prefix is ignored": {"image_pull_policy: Always\n", false, "write " +
 			"image_pull_policy: within kubernetes:"},
-		"a setting without a key is ignored": {"debug_pod: true\n", false, "only the variable " +
-			"PULUMI_AGENT_DEBUG_POD sets it"},
+		"a setting without a key is ignored": {"debug_pod: true\n", false, "no key sets this; " +
+			"set the variable PULUMI_AGENT_DEBUG_POD"},
 		"the name of an agent is ignored": {"name: builder\n", false, ""},
 		"a key that resembles no key, beside a wrong value, is ignored": {
 			"owner: platform\nlog_level: loud\n", false, ""},

@@ -48,7 +48,8 @@ func (r rules) container(n node, isInit bool) {
 		switch {
 		case !ok:
 		case !isSidecar:
-			r.report(position.RulePodTemplate, v.v.Key, v.path, "must not be set for an init container that ends",
+			r.report(position.RulePodTemplate, v.v.Key, v.path,
+				"must not be set for an init container that is not a sidecar",
 				"remove it, or set restartPolicy: Always for a sidecar")
 		case key == "lifecycle":
 			r.lifecycle(v)
@@ -314,7 +315,7 @@ func (r rules) restarts(n node) {
 		}
 		resources[v.text()] = true
 		if v := resize.get("restartPolicy"); v.text() == "RestartContainer" {
-			r.invalid(v, "must be NotRequired, because the Pod is never restarted", "")
+			r.invalid(v, "must be NotRequired, because the restart policy of the Pod is Never", "")
 		}
 	}
 }

@@ -151,7 +151,8 @@ func (c *checker) protectSpec(n node) {
 		c.restored(v, "has no effect: it is Never, because a job runs once")
 	}
 	if v, ok := n.field("ephemeralContainers"); ok && v.v.Data != nil && !v.isEmptyCollection() {
-		c.restored(v, "has no effect: it cannot be part of a new Pod; kubectl debug adds one while the Pod runs")
+		c.restored(v, "has no effect: a new Pod cannot have ephemeral containers; "+
+			"kubectl debug adds one to a running Pod")
 	}
 	if v, ok := n.field("activeDeadlineSeconds"); ok {
 		c.restored(v, "has no effect: the agent sets it, from the limit of each job")

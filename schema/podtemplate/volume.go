@@ -60,7 +60,7 @@ func (r rules) projected(n node) {
 		if found := source.present("clusterTrustBundle", "configMap", "downwardAPI", "podCertificate", "secret",
 			"serviceAccountToken"); len(found) > 1 {
 			r.invalid(source, "must have one kind of content, and has "+strings.Join(found, ", "),
-				"put a dash before each")
+				"write each kind as its own entry of sources")
 		}
 
 		// Check the files of the content.

@@ -74,7 +74,8 @@ func (r Reader) walk(ctx context.Context, folder string, like schema.Source, fil
 		return nil
 	})
 	if err == nil && found == 0 {
-		return folderError("no file of the folder is a configuration, a Pod template or a manifest with either")
+		return folderError("the folder has no configuration, no Pod template, and no manifest with one of them " +
+			"or with variables of the agent")
 	}
 	return err
 }

@@ -107,7 +107,7 @@ func TestReader(t *testing.T) {
 	t.Run("a folder without a file for the agent is a problem", func(t *testing.T) {
 		files, err := Reader{Folders: true}.Read(t.Context(), []string{t.TempDir()})
 		if err != nil || len(files.Sources) != 1 ||
-			!strings.HasPrefix(files.Unread[0][0].Message, "no file of the folder") {
+			!strings.HasPrefix(files.Unread[0][0].Message, "the folder has no configuration, no Pod template") {
 			t.Errorf("%v, %+v", err, files)
 		}
 	})
