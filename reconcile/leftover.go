@@ -181,10 +181,10 @@ func (r Recovery) recover(
 	}
 	removed, err := sweeper.Sweep(ctx, places)
 	if len(removed) > 0 {
-		r.Log.Info("leftovers of dead agents removed", "target", target, "removed", removed)
+		r.Log.Info("removed leftovers of agents that no longer exist", "target", target, "removed", removed)
 	}
 	if err != nil {
-		r.Log.Warn("cannot remove leftovers of dead agents", "target", target, "error", err)
+		r.Log.Warn("cannot remove leftovers of agents that no longer exist", "target", target, "error", err)
 	}
 	return found, nil
 }

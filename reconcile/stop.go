@@ -70,7 +70,7 @@ func (l *Loop) stopTurn(forceStop context.Context) <-chan time.Time {
 	}
 	if jobs := l.running(); jobs > 0 {
 		l.log.Info("stopping running jobs, except those that another agent adopts; "+
-			"a third signal ends the agent at once, and its next start adopts what still runs",
+			"a third signal ends the agent at once, and its next start adopts the jobs that still run",
 			"jobs", jobs, "reason", reason, "limit", limit)
 	}
 	l.set.cancelAll(cause)

@@ -84,7 +84,7 @@ func (p *Pool) claim(ctx context.Context, granted *slot) {
 		if running.offer(job) {
 			return
 		}
-		p.log.Warn("service handed out a job that is running here; ignored", "job", job.ID)
+		p.log.Warn("service returned a job that this agent already runs: ignored", "job", job.ID)
 		if p.polls.next.Reason == "" { // the Cloud allows a poll at once after a job
 			p.polls.next.At = time.Now().Add(p.spec.Tuning.PollingInterval)
 		}
@@ -96,8 +96,8 @@ func (p *Pool) claim(ctx context.Context, granted *slot) {
 	p.parts.Recorder.JobClaimed(job.PoolName, job.Kind)
 	p.log.Info("job claimed", "job", job.ID, string(job.Kind), job.WorkflowID)
 	if granted.keep() {
-		p.log.Info("poll was answered late and another pool uses its slot; "+
-			"the job exceeds the limit of all pools", "job", job.ID)
+		p.log.Info("the response to a poll was late, and another pool uses the slot: "+
+			"this job exceeds the limit of all pools", "job", job.ID)
 	}
 	p.startRun(ctx, p.newRun(job, time.Now()), granted)
 	started = true

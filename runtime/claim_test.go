@@ -22,7 +22,7 @@ func TestClaim(t *testing.T) {
 				t.Errorf("%d polls after a minute, want 3", asked)
 			}
 			st.wantOperations("a", "start", "started")
-			if ignored := strings.Count(st.log.String(), "running here; ignored"); ignored != 2 {
+			if ignored := strings.Count(st.log.String(), "job that this agent already runs: ignored"); ignored != 2 {
 				t.Errorf("the ignored job is logged %d times, want 2:\n%s", ignored, st.log)
 			}
 		})

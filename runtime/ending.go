@@ -24,7 +24,8 @@ func (r *jobRun) reportEnd(ctx context.Context, exit Exit, err error) (settled b
 		r.log.Warn("job failed", append(r.failure(exit), duration)...)
 		return true
 	case errors.As(context.Cause(ctx), new(leaseError)):
-		r.log.Warn("job stopped, and nothing more is reported of it", slog.Any("reason", context.Cause(ctx)), duration)
+		r.log.Warn("job stopped; the agent reports nothing more about it",
+			slog.Any("reason", context.Cause(ctx)), duration)
 		return true
 	case err == nil && exit.Code == CodeGone, errors.Is(context.Cause(ctx), errCancelled):
 		r.log.Info("job cancelled by the service", duration)

@@ -47,7 +47,7 @@ const (
 // Causes for which a job is stopped.
 var (
 	errCancelled  = errors.New("the service cancelled the job")
-	errJobGone    = fmt.Errorf("%w: it no longer has the job", errCancelled)
+	errJobGone    = fmt.Errorf("%w: the service no longer has the job", errCancelled)
 	errNoTime     = errors.New("the time limit for stopping jobs is exceeded")
 	errTimeLimit  = errors.New("the job exceeded its time limit")
 	errRunnerHung = errors.New("the last step is reported, but the runner does not exit")
@@ -263,7 +263,7 @@ func (r *jobRun) wait(ctx context.Context, children *sync.WaitGroup) (_ instance
 	case <-time.After(streamGrace):
 	}
 	if !closed(endedCh) {
-		return instanceEnd{err: errors.New("the engine did not report how it ended")}, true
+		return instanceEnd{err: errors.New("the engine did not report how the instance ended")}, true
 	}
 	return end, true
 }

@@ -161,7 +161,8 @@ func (p *Pool) acquire(ctx, jobs context.Context, leaser Leaser) (delay time.Dur
 	p.parts.Recorder.JobClaimed(job.PoolName, job.Kind)
 	r.log.Info("lease acquired", string(job.Kind), job.WorkflowID)
 	if granted.keep() {
-		r.log.Info("poll was answered late and another pool uses its slot; the job exceeds the limit of all pools")
+		r.log.Info("the response to a poll was late, and another pool uses the slot: " +
+			"this job exceeds the limit of all pools")
 	}
 	r.leaser = leaser
 	p.startRun(jobs, r, granted)

@@ -11,7 +11,7 @@ import (
 const findStepLimit = 5 * time.Second
 
 // isOverMessage is logged for a recovered job of which the service needs no report.
-const isOverMessage = "job is over at the service: nothing is reported"
+const isOverMessage = "job has already ended at the service: no outcome is reported"
 
 // isRefusal reports whether err means that the service no longer has the job for this agent.
 func isRefusal(err error) bool { return errors.Is(err, ErrGone) || errors.Is(err, ErrUnauthorized) }
@@ -22,7 +22,7 @@ func (r *jobRun) settle(err error) {
 	if err != nil && !r.settled {
 		r.log.Error("cannot report job outcome; "+DeclaredFailed, "error", err)
 	} else if err != nil {
-		r.log.Info("service refused the report: the job is over there", "error", err)
+		r.log.Info("service refused the report: the job has already ended there", "error", err)
 	}
 }
 

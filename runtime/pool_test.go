@@ -162,8 +162,8 @@ func (st *fixture) wantAllEnded() {
 
 // takenOver returns the number of jobs that the pool has not claimed itself.
 func (st *fixture) takenOver(log string) int {
-	messages := regexp.MustCompile(`msg="job (resumed|adopted|started again|reported failed|is over at|left to)` +
-		`.* job=(\S+)`)
+	messages := regexp.MustCompile(`msg="job ` +
+		`(resumed|adopted|started again|reported failed|has already ended at|left to).* job=(\S+)`)
 	jobs := map[string]bool{}
 	for _, match := range messages.FindAllStringSubmatch(log, -1) {
 		jobs[match[2]] = true

@@ -232,7 +232,7 @@ func (r *jobRun) prepareAgain(ctx context.Context, left []Instance) error {
 	case r.pool.isLeftover():
 		return errors.New("its pool is no longer configured")
 	case age > startAgainLimit, age < -clockSkew:
-		return fmt.Errorf("it was claimed at %s, and a job is started within %s only",
+		return fmt.Errorf("the job was claimed at %s, and a job can be started again only within %s of its claim",
 			record.Claimed.UTC().Format(time.RFC3339), startAgainLimit)
 	}
 
@@ -240,7 +240,7 @@ func (r *jobRun) prepareAgain(ctx context.Context, left []Instance) error {
 	// request its status too.
 	err := r.confirm(ctx, startAgainLimit-age)
 	if err == nil && r.isOver(ctx) {
-		return fmt.Errorf("%w: it has ended there", ErrGone)
+		return fmt.Errorf("%w: the job has ended at the service", ErrGone)
 	}
 	return err
 }

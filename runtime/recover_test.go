@@ -128,7 +128,7 @@ func TestRecovery(t *testing.T) {
 					wait(time.Minute)
 					st.wantOperations("a")
 					st.wantStep("a", 0, runtime.Failed, "the agent ended before the first step of this job, "+
-						"and could not start it again: it was claimed at ")
+						"and could not start it again: the job was claimed at ")
 					st.wantNothingLeft("a", "job reported failed")
 				})
 			})
@@ -145,7 +145,7 @@ func TestRecovery(t *testing.T) {
 					wait(time.Minute)
 					st.wantOperations("a")
 					st.wantReports("a")
-					st.wantNothingLeft("a", "job is over at the service")
+					st.wantNothingLeft("a", "job has already ended at the service")
 				})
 			})
 		}
@@ -305,7 +305,7 @@ func TestRecovery(t *testing.T) {
 				st.start()
 				wait(time.Minute)
 				st.wantReports("a")
-				st.wantNothingLeft("a", "job is over at the service")
+				st.wantNothingLeft("a", "job has already ended at the service")
 			})
 		}
 	})

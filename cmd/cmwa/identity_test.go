@@ -191,7 +191,7 @@ func TestIdentityLeftoversOfCrash(t *testing.T) {
 	agent := w.startWith(filepath.Join(w.folder, "agent.yaml"), nil, "token: "+w.pool,
 		"shared_volume_directory: "+shared)
 	w.eventually("the folder is removed", func() bool { _, err := os.Stat(crashed); return os.IsNotExist(err) })
-	agent.waitFor("leftovers of dead agents removed")
+	agent.waitFor("removed leftovers of agents that no longer exist")
 }
 
 func TestIdentityExamples(t *testing.T) {

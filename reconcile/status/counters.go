@@ -79,8 +79,9 @@ func NewCounters(routes ...string) *Counters {
 	// Create the vectors, and the series of the stages.
 	c := &Counters{
 		polls: counter("polls_total",
-			"Attempts to claim a job by result: job (one was claimed), empty (none for the pool) or failed, "+
-				"also without a request, while the circuit breaker is open.", "pool", "result"),
+			"Attempts to claim a job, by result: job (a job was claimed), empty (the service has no job for the "+
+				"pool) or failed (also attempts without a request while the circuit breaker is open).",
+			"pool", "result"),
 		requests: counter("service_requests_total",
 			"HTTP requests to services by route and status code, each retry included; code 0 is no response.",
 			"route", "code"),

@@ -138,7 +138,7 @@ func configLines(d Document, format times) []line {
 	case !d.Converged && c.Applied == 0:
 		progress = fmt.Sprintf("applying generation %d %s", c.Desired, format.since(c.AcceptedAt))
 	case c.Applied != c.Desired:
-		progress = fmt.Sprintf("applying generation %d %s; generation %d is still finishing",
+		progress = fmt.Sprintf("applying generation %d %s; the last generation fully in force was %d",
 			c.Desired, format.since(c.AcceptedAt), c.Applied)
 	}
 	all = append(all, paragraph("config", "", progress)...)

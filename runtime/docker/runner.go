@@ -85,7 +85,7 @@ func (p *programs) find(directory, arch string) (program, error) {
 			"install it next to the agent, or set working_directory to its folder", runnerName, arch, directory)
 	}
 	return program{}, fmt.Errorf("no runner in %s can run in a %s container: %s; "+
-		"install a static one there, named %s-linux-%s (CGO_ENABLED=0 go build, or make build)",
+		"install a statically linked runner there, named %s-linux-%s (CGO_ENABLED=0 go build, or make build)",
 		directory, arch, strings.Join(problems, ", "), runnerName, arch)
 }
 

@@ -182,7 +182,7 @@ func TestStartCertificates(t *testing.T) {
 	record := service.Record(job.ID)
 	// The image has no certificates, so each file contains only the certificate of the
 	// service.
-	if !strings.Contains(record.Text(0), "no certificates of its own") ||
+	if !strings.Contains(record.Text(0), "No trusted certificates were found in this environment") ||
 		!strings.Contains(record.Text(1), "\n1\n1\n") {
 		t.Errorf("the log of the job is\n%s%s", record.Text(0), record.Text(1))
 	}

@@ -75,7 +75,7 @@ func Encode(record runtime.Record) ([]byte, error) {
 	out := append(encodeSlot(sum, record.Stage, record.Progress), sum...)
 	out = append(append(append(out, ' '), text...), '\n')
 	if len(out) > maxRecord {
-		return nil, fmt.Errorf("the record has %d bytes, and at most %d are possible", len(out), maxRecord)
+		return nil, fmt.Errorf("the record has %d bytes, more than the limit of %d", len(out), maxRecord)
 	}
 	return out, nil
 }

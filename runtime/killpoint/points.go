@@ -36,11 +36,11 @@ const (
 	Requeued Outcome = "does not know of the job: cmwa-cloud gives it to the next poll after 35 s, and it succeeds; " +
 		"Pulumi Cloud fails it after ten minutes without a heartbeat"
 	// Restarted: the claim is in the journal, and nothing of the job can have run.
-	Restarted Outcome = "removes what is left of the start, and starts the job again; it succeeds"
+	Restarted Outcome = "removes what is left of the start, and starts the job again; the job succeeds"
 	// Adopted: the runner has the job, or may have it.
-	Adopted Outcome = "adopts the job, which has continued; it succeeds, and is removed"
+	Adopted Outcome = "adopts the job, which has continued; the job succeeds, and is removed"
 	// Cleaned: the service knows the outcome.
-	Cleaned Outcome = "removes what is left; the service knows the outcome already"
+	Cleaned Outcome = "removes what is left of the job; the service knows the outcome already"
 )
 
 // Entry is one row of the table of points.
@@ -59,7 +59,7 @@ func Points() []Entry {
 		{DefinitionFetched, "The agent has the definition of the job.", Restarted, nil},
 		{SetupRunning, "The service knows that step 0 runs.", Restarted, nil},
 		{ImagePulling, "The engine has begun to pull the image.", Restarted, map[string]string{
-			"kubernetes": "the kubelet pulls", "process": "uses no image",
+			"kubernetes": "the kubelet pulls the image", "process": "uses no image",
 		}},
 		{FolderCreated, "The folder of the job exists.", Restarted, map[string]string{
 			"kubernetes": "has no folder",

@@ -60,8 +60,12 @@ func fromKubeconfig(
 	})
 	fileNames := strings.Join(files, ", ")
 	if !exists {
-		return nil, "", fmt.Errorf("find a Kubernetes cluster: %s does not exist: "+
-			"run the agent in a Pod with a service account, or set KUBECONFIG", fileNames)
+		missing := fileNames + " does not exist"
+		if len(files) > 1 {
+			missing = "none of these files exists: " + fileNames
+		}
+		return nil, "", fmt.Errorf("find a Kubernetes cluster: %s: "+
+			"run the agent in a Pod with a service account, or set KUBECONFIG", missing)
 	}
 	raw, err := (&clientcmd.ClientConfigLoadingRules{Precedence: files}).Load()
 	if err != nil {

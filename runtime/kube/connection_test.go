@@ -74,8 +74,11 @@ func TestConnection(t *testing.T) {
 			kubeconfig(t, "https://a", "", "{}"), "",
 			"names no current context: set kubernetes.context; its contexts are arn:",
 		},
-		"file that is missing": {"/none", "", "/none does not exist: run the agent in a Pod"},
-		"file that is broken":  {broken, "", "read the kubeconfig: error loading config file \"" + broken},
+		"file that is missing": {"/none", "", ": /none does not exist: run the agent in a Pod"},
+		"files that are missing": {
+			"/none:/other", "", ": none of these files exists: /none, /other: run the agent in a Pod",
+		},
+		"file that is broken": {broken, "", "read the kubeconfig: error loading config file \"" + broken},
 		"user of a removed provider": {kubeconfig(t, "https://a", "one", `{"auth-provider": {"name": "gcp"}}`), "",
 			`auth-provider "gcp", which this program does not support: use a credential plugin (exec)`},
 	} {

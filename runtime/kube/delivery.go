@@ -148,7 +148,7 @@ func (d delivery) object(meta metav1.ObjectMeta, text []byte) object {
 // starts.
 func (s *starting) createPacked(ctx context.Context, pod string) error {
 	e := s.executor
-	s.setup.Log("The job is sent in %s/%s, which is deleted when the runner has read it",
+	s.setup.Log("The job is sent in %s/%s; this object is deleted when the runner has read it",
 		s.delivery.resource, objectOf(pod))
 	text, err := s.setup.Handoff(ctx, e.root(pod))
 	if err != nil {

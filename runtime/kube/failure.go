@@ -229,7 +229,7 @@ func endReason(s *state) string {
 	case code == 128+int(syscall.SIGKILL) && s.memoryLimited:
 		// With cgroup v1, four of ten containers whose process was killed because of memory
 		// do not have the reason OOMKilled.
-		return cmp.Or(s.main.cause.message, "killed, probably because it was out of memory")
+		return cmp.Or(s.main.cause.message, "killed, probably because memory ran out")
 	default:
 		return cmp.Or(s.main.cause.message, runtime.SignalReason(code))
 	}

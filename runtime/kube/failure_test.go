@@ -255,7 +255,7 @@ func TestExitOf(t *testing.T) {
 		},
 		"out of memory without reason": {
 			podWith(running, limited, mainIs(ends(mainContainer, 137, "Error", ""))),
-			runtime.Exit{Code: 137, Reason: "killed, probably because it was out of memory"},
+			runtime.Exit{Code: 137, Reason: "killed, probably because memory ran out"},
 		},
 		"killed": {
 			podWith(running, mainIs(ends(mainContainer, 137, "Error", ""))),

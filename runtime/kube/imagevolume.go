@@ -34,7 +34,7 @@ func useImageVolume(spec *corev1.PodSpec, d delivery) {
 }
 
 // imageVolumeHint is added to errors that container runtimes without image volumes cause.
-const imageVolumeHint = "kubernetes.runner is image, which takes a container runtime with image volumes, " +
+const imageVolumeHint = "kubernetes.runner is image, which requires a container runtime with image volumes, " +
 	"such as containerd 2.1; otherwise set it to copy"
 
 // aboutImageVolume reports whether a container may have failed with this reason because the

@@ -144,7 +144,7 @@ func requestsOf(place runtime.Kubernetes) (corev1.ResourceList, error) {
 		}
 		quantity, err := resource.ParseQuantity(r.text)
 		if err != nil || quantity.Sign() <= 0 {
-			return nil, fmt.Errorf("%s: %q is not an amount that Kubernetes knows", r.key, r.text)
+			return nil, fmt.Errorf("%s: %q is not a positive Kubernetes quantity", r.key, r.text)
 		}
 		requests[r.name] = quantity
 	}

@@ -109,7 +109,7 @@ func (e *Executor) awaitDeletion(ctx context.Context, sub *subscription, uid str
 				return nil
 			}
 		case <-overdue.C: // the node does not answer
-			e.log.Warn("pod deletion forced", "pod", name, "reason", "its node does not end it")
+			e.log.Warn("pod deletion forced", "pod", name, "reason", "its node has not ended the Pod in time")
 			switch gone, err := e.delete(ctx, name, uid, 0); {
 			case gone:
 				return nil

@@ -77,7 +77,7 @@ func (f *envFile) read() (string, error) {
 		return "", err
 	}
 	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is not a file any more", f.path)
+		return "", fmt.Errorf("%s is no longer a regular file", f.path)
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxEnvFile+1))
 	if err != nil {

@@ -51,7 +51,7 @@ func (j *job) trustCA() (messages []string, err error) {
 	// Collect the certificates that the instance and its image trust.
 	bundle, found := systemBundle(j.env)
 	if !found {
-		messages = append(messages, "This environment has no certificates of its own: "+
+		messages = append(messages, "No trusted certificates were found in this environment: "+
 			"programs trust only those of the agent's ca_file")
 	}
 	extra := own

@@ -29,7 +29,7 @@ const keyInfo = "cmwa journal 1"
 
 // ErrSealed is returned for a record that is sealed with another key or was changed, and
 // for a record that is not sealed although it must be.
-var ErrSealed = errors.New("the record is sealed with another token of the pool")
+var ErrSealed = errors.New("the record was changed, or is not sealed with the present token of the pool")
 
 // Key encodes and decodes the records of one pool. The zero value does not seal.
 type Key struct {
