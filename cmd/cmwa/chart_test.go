@@ -87,7 +87,8 @@ func TestChartRefuses(t *testing.T) {
 			token + `config.pod_template.spec.hostname=x podTemplate.workerPod=\{"spec":\{\}\}`, "keep one of them",
 		},
 		"too short a grace period": {
-			token + "terminationGracePeriodSeconds=60 config.shutdown_timeout=10m", "is longer: remove one of them",
+			token + "terminationGracePeriodSeconds=60 config.shutdown_timeout=10m",
+			"is longer than terminationGracePeriodSeconds: remove one of the two values",
 		},
 		"a misspelt key": {
 			token + "config.poling_interval=1m", "at '/config': additional properties 'poling_interval' not allowed",

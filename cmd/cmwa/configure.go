@@ -40,10 +40,10 @@ func configureCommand(s stdio) command.Command {
 			command.String(&o.ServiceURL, "service-url", command.URL, "URL of the service"),
 			command.String(&o.Target, "target", command.AnyOrOneOf(o.Targets...),
 				"where jobs run: "+configure.Choice(o.Targets)),
-			command.Bool(&o.Yes, "yes", "change existing files without asking"),
+			command.Bool(&o.Yes, "yes", "change existing files without a confirmation"),
 		)}},
-		Long: `On a terminal, asks for what no flag has. Otherwise the credentials come from the flags, or from the
-existing file.
+		Long: `On a terminal, prompts for each value that no flag sets. Otherwise the credentials come from the
+flags, or from the existing file.
 
 There is no flag for the token itself, because every user of a machine can read its command lines.
 Type the token at the prompt, which does not show it, pass it with --token-stdin, or name a file

@@ -28,10 +28,11 @@ func doctorCommand(s stdio) command.Command {
 				"otherwise the one that cmwa run would find")),
 			command.Optional(command.Bool(&asJSON, "json", "print one document in JSON")),
 			command.Optional(command.Bool(&exchange, "exchange",
-				"exchange the OIDC token too, for which the service issues a token that stays valid for a while")),
+				"also exchange the OIDC token; the service then issues a pool token, which is valid until it expires")),
 		}},
-		Long: `Prints one line for each check, with how to fix it, always in the same order. Run it on the agent's
-machine, as its user and with its variables, also while the agent runs:
+		Long: `Prints one line for each check, always in the same order. The line of a check that finds a problem
+also names what to do. Run it on the agent's machine, as its user and with its variables, also while
+the agent runs:
 
   kubectl exec deploy/NAME -- cmwa doctor
 

@@ -28,8 +28,8 @@ func identify(
 	if err != nil {
 		return agentid.Temporary(), sync.OnceFunc(func() {
 			log.Warn("cannot use the state folder: after a restart the agent cannot adopt its present jobs; "+
-				"set state_directory to a folder that its user can write to, or let it write to this one "+
-				"(in a container: mount a volume there)", "folder", folder, "error", err)
+				"set state_directory to a folder that the agent's user can write to, or give this user write "+
+				"access to the present folder (in a container: mount a volume there)", "folder", folder, "error", err)
 		})
 	}
 	return agent, sync.OnceFunc(func() {

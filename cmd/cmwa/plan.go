@@ -52,8 +52,8 @@ func planCommand(s stdio) command.Command {
   restart   when the agent is restarted
   none      not at all: the key is for another deploy_target
 
-It also prints what changes in the Pods of the next jobs. Tokens and other files that are not on
-this machine do not matter.
+It also prints what changes in the Pods of the next jobs. Without --live, files that a configuration
+names, such as token files, need not exist on this machine.
 
 Each file may be a pipe, or - for standard input. A file that the agent would refuse has no plan.
 Either file may be a Kubernetes manifest with one configuration in it; then the environment

@@ -32,9 +32,9 @@ func podCommand(s stdio) command.Command {
 		Long: `FILE is a configuration, a Pod template, or Kubernetes manifests that contain either, as for cmwa
 vet. Without FILE, it is the configuration that cmwa run would use. No request is sent to a cluster.
 
-The name "example" stands for what differs from job to job. Values of environment variables,
-commands of other containers than the agent's, and tokens are masked. A Pod without a namespace is
-created in that of the agent. kubectl can read the output:
+Values that differ from job to job are shown as "example". Values of environment variables, commands
+of containers that are not the agent's, and tokens are masked. A Pod without a namespace is created
+in the namespace of the agent. kubectl can read the output:
 
   cmwa pod | kubectl create --dry-run=server -f -
 

@@ -300,7 +300,8 @@ func TestConfigurePromptInterrupted(t *testing.T) {
 			desk(t)
 			put(t, "x.yaml", existing, 0o640)
 			p := sit(t, "--config", "x.yaml")
-			p.answer("x.yaml exists. Change only the keys that are asked for here, and keep the rest? [y/N]", "yes")
+			p.answer("x.yaml exists. Change only the keys that prompts and flags set, "+
+				"and keep all other keys? [y/N]", "yes")
 			p.answer("(token or oidc) [token]", "token")
 			p.expect("Pool access token (not shown) [unchanged]")
 			if err := leave(p); err != nil {
@@ -356,7 +357,7 @@ func TestConfigurePromptEmptyAnswer(t *testing.T) {
 	p.answer("File that holds the OIDC token", "pul-x")
 	p.expect("looks like a token")
 	p.answer("File that holds the OIDC token", "jwt")
-	p.answer("Organisation", "acme")
+	p.answer("Organization", "acme")
 	p.answer("ID of the pool", "p1")
 	p.answer("URL of the service", "")
 	p.answer("Where jobs run", "")

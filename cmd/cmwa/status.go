@@ -49,7 +49,8 @@ func statusCommand(s stdio) command.Command {
 http_server_port of its configuration, or at --url. Prints the configuration in force, what the last
 change did, why a change was rejected, and what each pool does.
 
-With --watch, a terminal shows the present status; elsewhere only lines that changed are printed.
+With --watch, the output on a terminal is the present status; other output contains only the changed
+lines.
 
 Exit code 0: healthy and ready, and the file is in force; 1: otherwise; 2: the agent cannot be
 reached, or the command line is wrong. With --watch it is the code of the last response.
@@ -206,7 +207,7 @@ func serverOf(source schema.Source) (address string, port int, guessed string) {
 	}
 	switch {
 	case text != "":
-		guessed = portVariable + " is no port"
+		guessed = portVariable + " is not a port number"
 	case source.Path == "":
 		guessed = fmt.Sprintf("there is no %s in %s", schema.FileName, strings.Join(source.Searched, ", "))
 	case empty:

@@ -205,8 +205,8 @@ func TestStatusPortOfRejectedFile(t *testing.T) {
 			"agent.yaml cannot be used"},
 		"no file":                   {"", nil, 8080, "there is no pulumi-workflow-agent.yaml in " + folder},
 		"no file, and the variable": {"", []string{port + "7003"}, 7003, ""},
-		"a variable that is no port": {"token: pul-a\n", []string{port +
-			"secret"}, 8080, "PULUMI_AGENT_HTTP_SERVER_PORT is no port"},
+		"a variable that is not a port number": {"token: pul-a\n", []string{port +
+			"secret"}, 8080, "PULUMI_AGENT_HTTP_SERVER_PORT is not a port number"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := client{environ: readEnvironment(test.environ)}

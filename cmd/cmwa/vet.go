@@ -40,11 +40,11 @@ func vetCommand(s stdio) command.Command {
 				"make an unknown key and a file without settings an error")),
 			command.Argument("[FILE...]", command.File),
 		}},
-		Long: `Prints every problem with its position and how to fix it, and nothing if there is none. Machine
-formats always print a document.
+		Long: `Prints every problem with its position and how to fix it, and nothing if there is none. The formats
+json and sarif always print a document.
 
 FILE is a configuration, a Pod template in YAML or JSON, or Kubernetes manifests; its content
-decides which. Of manifests, cmwa vet checks the keys pulumi-workflow-agent.yaml and worker-pod.json
+decides which. In manifests, cmwa vet checks the keys pulumi-workflow-agent.yaml and worker-pod.json
 of each ConfigMap and Secret, and the PULUMI_AGENT_ variables of containers if the manifest has
 their values. FILE may also be - for standard input, or a folder: then all files in it that are one
 of these are checked. Without FILE, cmwa vet checks the configuration that cmwa run would use.

@@ -21,7 +21,7 @@ const keep = "unchanged"
 
 // confirmConfig prompts for a confirmation to change a configuration that exists.
 func (s *session) confirmConfig() error {
-	return s.confirm(s.config, "Change only the keys that are asked for here, and keep the rest?")
+	return s.confirm(s.config, "Change only the keys that prompts and flags set, and keep all other keys?")
 }
 
 // confirm prompts for a confirmation to change a file that exists, unless --yes is set.

@@ -27,7 +27,7 @@ type Options struct {
 	PoolID        string // for the exchange of an OIDC token
 	ServiceURL    string
 	Target        string // deploy_target
-	Yes           bool   // change files that exist without asking
+	Yes           bool   // change files that exist without a confirmation
 
 	// CheckToken checks whether the service of a pool accepts the pool's token, without
 	// claiming a job. Problem is empty if it does. Reached is false if the service could not

@@ -631,8 +631,9 @@ func TestSessionWriteUndo(t *testing.T) {
 		put(t, "x.yaml", "# of another\n", 0o600)
 		var stdout, stderr bytes.Buffer
 		s := &session{o: Options{Stdout: &stdout, Stderr: &stderr}, config: config, tokenFile: &token, token: canary}
+		const want = "another program has changed the file since this command read it"
 		if err := s.write([]byte("token_file: token\n")); err == nil ||
-			!strings.Contains(err.Error(), "in the meantime") || stdout.Len() > 0 {
+			!strings.Contains(err.Error(), want) || stdout.Len() > 0 {
 			t.Errorf("%v %s", err, &stdout)
 		}
 		if content(t, "x.yaml") != "# of another\n" || was != "" && content(t, "token") != was {

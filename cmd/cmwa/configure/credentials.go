@@ -110,7 +110,7 @@ func (s *session) exchange() error {
 	if err != nil {
 		return err
 	}
-	organization, err := s.answer("organization_name", "organization", s.o.Organization, "Organisation",
+	organization, err := s.answer("organization_name", "organization", s.o.Organization, "Organization",
 		s.valid("organization_name"))
 	if err != nil {
 		return err
@@ -274,7 +274,7 @@ func (s *session) setTokenFile(token, name string) error {
 		return err
 	}
 	if same, err := filepath.Abs(s.config.resolved); err != nil || same == f.resolved {
-		return cli.Usagef("the token file cannot be the configuration itself: name another with --token-file")
+		return cli.Usagef("the token file cannot be the configuration itself: name another file with --token-file")
 	}
 	s.token, s.tokenFile = token, &f
 	return s.confirm(f, "Replace its content with the new token?")

@@ -105,7 +105,8 @@ func (f file) replace(content []byte) (done string, err error) {
 		return "", err
 	}
 	if now.resolved != f.resolved || (now.info == nil) != (f.info == nil) || !bytes.Equal(now.content, f.content) {
-		return "", errors.New("another program changed it in the meantime: start again")
+		return "", errors.New("another program has changed the file since this command read it: " +
+			"run the command again")
 	}
 
 	// 2. Choose the mode.

@@ -70,7 +70,8 @@ func drainCommand(t Terminal) command.Command {
 		Name: "drain", Help: "stop the running agent after its jobs",
 		Forms: []command.Form{a.form(command.Optional(command.Bool(&wait, "wait", "wait until the agent has ended")))},
 		Long: `Does what the first TERM does: the agent claims no more jobs, waits for running jobs, up to
-shutdown_timeout, and ends with exit code 0. A TERM after it does not stop jobs; a second one does.
+shutdown_timeout, and ends with exit code 0. After cmwa drain, a first TERM stops no job; a second
+TERM does.
 
 A supervisor that always restarts the agent, such as Kubernetes or systemd with Restart=always,
 starts it again. To keep it from claiming jobs, use cmwa pause.

@@ -71,7 +71,8 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 	case stored != nil && paused:
 		response.Warning = fmt.Sprintf("the pause ends when the agent ends, because it cannot be stored: %v", stored)
 	case stored != nil:
-		response.Warning = fmt.Sprintf("the next start pauses the pool again, as this cannot be stored: %v", stored)
+		response.Warning = fmt.Sprintf("the agent will pause the pool again at its next start, "+
+			"because the change cannot be stored: %v", stored)
 	}
 	return response
 }

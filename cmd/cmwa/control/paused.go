@@ -58,7 +58,7 @@ func ReadPaused(folder string) ([]string, error) {
 // DecodePaused decodes the stored names.
 func DecodePaused(text []byte) (names []string, err error) {
 	if json.Unmarshal(text, &names) != nil {
-		return nil, errors.New("it is not a list of pools: pause them again")
+		return nil, errors.New("the file is not a list of pools: pause the pools again")
 	}
 	return names, nil
 }

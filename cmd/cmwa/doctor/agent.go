@@ -46,7 +46,7 @@ func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult
 	if len(names) == 0 {
 		return runtime.CheckPassed("the agent can detect changes of the configuration and of its files")
 	}
-	const why = "mounted as a single file or with subPath: the agent cannot detect a replacement of it"
+	const why = "mounted as a single file or with subPath: the agent cannot detect that the file is replaced"
 	return runtime.CheckWarned("%s: %s", why, strings.Join(names, ", ")).
 		WithCure("mount the folder without subPath: %s", strings.Join(slices.Compact(folders), ", "))
 }

@@ -142,7 +142,8 @@ func runOne(ctx context.Context, c Check) runtime.CheckResult {
 		return runtime.CheckFailed("%v", err).WithCure("report this error")
 	case err != nil:
 		return runtime.CheckFailed("no result within %s", checkLimit).
-			WithCure("check what does not respond: a file system, a name server, or the server of this check")
+			WithCure("find out what does not respond: a file system, a name server, " +
+				"or the server that this check calls")
 	}
 	return result
 }

@@ -128,7 +128,8 @@ contains the cure. */}}
 {{- with .Values.terminationGracePeriodSeconds }}
 {{- if gt (add (include "cmwa.seconds" $config.shutdown_timeout) 30) (int64 .) }}
 {{- fail (print "terminationGracePeriodSeconds is " . ", and config.shutdown_timeout is " $config.shutdown_timeout
-  "; with the 30 s that jobs have to stop, that is longer: remove one of them") }}
+  ": shutdown_timeout plus the 30 s that jobs have to stop is longer than terminationGracePeriodSeconds: "
+  "remove one of the two values") }}
 {{- end }}
 {{- end }}
 {{- end }}
