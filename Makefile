@@ -43,7 +43,7 @@ image: build ## Build the container image of the agent into bin, as an archive f
 	install -d -m 755 bin/state # an empty folder for examples/image/Dockerfile, which has no shell to create one
 	GOOS= GOARCH= go run -C $(TOOLCHAIN) ./image -version "$(VERSION)" -folder $(CURDIR)/bin
 
-test: toolchain ## Set up the toolchain and run all tests, with the race detector and without cached results.
+test: toolchain ## Set up the toolchain and run all tests, without cached results and mostly with the race detector.
 	@echo "== running all tests with the race detector"
 	@eval "$$($(TOOLCHAIN)/environment)"; time go test -count=1 -race -parallel 4 -timeout 44m \
 		$(filter-out $(SERIAL),$(shell go list ./...))
@@ -72,7 +72,7 @@ bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs at a
 
 SOAK ?= 30m
 
-soak: toolchain ## Test crashes with each target, then run 500 jobs, and jobs for SOAK (30m), under kills and faults.
+soak: toolchain ## Test crashes with each target. Run 500 jobs, then jobs for SOAK (30m), while agents and calls fail.
 	@eval "$$($(TOOLCHAIN)/environment)"; CMWA_SOAK=$(SOAK) go test -count=1 -v -timeout 0 \
 		-run 'TestSoak|TestFaults|TestKillPoints|TestRunCrash|TestCancelPulumi|TestRunLogOf50MB' ./cmd/cmwa
 
