@@ -304,8 +304,24 @@ func (s *Server) cancelActivity(c *call) (reply, error) {
 
 // cancelActivities cancels the activities of a pool that is deleted.
 func cancelActivities(t *tx, pool string, now time.Time) error {
+	return cancelEach(t, "its pool was deleted", endedByPool, now,
+		`pool = ? AND status NOT IN ('Completed', 'Failed', 'Canceled')`, pool)
+}
+
+// waitsTooLong selects the activities that no agent has leased since a time.
+const waitsTooLong = `status IN ('Ready', 'Restarting') AND modified < ?`
+
+// cancelWaiting cancels activities that no agent has leased within queueLimit.
+func cancelWaiting(t *tx, now time.Time) error {
+	reason := fmt.Sprintf("no agent leased it within %d days", queueLimit/(24*time.Hour))
+	return cancelEach(t, reason, endedByQueueLimit, now, waitsTooLong, toNanos(now.Add(-queueLimit)))
+}
+
+// cancelEach cancels the activities that a condition selects, for a reason, and ends the jobs
+// of their leases.
+func cancelEach(t *tx, reason, by string, now time.Time, condition string, arguments ...any) error {
 	all, err := rows(t, func(scan func(...any) error) (seq int64, err error) { return seq, scan(&seq) },
-		`SELECT seq FROM activities WHERE pool = ? AND status NOT IN ('Completed', 'Failed', 'Canceled')`, pool)
+		`SELECT seq FROM activities WHERE `+condition, arguments...)
 	if err != nil {
 		return err
 	}
@@ -314,10 +330,10 @@ func cancelActivities(t *tx, pool string, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if err := a.cancel("its pool was deleted"); err != nil {
+		if err := a.cancel(reason); err != nil {
 			return err
 		}
-		if err := cancelLease(t, a, endedByPool, now); err != nil {
+		if err := cancelLease(t, a, by, now); err != nil {
 			return err
 		}
 	}

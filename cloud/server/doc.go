@@ -49,8 +49,8 @@
 //   - A scan or policy evaluation is leased to one agent at a time. A lease that is not renewed
 //     expires: from then on all calls of its holder and of its job are refused with 409, and
 //     the next agent of the pool gets the work, as long as retries are left. Work that had begun
-//     waits for two thirds of the duration of a lease. In this time the runner of the expired
-//     lease finds that its calls are refused, and stops. An expired lease is lost even if no
+//     waits for 70 seconds (Options.LeaseStop). In this time the runner of the expired lease
+//     finds that its calls are refused, and stops. An expired lease is lost even if no
 //     other agent has the work yet. The success of the last step completes the work in the same
 //     transaction, so the work is never repeated. A failed step ends only the job: the holder
 //     completes the lease with the result failed or retry.

@@ -81,7 +81,11 @@ func (s *Server) stopDeployment(ctx context.Context, id, by string, now time.Tim
 		if err != nil {
 			return err
 		}
-		if !found || j.jobState.stop(by) != nil {
+		if !found {
+			return errNoChange
+		}
+		heartbeat := now.Sub(s.heartbeats.lastOf(j.seq)) <= s.options.HeartbeatLimit // since expire read it
+		if by == endedByNoHeartbeat && heartbeat || j.jobState.stop(by) != nil {
 			return errNoChange
 		}
 		s.heartbeats.forget(j.seq)

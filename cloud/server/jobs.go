@@ -160,7 +160,8 @@ func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64,
 					AND (SELECT count(*) FROM pools q WHERE q.organization = p.organization) = 1) AS anything
 				FROM pools p JOIN organizations o ON o.name = p.organization WHERE p.id = ?1
 			)
-			UPDATE deployments SET status = 'accepted', claimed = ?2, modified = ?2, pool = ?1 WHERE seq = (
+			UPDATE deployments SET status = 'accepted', claimed = ?2, modified = ?2, requested = pool, pool = ?1
+			WHERE seq = (
 				SELECT d.seq FROM me JOIN deployments d ON d.organization = me.organization AND d.status = 'not-started'
 					AND (d.pool = me.id OR (d.pool = '' AND me.anything))
 				WHERE NOT EXISTS (

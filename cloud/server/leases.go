@@ -122,11 +122,6 @@ func (s *Server) giveLease(t *tx, c *call, kinds []string) (*cloud.Lease, error)
 	return lease, saveToken(t, forLease, principal{leaseToken, lease.LeaseID})
 }
 
-// runnerStop returns the time that the runner of an expired lease has to stop. Its next
-// heartbeat, which it sends every 30 seconds, is refused, and then it ends its steps. With a
-// lease of a minute it has 40 seconds.
-func (s *Server) runnerStop() time.Duration { return s.options.LeaseDuration * 2 / 3 }
-
 // leaseEnd returns when a lease that is given or renewed now expires.
 func (s *Server) leaseEnd(now time.Time) time.Time { return now.Add(s.options.LeaseDuration) }
 
@@ -272,15 +267,16 @@ func completeBySteps(t *tx, j *job, now time.Time) error {
 	return err
 }
 
-// expireLeases ends leases that have expired, and deletes activities that ended more than
-// activityRetention ago.
+// expireLeases ends leases that have expired, cancels activities that no agent has leased
+// within queueLimit, and deletes activities that ended more than activityRetention ago.
 func (s *Server) expireLeases(ctx context.Context, now time.Time) error {
 	due := false
 	err := s.store.read(ctx, func(t *tx) (err error) {
 		due, err = t.get([]any{new(int)}, `SELECT 1 WHERE EXISTS (SELECT 1 FROM activities a JOIN leases l
 				ON l.seq = a.lease WHERE a.status IN ('Pending', 'Executing') AND l.expires <= ?)
-			OR EXISTS (SELECT 1 FROM activities WHERE status IN ('Completed', 'Failed', 'Canceled') AND modified < ?)`,
-			toNanos(now), toNanos(now.Add(-activityRetention)))
+			OR EXISTS (SELECT 1 FROM activities WHERE status IN ('Completed', 'Failed', 'Canceled') AND modified < ?)
+			OR EXISTS (SELECT 1 FROM activities WHERE `+waitsTooLong+`)`,
+			toNanos(now), toNanos(now.Add(-activityRetention)), toNanos(now.Add(-queueLimit)))
 		return err
 	})
 	if err != nil || !due {
@@ -288,6 +284,9 @@ func (s *Server) expireLeases(ctx context.Context, now time.Time) error {
 	}
 	return s.store.write(ctx, func(t *tx) error {
 		if _, err := s.endExpiredLeases(t, now); err != nil {
+			return err
+		}
+		if err := cancelWaiting(t, now); err != nil {
 			return err
 		}
 		return deleteOldActivities(t, now)
@@ -317,7 +316,7 @@ func (s *Server) endExpiredLeases(t *tx, now time.Time) (int, error) {
 				return 0, err
 			}
 		}
-		a.expire(now, s.runnerStop())
+		a.expire(now, s.options.LeaseStop)
 		if err := a.save(t, now); err != nil {
 			return 0, err
 		}

@@ -319,7 +319,7 @@ func TestLeaseExpiry(t *testing.T) {
 				t.Error("the work was leased again while its runner may continue")
 			}
 			w.activity(at, activityRestarting)
-			time.Sleep(39 * time.Second)
+			time.Sleep(69 * time.Second)
 			if w.acquire(p, "insights_scan") != nil {
 				t.Error("the work was leased again while its runner may continue")
 			}
@@ -327,6 +327,24 @@ func TestLeaseExpiry(t *testing.T) {
 			time.Sleep(time.Second)
 			w.mustAcquire(p).runs(0, 1)
 			w.activity(at, activityCompleted)
+		},
+		"work that no agent leases is cancelled after a week": func(t *testing.T, w *world, p pool) {
+			at := w.scan(p)
+			time.Sleep(queueLimit)
+			if err := w.server.expire(t.Context(), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			w.activity(at, activityReady)
+			time.Sleep(time.Second)
+			if err := w.server.expire(t.Context(), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+			if view := w.activity(at, activityCanceled); view.Reason != "no agent leased it within 7 days" {
+				t.Errorf("the reason is %q", view.Reason)
+			}
+			if w.acquire(p, "insights_scan") != nil {
+				t.Error("cancelled work was leased")
+			}
 		},
 		"the service ends expired leases by itself": func(t *testing.T, w *world, p pool) {
 			at := w.scan(p)

@@ -16,7 +16,8 @@ const claimLimit = 35 * time.Second
 //     is no such token, no agent and no runner has the steps of the job, so no step can have
 //     run.
 //  2. The token of the claim is deleted in the same transaction, so the agent of the lost
-//     claim cannot fetch the definition later.
+//     claim cannot fetch the definition later. The deployment is for the same pool as before
+//     its claim, or for any pool. If that pool was deleted, the deployment ends.
 func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
 	return s.store.write(ctx, func(t *tx) error {
 		// 1. Check that the deployment is still claimed, and its definition was not fetched.
@@ -42,8 +43,13 @@ func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
 		s.heartbeats.forget(j.seq)
 		s.log.Warn("job queued again: no agent fetched the definition of its claim", "component", "expiry",
 			"deployment", id, "limit", claimLimit)
-		_, err = t.exec(`UPDATE deployments SET status = 'not-started', claimed = 0, modified = ? WHERE seq = ?`,
-			toNanos(now), j.seq)
+		_, err = t.exec(`UPDATE deployments SET status = 'not-started', claimed = 0, pool = requested, modified = ?
+			WHERE seq = ?`, toNanos(now), j.seq)
+		if err != nil {
+			return err
+		}
+		_, err = t.exec(`UPDATE deployments SET status = 'skipped', ended = 'pool'
+			WHERE seq = ? AND pool <> '' AND pool NOT IN (SELECT id FROM pools)`, j.seq)
 		return err
 	})
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -79,5 +80,39 @@ func TestRequeue(t *testing.T) {
 			expire(w, claimLimit+time.Second)
 			w.shows(at, id, notStarted, notStarted, notStarted)
 		}
+	})
+	t.Run("a deployment without a pool is for another pool after a lost claim", func(t *testing.T) {
+		w := newWorld(t)
+		p, at := w.pool("p"), w.stack("s")
+		w.deploy(at, steps(1))
+		w.mustClaim(p)
+		expire(w, claimLimit+time.Second)
+		var pool string
+		if err := w.server.store.read(t.Context(), func(t *tx) error {
+			_, err := t.get([]any{&pool}, `SELECT pool FROM deployments`)
+			return err
+		}); err != nil || pool != "" {
+			t.Errorf("the deployment is for the pool %q (%v), want any", pool, err)
+		}
+	})
+	t.Run("a deployment whose pool was deleted after its claim ends", func(t *testing.T) {
+		w := newWorld(t)
+		p, at := w.pool("p"), w.stack("s")
+		id := w.deploy(at, steps(1, object{"agentPoolID": p.ID}))
+		w.mustClaim(p)
+		w.want(204, w.user, "DELETE", pools+"/"+p.ID+"?force=true", nil, nil)
+		expire(w, claimLimit+time.Second)
+		w.shows(at, id, "skipped", notStarted, notStarted)
+	})
+	t.Run("no job fails after a pause of the service", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := newHeartbeats(time.Now())
+			b.record(1, time.Now())
+			time.Sleep(time.Hour)
+			b.restart(time.Now())
+			if silence := time.Since(b.lastOf(1)); silence != 0 {
+				t.Errorf("the last heartbeat was %s ago, want now", silence)
+			}
+		})
 	})
 }

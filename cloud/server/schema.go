@@ -189,6 +189,10 @@ ALTER TABLE lease_batches ADD COLUMN cut TEXT NOT NULL DEFAULT '';
 CREATE INDEX lease_cuts ON lease_batches (lease, step, start) WHERE cut <> '';
 
 CREATE INDEX deployments_by_end ON deployments (modified) WHERE ended <> '';
+`, `
+-- requested is the value of pool before the claim, for a claim that is lost.
+ALTER TABLE deployments ADD COLUMN requested TEXT NOT NULL DEFAULT '';
+UPDATE deployments SET requested = pool;
 `}
 }
 

@@ -24,6 +24,7 @@ type Options struct {
 
 	HeartbeatLimit time.Duration    // a claimed job fails after this time without a heartbeat; 0 means 10 minutes
 	LeaseDuration  time.Duration    // a scan or policy evaluation is leased for this time; 0 means a minute
+	LeaseStop      time.Duration    // begun work is leased again this long after its lease expired; 0 means 70 seconds
 	PublicURL      string           // URL of the service for jobs; empty means the address of the current call
 	Organization   string           // created at the first start; empty means "organization"
 	User           string           // created at the first start; empty means "local"
@@ -114,6 +115,11 @@ func (o Options) withDefaults() Options {
 	if o.LeaseDuration <= 0 {
 		o.LeaseDuration = time.Minute
 	}
+	if o.LeaseStop <= 0 {
+		// 30 seconds until the next heartbeat of the runner, 2 until a second one confirms its
+		// refusal, 25 for the steps to end after SIGTERM, and some for slow calls.
+		o.LeaseStop = 70 * time.Second
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -165,11 +171,20 @@ func (s *Server) Run(ctx context.Context) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var pruned time.Time
+	last := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticker.C:
+			// A long time without a tick means that this process was paused. No heartbeat was
+			// received during this time, as if the service had been down.
+			if gap := now.Sub(last); gap > interval+s.options.HeartbeatLimit/2 {
+				s.log.Warn("the service was paused: no job fails for its missing heartbeats", "component", "expiry",
+					"paused_seconds", gap.Seconds())
+				s.heartbeats.restart(now)
+			}
+			last = now
 			if err := s.expire(ctx, now); err != nil && ctx.Err() == nil {
 				s.log.Error("expiry failed", "component", "expiry", "error", err)
 			}
@@ -195,6 +210,14 @@ type heartbeats struct {
 
 func newHeartbeats(start time.Time) *heartbeats {
 	return &heartbeats{start: start, last: map[int64]time.Time{}}
+}
+
+// restart counts a heartbeat of every job.
+func (b *heartbeats) restart(now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.start = now
+	clear(b.last)
 }
 
 func (b *heartbeats) record(deployment int64, now time.Time) {

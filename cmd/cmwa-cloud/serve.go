@@ -31,7 +31,7 @@ const (
 )
 
 func serveCommand(s stdio) command.Command {
-	listen, format, heartbeatLimit, leaseDuration := "127.0.0.1:8585", "text", "10m", "1m"
+	listen, format, heartbeatLimit, leaseDuration, leaseStop := "127.0.0.1:8585", "text", "10m", "1m", "70s"
 	options := server.Options{DefaultImage: "pulumi/pulumi", Organization: "organization"}
 	var issuers []string
 	retention := defaultRetention()
@@ -48,6 +48,8 @@ func serveCommand(s stdio) command.Command {
 					"a claimed job fails after this time without a heartbeat"),
 				command.String(&leaseDuration, "lease-duration", command.Text("DURATION"),
 					"a scan or policy evaluation is leased for this time, and its agent renews the lease"),
+				command.String(&leaseStop, "lease-stop-time", command.Text("DURATION"),
+					"begun work is leased again this long after its lease has expired, so that its runner can stop"),
 				command.String(&options.PublicURL, "public-url", command.URL,
 					"URL of the service for jobs; otherwise the URL at which their agent calls it"),
 				command.String(&options.DefaultImage, "default-image", command.Image,
@@ -77,6 +79,9 @@ func serveCommand(s stdio) command.Command {
 				return err
 			}
 			if options.LeaseDuration, err = positive("--lease-duration", leaseDuration); err != nil {
+				return err
+			}
+			if options.LeaseStop, err = positive("--lease-stop-time", leaseStop); err != nil {
 				return err
 			}
 			if options.Retention, err = retention.parse(); err != nil {

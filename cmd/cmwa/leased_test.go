@@ -117,7 +117,7 @@ func TestLeasedWork(t *testing.T) {
 }
 
 func TestLeasedAgentKilled(t *testing.T) {
-	w := newWorld(t, "process", "--lease-duration", leaseSpan.String())
+	w := newWorld(t, "process", "--lease-duration", leaseSpan.String(), "--lease-stop-time", "4s")
 	folder := t.TempDir()
 	scan := w.scan("while ! [ -e '" + folder + "/end' ]; do echo scanning; sleep 0.1; done & " + witness(folder))
 	first := w.agentAt("first", w.url)
@@ -153,7 +153,7 @@ func TestLeasedAgentKilled(t *testing.T) {
 }
 
 func TestLeasedLinkCut(t *testing.T) {
-	w := newWorld(t, "process", "--lease-duration", leaseSpan.String())
+	w := newWorld(t, "process", "--lease-duration", leaseSpan.String(), "--lease-stop-time", "4s")
 	proxy := runtimetest.NewProxy(t, runtimetest.ProxyOptions{Target: w.url})
 	folder := t.TempDir()
 	scan := w.scan(witness(folder))
