@@ -138,6 +138,16 @@ func (j *Jobs) Logs(ctx context.Context, step int, batch LogBatch) error {
 	return nil
 }
 
+// StoredLines returns the number of lines of the step that the service has, if an error of
+// [Jobs.Logs] contains it. An extension of cmwa-cloud, which refuses lines at another offset.
+func StoredLines(err error) (lines int, ok bool) {
+	var status *StatusError
+	if !errors.As(err, &status) || status.nextOffset == nil {
+		return 0, false
+	}
+	return *status.nextOffset, true
+}
+
 // tooLarge are the statuses with which services refuse a batch that is too large.
 var tooLarge = []int{http.StatusRequestEntityTooLarge, http.StatusBadRequest, http.StatusUnprocessableEntity}
 

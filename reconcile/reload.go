@@ -32,9 +32,10 @@ type Reloader struct {
 	lastErr      error             // of that result
 	lastPath     string            // path of the file of that result
 	lastRead     fileState         // of the last reload
+	lastFiles    []string          // that the configuration named at the last reload
 	hadContent   bool              // whether a file with content was read
 	emptySince   time.Time         // since when the file is empty or missing; zero if it has content
-	writtenAt    time.Time         // last write in place; zero if the file was not written since it was replaced
+	writtenAt    time.Time         // last write of the file, or of one that it names, in place; zero if there is none
 	settling     bool              // whether a change waits until the file is unchanged for settleTime
 
 	stateMu sync.Mutex
@@ -113,7 +114,7 @@ func (r *Reloader) Deliver(want func(Desired)) {
 //     path is used.
 //  3. A result that equals the last one changes nothing.
 //  4. A change that moves pools, credentials or the listener waits until a file that
-//     is written in place has been unchanged for settleTime. Later changes of the file
+//     is written in place, or a file that it names, has been unchanged for settleTime. Later changes of the file
 //     wait, too.
 //  5. A configuration that is already in force only ends a rejection.
 //  6. A configuration with errors is rejected.
@@ -162,6 +163,7 @@ func (r *Reloader) Reload() error {
 	moved := source.Path != r.lastPath
 	r.lastPath = source.Path
 	result := schema.Evaluate(source)
+	r.recordFiles(result.Files, now)
 	r.parts.Watch(slices.Concat(source.Before, []string{source.Path}, result.Files)...)
 	if !moved && result.Digest == r.lastDigest && slices.Equal(result.Problems, r.lastProblems) {
 		return r.lastErr

@@ -41,6 +41,7 @@ type reloadTest struct {
 	wants   []reconcile.Desired
 	watched []string // paths of the last call of Watch
 	written bool     // whether the watcher reports a write of the file
+	rewrote string   // a named file whose write the watcher reports
 	log     strings.Builder
 }
 
@@ -53,7 +54,7 @@ func newReloadTest() *reloadTest {
 			defer d.mu.Unlock()
 			d.watched = paths
 		},
-		Written: func(string) bool { return d.written },
+		Written: func(path string) bool { return d.written || path == d.rewrote },
 		Log: slog.New(slog.NewTextHandler(&d.log, &slog.HandlerOptions{
 			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 				if a.Key == slog.TimeKey {

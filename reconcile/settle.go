@@ -48,6 +48,17 @@ func (r *Reloader) recordRead(source schema.Source, now time.Time) {
 	}
 }
 
+// recordFiles stores when a file that the configuration names was last written in place. It
+// omits files that the last configuration did not name, because they were not watched.
+func (r *Reloader) recordFiles(files []string, now time.Time) {
+	for _, path := range files {
+		if r.parts.Written != nil && r.parts.Written(path) && slices.Contains(r.lastFiles, path) {
+			r.writtenAt = now
+		}
+	}
+	r.lastFiles = files
+}
+
 // mustSettle reports whether a result must wait because its file may be incomplete. It must
 // wait if the file has changed within settleTime, and either the change moves something (see
 // [Reload.moves]) or an earlier change waits. Other changes do not wait, because the reload of

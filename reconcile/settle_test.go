@@ -159,6 +159,30 @@ func TestReloader(t *testing.T) {
 		})
 	})
 
+	t.Run("a token file that is written in place waits", func(t *testing.T) {
+		withReloader(t, func(t *testing.T, d *reloadTest) {
+			d.named["named"] = "pul-c4n4ry"
+			d.reload(d.renamed("token_file: named\n"))
+			time.Sleep(time.Hour)
+			write := func(token string) func(*reloadTest) {
+				return func(d *reloadTest) { d.named["named"], d.rewrote = token, "named" }
+			}
+			d.reload(write("pul-c4"))
+			d.wantGeneration(t, "a part of the token", 1)
+			time.Sleep(60 * time.Millisecond)
+			d.reload(write("pul-c4n4ry2"))
+			d.wantGeneration(t, "the whole token", 1)
+			d.rewrote = ""
+			d.recheck()
+			d.wantGeneration(t, "a second later", 2)
+			if got := only(d.wants[len(d.wants)-1]).Tuning.Token.Reveal(); len(d.wants) != 2 || got != "pul-c4n4ry2" {
+				t.Errorf("%d generations were delivered, the last with the token %q", len(d.wants), got)
+			}
+			d.reload(func(d *reloadTest) { d.named["named"] = "pul-c4n4ry3" })
+			d.wantGeneration(t, "a token file that is renamed into place", 3)
+		})
+	})
+
 	t.Run("a file that is created at a path without a file waits", func(t *testing.T) {
 		withReloader(t, func(t *testing.T, d *reloadTest) {
 			begin(t, d)

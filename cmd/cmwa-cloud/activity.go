@@ -177,6 +177,7 @@ func activityCreate(s stdio) command.Command {
 // unless it is completed. If the activity is leased again, the log of the new lease follows.
 func (c *client) followActivity(ctx context.Context, path string, s stdio) error {
 	leases, token := 0, ""
+	complete := false // the whole log of the last lease is printed
 	return follow(ctx, "the work", func() (followState, error) {
 		// Read the next page of the last lease's log.
 		var a activity
@@ -186,12 +187,20 @@ func (c *client) followActivity(ctx context.Context, path string, s stdio) error
 		}
 		if len(a.Leases) > 0 {
 			if len(a.Leases) != leases {
-				leases, token = len(a.Leases), ""
+				leases, token, complete = len(a.Leases), "", false
 				fmt.Fprintf(s.stdout, "== lease %d, of agent %s\n", leases, a.Leases[leases-1].Agent)
 			}
-			var err error
-			if page, err = c.logs(ctx, path, token); err != nil {
-				return following, err
+			if !complete {
+				var err error
+				if page, err = c.logs(ctx, path, token); err != nil {
+					return following, err
+				}
+				// The page is that of another lease if there is a new one since the first call.
+				var now activity
+				if err := c.call(ctx, http.MethodGet, path, nil, &now); err != nil || len(now.Leases) != leases {
+					return following, err
+				}
+				complete = page.Next == ""
 			}
 		}
 

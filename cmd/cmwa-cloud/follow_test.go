@@ -39,3 +39,39 @@ func TestFollowRetries(t *testing.T) {
 		t.Errorf("calls: %v, want 2 of the log and 2 of the status", calls)
 	}
 }
+
+// TestFollowActivityOnce checks that no line is printed twice while an activity whose job has
+// ended is not completed yet, and that the log of the next lease is printed from its start.
+func TestFollowActivityOnce(t *testing.T) {
+	reads := 0
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		second := reads >= 4
+		if strings.HasSuffix(r.URL.Path, "/logs") {
+			line := "first"
+			if second {
+				line = "second"
+			}
+			fmt.Fprintf(w, `{"lines":[{"line":%q}]}`, line)
+			return
+		}
+		reads++
+		status, leases := "Executing", `{"agent":"a"}`
+		if second {
+			leases += `,{"agent":"b"}`
+		}
+		if reads > 6 {
+			status = "Completed"
+		}
+		fmt.Fprintf(w, `{"status":%q,"kind":"insights_scan","leases":[%s]}`, status, leases)
+	}))
+	defer service.Close()
+	c := &client{url: service.URL, token: secret.New("pul-secret"), http: service.Client()}
+	var out bytes.Buffer
+	if err := c.followActivity(t.Context(), "/activity", stdio{nil, &out, &out}); err != nil {
+		t.Error(err)
+	}
+	const want = "== lease 1, of agent a\nfirst\n== lease 2, of agent b\nsecond\n== Completed\n"
+	if out.String() != want {
+		t.Errorf("printed %q, want %q", out.String(), want)
+	}
+}

@@ -55,7 +55,7 @@ func TestInstallOriginalDeployment(t *testing.T) {
 		}
 	}
 
-	t.Run("without a Pod template, the kubelet mounts a directory in its place", func(t *testing.T) {
+	t.Run("the kubelet mounts a directory in place of a missing Pod template", func(t *testing.T) {
 		w, agents := install(t, "")
 		run(w, "echo it runs", "it runs")
 		for _, line := range agents.warnings() {

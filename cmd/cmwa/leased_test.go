@@ -18,6 +18,11 @@ import (
 // leaseSpan is the duration of leases in these tests.
 const leaseSpan = 6 * time.Second
 
+// leaseFlags are the flags of the service in these tests.
+func leaseFlags() []string {
+	return []string{"--lease-duration", leaseSpan.String(), "--lease-stop-time", "4s"}
+}
+
 // leasedWork refers to a scan that the service has queued.
 type leasedWork struct {
 	w    *world
@@ -117,7 +122,7 @@ func TestLeasedWork(t *testing.T) {
 }
 
 func TestLeasedAgentKilled(t *testing.T) {
-	w := newWorld(t, "process", "--lease-duration", leaseSpan.String(), "--lease-stop-time", "4s")
+	w := newWorld(t, "process", leaseFlags()...)
 	folder := t.TempDir()
 	scan := w.scan("while ! [ -e '" + folder + "/end' ]; do echo scanning; sleep 0.1; done & " + witness(folder))
 	first := w.agentAt("first", w.url)
@@ -153,7 +158,7 @@ func TestLeasedAgentKilled(t *testing.T) {
 }
 
 func TestLeasedLinkCut(t *testing.T) {
-	w := newWorld(t, "process", "--lease-duration", leaseSpan.String(), "--lease-stop-time", "4s")
+	w := newWorld(t, "process", leaseFlags()...)
 	proxy := runtimetest.NewProxy(t, runtimetest.ProxyOptions{Target: w.url})
 	folder := t.TempDir()
 	scan := w.scan(witness(folder))

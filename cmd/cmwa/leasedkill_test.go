@@ -37,7 +37,7 @@ func TestKillPointsLeased(t *testing.T) {
 			}
 			t.Run(target+"/"+string(entry.Point), func(t *testing.T) {
 				t.Parallel()
-				newWorld(t, target, "--lease-duration", leaseSpan.String(), "--lease-stop-time", "4s").killLeased(entry.Point)
+				newWorld(t, target, leaseFlags()...).killLeased(entry.Point)
 			})
 		}
 	}

@@ -99,7 +99,8 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 		}
 		return code
 	case runs:
-		return run(environ, source, stdout, log)
+		inPod := len(args) > 1 // only a Pod gets its handoff in a file
+		return run(environ, source, inPod, stdout, log)
 	}
 
 	// Run another command.
@@ -196,9 +197,10 @@ func prepareKey(folder, report string, log *slog.Logger) int {
 
 // run runs the job whose handoff the function source returns.
 func run(
-	environ []string, source func(context.Context) (*runtime.Handoff, error), stdout io.Writer, log *slog.Logger,
+	environ []string, source func(context.Context) (*runtime.Handoff, error), inPod bool, stdout io.Writer,
+	log *slog.Logger,
 ) int {
-	ctx, requests, stop := signals()
+	ctx, requests, stop := signals(inPod)
 	defer stop()
 	hide(log)
 	job, err := source(ctx)
@@ -240,19 +242,20 @@ type requests struct {
 	interrupted, terminate, forceStop chan struct{}
 }
 
-// signals returns a context and the requests of later signals. The first TERM, INT or HUP
-// cancels the context. The first INT, even after a TERM, means that the agent ends the
-// cancel grace period. The first TERM or HUP that is not the first signal ends this period
-// now, and the next one kills the step.
+// signals returns a context and the requests of later signals. The first signal, which is INT
+// or one of [runner.StopSignals], cancels the context. The first INT, even after a TERM, means
+// that the agent ends the cancel grace period. The first other signal that is not the first of
+// all ends this period now, and the next one kills the step. In a Pod, INT is like TERM: it is
+// the stop signal of the image, since no agent sends signals there.
 //
 // A SIGPIPE is received and dropped, so that the job continues when the agent stops
 // reading. The runner does not ignore the signal, because the steps would inherit that.
-func signals() (ctx context.Context, r requests, stop func()) {
+func signals(inPod bool) (ctx context.Context, r requests, stop func()) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, cancel := context.WithCancel(context.Background())
 	r = requests{make(chan struct{}), make(chan struct{}), make(chan struct{})}
 	received := make(chan os.Signal, 8)
-	signal.Notify(received, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	signal.Notify(received, append(runner.StopSignals(), syscall.SIGINT)...)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -260,10 +263,10 @@ func signals() (ctx context.Context, r requests, stop func()) {
 		next := []func(){func() { close(r.terminate) }, func() { close(r.forceStop) }}
 		for s := range received {
 			switch {
-			case s == syscall.SIGINT && !interrupted:
+			case s == syscall.SIGINT && !inPod && !interrupted:
 				interrupted = true
 				close(r.interrupted)
-			case s == syscall.SIGINT, ctx.Err() == nil: // not the first INT, or the first signal
+			case s == syscall.SIGINT && !inPod, ctx.Err() == nil: // not the first INT, or the first signal
 			case len(next) > 0:
 				next[0]()
 				next = next[1:]

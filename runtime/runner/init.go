@@ -9,6 +9,15 @@ import (
 	"syscall"
 )
 
+// StopSignals returns the signals that request the stop of a job. The kubelet sends the stop
+// signal of the image, which is SIGTERM by default: the images of nginx use SIGQUIT, those of
+// httpd SIGWINCH, and others SIGUSR1 or SIGUSR2.
+func StopSignals() []os.Signal {
+	return []os.Signal{
+		syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
+	}
+}
+
 // Init runs as process 1 of a container. It starts this program again with the same
 // arguments, streams and environment, forwards signals to it, and reaps every orphaned
 // process. It returns the exit code of the started program when that ends. When process 1
@@ -16,7 +25,7 @@ import (
 // started program: an ordinary process whose only children are those that it starts.
 func Init() (code int, err error) {
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	signal.Notify(signals, append(StopSignals(), syscall.SIGINT)...)
 	defer signal.Stop(signals)
 
 	// Start this program again.

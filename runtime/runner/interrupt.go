@@ -3,6 +3,7 @@ package runner
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"syscall"
@@ -47,7 +48,7 @@ type interrupter struct {
 	known  map[processID]bool // processes of the step, also in other groups
 	pulumi bool               // pulumi ran
 	others bool               // rule 2 must not be applied any more: only the first scan applies it
-	waits  bool               // an interrupted process has not ended, as of the last scan
+	waits  bool               // a process that was or will be interrupted has not ended, as of the last scan
 	blind  bool               // processes cannot be listed
 }
 
@@ -59,9 +60,12 @@ func newInterrupter(group int) interrupter {
 func (i *interrupter) any() bool { return len(i.sent) > 0 || i.blind }
 
 // scan interrupts the selected processes that were not interrupted before. Before each of
-// the first maxNoted interrupts of the step, it calls note with the name of the process.
+// the first maxNoted interrupts of the step, it calls note with the name of the process. A
+// process that has started since the last scan is interrupted by the next scan: pulumi does not
+// handle signals in the first moments after its start, and a SIGINT would kill it.
 func (i *interrupter) scan(note func(name string)) {
 	// List the processes of the step.
+	first, before := !i.others, maps.Clone(i.known)
 	members, err := i.members()
 	if err != nil {
 		if !i.blind {
@@ -80,8 +84,13 @@ func (i *interrupter) scan(note func(name string)) {
 			selected = i.selectOthers(members)
 		}
 	}
+	postponed := false
 	for _, p := range selected {
-		if i.sent[p.processID] {
+		switch {
+		case i.sent[p.processID]:
+			continue
+		case !first && !before[p.processID]:
+			postponed = true
 			continue
 		}
 		i.sent[p.processID] = true // also if the signal cannot be sent
@@ -91,8 +100,8 @@ func (i *interrupter) scan(note func(name string)) {
 		_ = syscall.Kill(p.pid, syscall.SIGINT)
 	}
 
-	// Find out whether an interrupted process still runs.
-	i.waits = slices.ContainsFunc(members, func(p process) bool { return i.sent[p.processID] && !p.ended })
+	// Find out whether an interrupted process still runs, or one that will be interrupted.
+	i.waits = postponed || slices.ContainsFunc(members, func(p process) bool { return i.sent[p.processID] && !p.ended })
 }
 
 // members returns the processes of the step: those of its process group, and the

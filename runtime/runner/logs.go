@@ -77,11 +77,16 @@ func (s *sender) send(ctx context.Context, j *journal, batch []cloud.LogLine) {
 	for len(batch) > 0 && ctx.Err() == nil {
 		part := batch[:s.countFitting(batch)]
 		err := s.jobs.Logs(ctx, s.step, cloud.LogBatch{Offset: s.accepted, Lines: part})
-		switch result := batchResultOf(err); {
+		result, stored := batchResultOf(err), len(part)
+		if lines, ok := cloud.StoredLines(err); ok && lines > s.accepted && lines <= s.accepted+len(batch) {
+			// The service has stored lines of an earlier attempt whose answer was lost.
+			result, stored = batchAccepted, lines-s.accepted
+		}
+		switch {
 		case result == batchAccepted:
-			s.accepted += len(part)
+			s.accepted += stored
 			s.refusals, s.tries = 0, 0
-			batch = batch[len(part):]
+			batch = batch[stored:]
 			s.onAccepted(s.accepted)
 			j.busy()
 		case result == batchGone:

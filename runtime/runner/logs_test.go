@@ -23,6 +23,7 @@ import (
 // Respond, if set, is called before each batch, and may respond instead.
 type logServer struct {
 	respond func(batch cloud.LogBatch, size int) (status int, err error)
+	strict  bool // refuses a batch at an earlier offset, and answers how many lines are stored
 
 	mu      sync.Mutex
 	lines   []cloud.LogLine
@@ -63,6 +64,11 @@ func (s *logServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.strict && batch.Offset != len(s.lines) {
+		refusal := answer(http.StatusBadRequest)
+		refusal.Body = io.NopCloser(strings.NewReader(fmt.Sprintf(`{"code":400,"cmwaNextOffset":%d}`, len(s.lines))))
+		return refusal, nil
+	}
 	if batch.Offset > len(s.lines) || batch.Offset < 0 {
 		s.bad = append(s.bad, fmt.Sprintf("a batch at %d, the log has %d lines", batch.Offset, len(s.lines)))
 		return answer(http.StatusBadRequest), nil
@@ -314,6 +320,36 @@ func TestStepLogFaults(t *testing.T) {
 			}
 			if !strings.Contains(after, fmt.Sprintf("line %d ", lines-1)) {
 				t.Error("the newest line is lost")
+			}
+		})
+	})
+
+	t.Run("lines that the service has stored are not sent again in other batches", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			attempts := 0
+			s := &logServer{strict: true}
+			s.respond = func(batch cloud.LogBatch, _ int) (int, error) {
+				switch attempts++; attempts {
+				case 1: // the batch is stored, and the answer is lost
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					s.lines = append(s.lines, batch.Lines...)
+					return 502, nil
+				case 2: // a proxy refuses the same batch
+					return 413, nil
+				}
+				return 0, nil
+			}
+			log, _, _ := s.open(t)
+			const lines = 50
+			for i := range lines {
+				log.add(line(i, 100))
+			}
+			if accepted := log.close(); accepted != lines {
+				t.Errorf("%d lines are accepted, want %d", accepted, lines)
+			}
+			if text := s.text(t); strings.Count(text, "line ") != lines || strings.Contains(text, "missing") {
+				t.Errorf("the log has %d lines, want %d", strings.Count(text, "line "), lines)
 			}
 		})
 	})

@@ -164,9 +164,12 @@ func (p *Proxy) serve(address string) {
 		_ = server.Close()
 		p.listener.each(func(c *faultConn) bool { return c.Close() == nil })
 		served.Wait()
-		p.forward.CloseIdleConnections()
+		p.CloseIdleConnections()
 	})
 }
+
+// CloseIdleConnections closes the connections to the service that no call uses.
+func (p *Proxy) CloseIdleConnections() { p.forward.CloseIdleConnections() }
 
 type connKey struct{}
 

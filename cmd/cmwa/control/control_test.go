@@ -204,6 +204,16 @@ func TestHandle(t *testing.T) {
 		if r.Error != "" || !r.Changed || !loop.paused["blue"] || !strings.Contains(r.Warning, "cannot be stored") {
 			t.Errorf("%+v", r)
 		}
+
+		// The same command stores the pause when that is possible.
+		if err := os.Mkdir(agent.Folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		r = agent.Handle(Request{Command: Pause, Pool: "blue"})
+		if names, err := ReadPaused(agent.Folder); r.Changed || r.Warning != "" || err != nil ||
+			!slices.Equal(names, []string{"blue"}) {
+			t.Errorf("%+v; the stored names are %v, %v", r, names, err)
+		}
 	})
 }
 

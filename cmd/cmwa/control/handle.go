@@ -51,15 +51,13 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 	}
 
 	// Pause the pool before the names are stored, or resume it after they are stored: the
-	// pool claims no job in the meantime.
-	var stored error
+	// pool claims no job in the meantime. The names are also stored if nothing changes, because
+	// an earlier command may have failed to store them.
 	changed := paused != before.Paused[name]
 	if paused {
 		a.Loop.Pause(name)
 	}
-	if changed {
-		stored = writePaused(a.Folder, pausedNames(before, name, paused))
-	}
+	stored := writePaused(a.Folder, pausedNames(before, name, paused))
 	if !paused {
 		a.Loop.Resume(name)
 	}
