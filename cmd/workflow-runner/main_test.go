@@ -254,21 +254,56 @@ func TestRunWithoutHandoff(t *testing.T) {
 	}
 }
 
+// TestRunSignals stops a runner with each signal that may be the stop signal of an image. The
+// first one terminates the step, and the second one kills it.
 func TestRunSignals(t *testing.T) {
-	s := newStory(t, "127.0.0.1", t.TempDir(),
-		`trap 'echo not yet' TERM; echo begun; while :; do sleep 1 & wait $!; done`)
-	p := s.start(program(t), "run")
-	s.await("\nbegun\n")
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+	for _, c := range []struct {
+		signal syscall.Signal
+		inPod  bool
+	}{
+		{syscall.SIGTERM, false}, {syscall.SIGTERM, true}, {syscall.SIGINT, true}, {syscall.SIGQUIT, true},
+		{syscall.SIGUSR1, true}, {syscall.SIGWINCH, true},
+	} {
+		t.Run(fmt.Sprintf("%s, in a Pod: %v", c.signal, c.inPod), func(t *testing.T) {
+			t.Parallel()
+			s := newStory(t, "127.0.0.1", t.TempDir(),
+				`trap 'echo not yet' TERM; echo begun; while :; do sleep 1 & wait $!; done`)
+			args := []string{"run"}
+			if c.inPod {
+				args = append(args, "--handoff", s.packed())
+			}
+			p := s.start(program(t), args...)
+			s.await("\nbegun\n")
+			if err := p.Process.Signal(c.signal); err != nil {
+				t.Fatal(err)
+			}
+			s.await("\nnot yet\n")
+			if err := p.Process.Signal(c.signal); err != nil {
+				t.Fatal(err)
+			}
+			p.exit(runtime.CodeFailed)
+			s.want(runtime.Succeeded, runtime.Failed)
+			s.await("\nnot yet\nError: the job was stopped by a signal to its runner\n")
+		})
 	}
-	s.await("\nnot yet\n")
-	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+}
+
+// packed writes the handoff into a file as a Pod gets it, and returns the path.
+func (s *story) packed() string {
+	s.t.Helper()
+	text, err := io.ReadAll(s.handoff())
+	if err != nil {
+		s.t.Fatal(err)
 	}
-	p.exit(runtime.CodeFailed)
-	s.want(runtime.Succeeded, runtime.Failed)
-	s.await("\nnot yet\nError: the job was stopped by a signal to its runner\n")
+	packed, err := handoff.Pack(text, handoff.MaxObject)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	file := filepath.Join(s.t.TempDir(), handoff.PackedFile)
+	if err := os.WriteFile(file, packed, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return file
 }
 
 func TestRunClosedProgress(t *testing.T) {
@@ -366,19 +401,7 @@ func TestRunWithASealedHandoff(t *testing.T) {
 	})
 	t.Run("a handoff that is not sealed needs no key", func(t *testing.T) {
 		s := newStory(t, "127.0.0.1", t.TempDir(), "echo hello")
-		text, err := io.ReadAll(s.handoff())
-		if err != nil {
-			t.Fatal(err)
-		}
-		packed, err := handoff.Pack(text, handoff.MaxObject)
-		if err != nil {
-			t.Fatal(err)
-		}
-		file := filepath.Join(downward, handoff.PackedFile)
-		if err := os.WriteFile(file, packed, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		p := s.start(copied, "run", "--handoff", file)
+		p := s.start(copied, "run", "--handoff", s.packed())
 		p.exit(runtime.CodeSucceeded)
 		s.want(runtime.Succeeded, runtime.Succeeded)
 	})
