@@ -51,7 +51,7 @@ func builder(
 		journal := executors.claims
 		if pods, ok := executor.(*kube.Executor); !ok || !pods.Owned() {
 			executors.needsID()
-		} else if shared, ok := pods.Journal(spec.Tuning); ok {
+		} else if shared, ok := pods.Journal(spec.Key(), spec.Tuning); ok {
 			journal = shared
 		}
 		if err := agent.AddTarget(spec.Identity.Location()); err != nil {

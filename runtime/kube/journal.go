@@ -43,6 +43,7 @@ var errForeignRecord = errors.New("another agent has a record of the same job")
 // namespace of the pool's Pods.
 type journal struct {
 	executor *Executor
+	pool     string // key of the pool
 
 	mu       sync.Mutex
 	key      claims.Key
@@ -68,12 +69,13 @@ type recorded struct {
 	lost     bool // another agent has adopted the record
 }
 
-// Journal returns a journal in the cluster for the executor's pool. It adopts records of agents
-// that no longer exist ([runtime.RecordAdopter]), and uses changed credentials for new records
-// ([runtime.JournalTuner]). The executor must own its Pods, see Owned. Journal returns false if the
-// pool cannot protect the tokens of jobs; with OIDC credentials, it logs the effect and the cure.
-func (e *Executor) Journal(tuning runtime.Tuning) (runtime.Journal, bool) {
-	j := &journal{executor: e, entries: map[string]*recorded{}, whole: true}
+// Journal returns a journal in the cluster for the executor's pool, which has this key. It adopts
+// records of agents that no longer exist ([runtime.RecordAdopter]), and uses changed credentials for
+// new records ([runtime.JournalTuner]). The executor must own its Pods, see Owned. Journal returns
+// false if the pool cannot protect the tokens of jobs; with OIDC credentials, it logs the effect and
+// the cure.
+func (e *Executor) Journal(pool string, tuning runtime.Tuning) (runtime.Journal, bool) {
+	j := &journal{executor: e, pool: pool, entries: map[string]*recorded{}, whole: true}
 	j.Tune(tuning)
 	if j.resource == "" {
 		if tuning.OIDCTokenFile != "" {
@@ -207,11 +209,13 @@ func (j *journal) Remove(ctx context.Context, job string) error {
 	return nil
 }
 
-// List returns the records of this agent's Pod. It fails if it cannot find out whether the
-// job of a record may have run.
+// List returns the records of this agent's Pod for the pool. It does not read those of other
+// pools, whose jobs may be starting. It fails if it cannot find out whether the job of a record
+// may have run.
 func (j *journal) List(ctx context.Context) ([]runtime.Record, error) {
 	e := j.executor
-	selector := recordSelector(e.self) + "," + labelOwner + "=" + labelValue(e.self.owner.Name)
+	selector := recordSelector(e.self) + "," + labelOwner + "=" + labelValue(e.self.owner.Name) +
+		"," + labelPool + "=" + labelValue(j.pool)
 	var all []runtime.Record
 	for _, resource := range []string{configMaps, secrets} {
 		objects, err := e.client.records(ctx, resource, e.namespace, selector)

@@ -23,7 +23,7 @@ func journalTuning() runtime.Tuning { return runtime.Tuning{Token: secret.New("t
 
 // journalOf returns a journal of an executor.
 func journalOf(e *Executor, tuning runtime.Tuning) *journal {
-	j, ok := e.Journal(tuning)
+	j, ok := e.Journal(testJob().Pool, tuning)
 	if !ok {
 		panic("the pool has no journal")
 	}
@@ -166,7 +166,7 @@ func TestJournal(t *testing.T) {
 
 	t.Run("OIDC credentials", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		if _, ok := all[0].Journal(runtime.Tuning{OIDCTokenFile: "file"}); ok {
+		if _, ok := all[0].Journal(testJob().Pool, runtime.Tuning{OIDCTokenFile: "file"}); ok {
 			t.Error("got a journal, which would store tokens in ConfigMaps without sealing them")
 		}
 		if !strings.Contains(a.log.String(), "set kubernetes.handoff to secret") {
@@ -350,6 +350,27 @@ func TestJournalList(t *testing.T) {
 			delete(p.Annotations, annotationHandoff)
 			p.Spec.Volumes = []corev1.Volume{delivery{resource: configMaps}.volume(p.Name)}
 		})
+		found, err := journalOf(all[0], journalTuning()).List(t.Context())
+		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+	})
+
+	t.Run("record of another pool whose job is about to get its handoff stays unchanged", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		pod := a.podOf(t, a.job(t, all[0], "job-1"))
+		j.start(t, "job-1", pod)
+		a.Change(testNamespace, pod.Name, func(p *corev1.Pod) { delete(p.Annotations, annotationHandoff) })
+
+		// The pool gets another name. The new pool starts while the old one starts the job.
+		renamed, ok := all[0].Journal("renamed-0123abcd", journalTuning())
+		if !ok {
+			t.Fatal("the pool has no journal")
+		}
+		if found, err := renamed.List(t.Context()); err != nil || len(found) > 0 {
+			t.Errorf("listed %v, %v, want no record of the other pool", found, err)
+		}
+		a.Change(testNamespace, pod.Name, func(p *corev1.Pod) { p.Annotations[annotationHandoff] = "sealed" })
 		found, err := journalOf(all[0], journalTuning()).List(t.Context())
 		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
 	})
