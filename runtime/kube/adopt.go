@@ -10,8 +10,10 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/claims"
 )
 
 const (
@@ -231,7 +233,8 @@ func (e *Executor) markResolved(uid string) {
 //     belongs to another agent.
 //  3. Adopt a record with an update, which succeeds for exactly one agent.
 //
-// A record that this agent cannot read is removed instead.
+// A record that this agent cannot read is left, because another agent may have the token that
+// opens it. Otherwise it is swept, or deleted with its Pod.
 func (j *journal) AdoptRecords(ctx context.Context, mine func(pool string) bool) (adopted []runtime.Record, err error) {
 	//  1. List the records.
 	e := j.executor
@@ -240,13 +243,14 @@ func (j *journal) AdoptRecords(ctx context.Context, mine func(pool string) bool)
 		return nil, nil
 	}
 	var problems []error
-	foreign := false
+	foreign, seen := false, map[types.UID]bool{}
 	for _, resource := range resources {
 		objects, err := e.client.records(ctx, resource, e.namespace, selector)
 		if err != nil {
 			problems = append(problems, e.explainObject("list", resource, err))
 		}
 		for _, o := range objects {
+			seen[o.GetUID()] = true
 			if !mine(o.GetLabels()[labelPool]) || j.holds(o.GetName()) {
 				continue
 			}
@@ -264,6 +268,9 @@ func (j *journal) AdoptRecords(ctx context.Context, mine func(pool string) bool)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.listed, j.foreign, j.whole = time.Now(), foreign || len(problems) > 0, len(problems) > 0
+	if len(problems) == 0 { // the list was complete
+		maps.DeleteFunc(j.unreadable, func(uid types.UID, _ bool) bool { return !seen[uid] })
+	}
 	return adopted, errors.Join(problems[:min(len(problems), maxProblems)]...)
 }
 
@@ -324,17 +331,11 @@ func (j *journal) adopt(ctx context.Context, resource string, o object) (*runtim
 		}
 	}
 
-	// Remove the record if it cannot be read.
+	// Leave a record that cannot be read to an agent with another token, or to the sweep.
 	j.mu.Lock()
-	entry, err := j.decode(resource, o)
+	entry, ok := j.read(resource, o)
 	j.mu.Unlock()
-	if err != nil {
-		e.log.Warn("record of a job removed, because it cannot be read; "+runtime.DeclaredFailed,
-			"job", o.GetAnnotations()[annotationJob], "object", resource+"/"+o.GetName(), "error", err)
-		err := e.client.deleteRecord(ctx, resource, e.namespace, o.GetName(), o.GetUID(), o.GetResourceVersion())
-		if err != nil && !isNotFound(err) && !apierrors.IsConflict(err) {
-			return nil, e.explainObject("delete", resource, err)
-		}
+	if !ok {
 		return nil, nil
 	}
 
@@ -362,4 +363,16 @@ func (j *journal) adopt(ctx context.Context, resource string, o object) (*runtim
 		o = stored
 	}
 	return j.take(ctx, resource, o)
+}
+
+// read returns the entry in an object. If the object cannot be read, it logs a warning once and
+// returns false. The caller holds the lock.
+func (j *journal) read(resource string, o object) (entry claims.Entry, ok bool) {
+	entry, err := j.decode(resource, o)
+	if err != nil && !j.unreadable[o.GetUID()] {
+		j.unreadable[o.GetUID()] = true
+		j.executor.log.Warn("cannot read the record of a job; unless another agent can, "+runtime.DeclaredFailed,
+			"job", o.GetAnnotations()[annotationJob], "object", resource+"/"+o.GetName(), "error", err)
+	}
+	return entry, err == nil
 }

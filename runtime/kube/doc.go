@@ -240,8 +240,9 @@
 // even if its record has the later stage, unless an object carries its handoff.
 //
 // A pool lists the records of other agents once a minute, every 20 seconds while there are
-// such records, and after each adoption of a Pod. A record that cannot be opened, because the
-// token of the pool was changed while no agent ran, is removed with a warning.
+// such records, and after each adoption of a Pod. If an agent cannot open a record, because it
+// has another token of the pool or is of an older release, it logs a warning and leaves the
+// record: another agent may be able to open it. Otherwise it is swept, or deleted with its Pod.
 //
 // # Templates
 //

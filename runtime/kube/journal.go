@@ -52,6 +52,8 @@ type journal struct {
 	listed   time.Time // last list of AdoptRecords
 	foreign  bool      // that list had records of other agents
 	whole    bool      // the next list includes the agent's own records
+
+	unreadable map[types.UID]bool // records that cannot be read, and for which the log has a warning
 }
 
 // recorded is one record. Calls about one job do not overlap, except calls that only read or change
@@ -75,7 +77,9 @@ type recorded struct {
 // false if the pool cannot protect the tokens of jobs; with OIDC credentials, it logs the effect and
 // the cure.
 func (e *Executor) Journal(pool string, tuning runtime.Tuning) (runtime.Journal, bool) {
-	j := &journal{executor: e, pool: pool, entries: map[string]*recorded{}, whole: true}
+	j := &journal{
+		executor: e, pool: pool, entries: map[string]*recorded{}, whole: true, unreadable: map[types.UID]bool{},
+	}
 	j.Tune(tuning)
 	if j.resource == "" {
 		if tuning.OIDCTokenFile != "" {
@@ -258,9 +262,8 @@ func (j *journal) take(ctx context.Context, resource string, o object) (*runtime
 			return new(r.Record), nil
 		}
 	}
-	entry, err := j.decode(resource, o)
-	if err != nil {
-		j.executor.log.Debug("cannot read the record of a job", "object", resource+"/"+o.GetName(), "error", err)
+	entry, ok := j.read(resource, o)
+	if !ok {
 		return nil, nil
 	}
 	r := &recorded{

@@ -199,18 +199,39 @@ func TestJournal(t *testing.T) {
 		found, err := journalOf(all[0], journalTuning()).List(t.Context())
 		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
 
-		// An agent that cannot open a record removes it.
+		// An agent that cannot open a record leaves it, and logs a warning.
 		late := journalOf(all[0], runtime.Tuning{Token: secret.New("new")})
-		if found, err := late.List(t.Context()); err != nil || len(found) > 0 {
-			t.Errorf("listed %v, %v, want nothing", found, err)
+		for range 2 {
+			if found, err := late.List(t.Context()); err != nil || len(found) > 0 {
+				t.Errorf("listed %v, %v, want nothing", found, err)
+			}
+			if found, err := late.adoptRecords(t); err != nil || len(found) > 0 {
+				t.Errorf("adopted %v, %v, want nothing", found, err)
+			}
 		}
-		if found, err := late.adoptRecords(t); err != nil || len(found) > 0 {
-			t.Errorf("adopted %v, %v, want nothing", found, err)
+		a.wantRecords(t, "job-1")
+		if !strings.Contains(a.log.String(), "cannot read the record of a job") {
+			t.Errorf("the log does not have the warning: %s", a.log.String())
 		}
-		a.wantRecords(t)
-		if !strings.Contains(a.log.String(), "record of a job removed") {
-			t.Errorf("the log does not have the removal: %s", a.log.String())
+	})
+
+	t.Run("agent with an outdated token leaves the records of other agents", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x", "agent-y")
+		a.agentThatDies(t, "job-1")
+		late := journalOf(all[0], runtime.Tuning{Token: secret.New("old")})
+		for range 3 {
+			if found, err := late.adoptRecords(t); err != nil || len(found) > 0 {
+				t.Errorf("adopted %v, %v, want nothing", found, err)
+			}
 		}
+		a.wantRecords(t, "job-1")
+		if n := strings.Count(a.log.String(), "cannot read the record of a job"); n != 1 {
+			t.Errorf("the log has %d warnings, want 1: %s", n, a.log.String())
+		}
+
+		// An agent with the present token adopts it.
+		found, err := journalOf(all[1], journalTuning()).adoptRecords(t)
+		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
 	})
 }
 
