@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/runtime/kube/claims"
 )
 
 const (
@@ -251,7 +250,7 @@ func (j *journal) AdoptRecords(ctx context.Context, mine func(pool string) bool)
 		}
 		for _, o := range objects {
 			seen[o.GetUID()] = true
-			if !mine(o.GetLabels()[labelPool]) || j.holds(o.GetName()) {
+			if !mine(o.GetLabels()[labelPool]) || !j.adoptable(o) {
 				continue
 			}
 			//  2. and 3. Adopt the record, unless it must be left out.
@@ -267,9 +266,11 @@ func (j *journal) AdoptRecords(ctx context.Context, mine func(pool string) bool)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.listed, j.foreign, j.whole = time.Now(), foreign || len(problems) > 0, len(problems) > 0
+	j.listed, j.foreign = time.Now(), foreign || len(problems) > 0
 	if len(problems) == 0 { // the list was complete
-		maps.DeleteFunc(j.unreadable, func(uid types.UID, _ bool) bool { return !seen[uid] })
+		missing := func(uid types.UID, _ bool) bool { return !seen[uid] }
+		maps.DeleteFunc(j.unreadable, missing)
+		maps.DeleteFunc(j.unresolved, missing)
 	}
 	return adopted, errors.Join(problems[:min(len(problems), maxProblems)]...)
 }
@@ -286,9 +287,9 @@ func (j *journal) podAdopted() {
 }
 
 // listDue returns the resources whose records must be listed now, and the selector of the
-// records. It returns no resource if the last list is recent. The first list, and each list
-// after a failure, includes the records of this agent, because it may have adopted a record
-// and lost the response.
+// records. It returns no resource if the last list is recent. A list includes the records of
+// this agent only if it may have adopted a record and lost the response. List has returned all
+// others, and the jobs of those that the journal no longer has are over.
 func (j *journal) listDue() (resources []string, selector string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -303,22 +304,28 @@ func (j *journal) listDue() (resources []string, selector string) {
 	if j.resource == secrets {
 		resources = append(resources, secrets)
 	}
-	if !j.whole {
+	if len(j.unresolved) == 0 {
 		selector += "," + labelOwner + "!=" + labelValue(j.executor.self.owner.Name)
 	}
 	return resources, selector
 }
 
-// holds reports whether an object is a record that this journal already has.
-func (j *journal) holds(name string) bool {
+// adoptable reports whether to adopt a listed record of the pool: it belongs to another agent,
+// or an earlier update may have adopted it. A record is left out if this journal has it, and if
+// it is being deleted.
+func (j *journal) adoptable(o object) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	unresolved := j.unresolved[o.GetUID()]
+	over := o.GetDeletionTimestamp() != nil
 	for _, r := range j.entries {
-		if r.name == name && r.resource != "" {
-			return true
-		}
+		over = over || r.name == o.GetName() && r.resource != ""
 	}
-	return false
+	own := ownerOf(o) == j.executor.self.owner
+	if over || !own { // adopt marks the record again before the next update
+		delete(j.unresolved, o.GetUID())
+	}
+	return !over && (!own || unresolved)
 }
 
 // adopt adopts one record. It returns nil if the record must be left out now.
@@ -352,6 +359,7 @@ func (j *journal) adopt(ctx context.Context, resource string, o object) (*runtim
 
 	// Adopt it.
 	if from != e.self.owner {
+		j.setUnresolved(o.GetUID(), true)
 		e.self.mark(o)
 		stored, err := e.client.storeObject(ctx, resource, o)
 		switch {
@@ -362,17 +370,18 @@ func (j *journal) adopt(ctx context.Context, resource string, o object) (*runtim
 		}
 		o = stored
 	}
-	return j.take(ctx, resource, o)
+	record, err := j.take(ctx, resource, o)
+	if err == nil {
+		j.setUnresolved(o.GetUID(), false)
+	}
+	return record, err
 }
 
-// read returns the entry in an object. If the object cannot be read, it logs a warning once and
-// returns false. The caller holds the lock.
-func (j *journal) read(resource string, o object) (entry claims.Entry, ok bool) {
-	entry, err := j.decode(resource, o)
-	if err != nil && !j.unreadable[o.GetUID()] {
-		j.unreadable[o.GetUID()] = true
-		j.executor.log.Warn("cannot read the record of a job; unless another agent can, "+runtime.DeclaredFailed,
-			"job", o.GetAnnotations()[annotationJob], "object", resource+"/"+o.GetName(), "error", err)
+// setUnresolved sets whether it is unknown if this agent has adopted a record.
+func (j *journal) setUnresolved(uid types.UID, unresolved bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.unresolved[uid] = unresolved; !unresolved {
+		delete(j.unresolved, uid)
 	}
-	return entry, err == nil
 }

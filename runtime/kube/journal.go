@@ -51,9 +51,10 @@ type journal struct {
 	entries  map[string]*recorded
 	listed   time.Time // last list of AdoptRecords
 	foreign  bool      // that list had records of other agents
-	whole    bool      // the next list includes the agent's own records
 
-	unreadable map[types.UID]bool // records that cannot be read, and for which the log has a warning
+	// uids of records
+	unreadable map[types.UID]bool // the log has a warning that they cannot be read
+	unresolved map[types.UID]bool // it is unknown whether this agent has adopted them
 }
 
 // recorded is one record. Calls about one job do not overlap, except calls that only read or change
@@ -78,7 +79,8 @@ type recorded struct {
 // the cure.
 func (e *Executor) Journal(pool string, tuning runtime.Tuning) (runtime.Journal, bool) {
 	j := &journal{
-		executor: e, pool: pool, entries: map[string]*recorded{}, whole: true, unreadable: map[types.UID]bool{},
+		executor: e, pool: pool, entries: map[string]*recorded{},
+		unreadable: map[types.UID]bool{}, unresolved: map[types.UID]bool{},
 	}
 	j.Tune(tuning)
 	if j.resource == "" {

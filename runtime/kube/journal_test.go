@@ -554,6 +554,44 @@ func TestJournalAdopt(t *testing.T) {
 		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
 	})
 
+	t.Run("own record of a job that has ended is not adopted before the cluster deletes it", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		pod := a.podOf(t, a.job(t, all[0], "job-1"))
+		j.start(t, "job-1", pod)
+		again := journalOf(all[0], journalTuning())
+		found, err := again.List(t.Context())
+		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+
+		// The job ends, and the garbage collector is slow.
+		record := a.Objects(configMaps, testNamespace)[0]
+		if err := all[0].Remove(t.Context(), idOf(pod.Name, string(pod.UID)), 0); err != nil {
+			t.Error(err)
+		}
+		if err := again.Remove(t.Context(), "job-1"); err != nil {
+			t.Error(err)
+		}
+		a.PutObject(configMaps, record)
+		a.wantRecords(t, "job-1")
+		for range 2 {
+			if found, err := again.adoptRecords(t); err != nil || len(found) > 0 {
+				t.Errorf("adopted %v, %v, want nothing: the job has ended", found, err)
+			}
+			// This also holds while the adoption of another record fails.
+			a.agentThatDies(t, "job-2")
+			a.Inject(failFirst(1, "update", kubetest.Fault{After: true}))
+			if found, err := again.adoptRecords(t); err == nil || len(found) > 0 {
+				t.Errorf("adopted %v, %v, want an error because the response was lost", found, err)
+			}
+			found, err := again.adoptRecords(t)
+			wantRecord(t, found, err, "job-2", runtime.RecordClaimed)
+			if err := again.Remove(t.Context(), "job-2"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+
 	t.Run("requests while there is nothing to adopt", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		j, before := journalOf(all[0], journalTuning()), a.Requests()

@@ -203,6 +203,18 @@ func recordText(o object) []byte {
 	return nil
 }
 
+// read returns the entry in an object. If the object cannot be read, it logs a warning once and
+// returns false. The caller holds the lock.
+func (j *journal) read(resource string, o object) (entry claims.Entry, ok bool) {
+	entry, err := j.decode(resource, o)
+	if err != nil && !j.unreadable[o.GetUID()] {
+		j.unreadable[o.GetUID()] = true
+		j.executor.log.Warn("cannot read the record of a job; unless another agent can, "+runtime.DeclaredFailed,
+			"job", o.GetAnnotations()[annotationJob], "object", resource+"/"+o.GetName(), "error", err)
+	}
+	return entry, err == nil
+}
+
 // recordName returns the name of the object for the record of a job.
 func recordName(job string) string {
 	sum := sha256.Sum256([]byte(job))
