@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,5 +128,119 @@ func TestStartCanceled(t *testing.T) {
 			t.Errorf("got %v, want the cause of the cancellation", err)
 		}
 		s.wantNoPods(t)
+	})
+}
+
+// statusCloud is a service with a function that answers requests for the status of a job.
+type statusCloud struct {
+	*runtimetest.Service
+	status func() (runtime.JobStatus, error)
+}
+
+func (c statusCloud) JobStatus(context.Context, *runtime.Job) (runtime.JobStatus, error) {
+	return c.status()
+}
+
+// startInBackground starts a job in simulated time. The job has its handoff after some seconds,
+// and its container starts after the image pull, which is a call of pull. The job ends when
+// release is closed. Result blocks until Start returns.
+func startInBackground(
+	ctx context.Context, t *testing.T, status func() (runtime.JobStatus, error),
+	pull func(s *fakeCluster, pod *corev1.Pod),
+) (s *fakeCluster, e *Executor, release chan struct{}, result func() (id string, err error)) {
+	t.Helper()
+	release = make(chan struct{})
+	s = newFakeClusterOn(t, kubetest.NewAPIWithoutNetwork(t), func(c *kubetest.Container) int {
+		select {
+		case <-release:
+			return succeed(c)
+		case <-c.Term:
+			return 143
+		}
+	})
+	s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
+		if c.Name == mainContainer {
+			pull(s, pod)
+		}
+	}
+	e, job := s.executor(t), s.job("job-1")
+	job.Tuning.Instance.Kubernetes.StartTimeout = StartTimeout
+	done, id, err := make(chan struct{}), "", error(nil)
+	go func() {
+		defer close(done)
+		id, err = e.Start(ctx, job, runtime.NewSetup(job, statusCloud{s.service, status}, runtimetest.BaseHandoff(job)))
+	}()
+	return s, e, release, func() (string, error) {
+		<-done
+		return id, err
+	}
+}
+
+// TestStartCanceledWithHandoff cancels jobs that have their handoff. A job that may run is
+// returned as started, so that the caller stops it with its grace period.
+func TestStartCanceledWithHandoff(t *testing.T) {
+	wantStarted := func(t *testing.T, s *fakeCluster, e *Executor, release chan struct{}, id string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("got %v, want a job that may run", err)
+		}
+		if pods := s.Pods(testNamespace); len(pods) != 1 || pods[0].DeletionTimestamp != nil {
+			t.Errorf("the Pods are %+v, want one that is not being deleted", pods)
+		}
+		close(release)
+		if exit := waitFor(t, e, id); exit.Code != runtime.CodeSucceeded {
+			t.Errorf("got exit %+v, want success", exit)
+		}
+	}
+	t.Run("agent stops while the watch is down", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancelCause(t.Context())
+			s, e, release, result := startInBackground(ctx, t, nil, func(*fakeCluster, *corev1.Pod) {
+				time.Sleep(time.Minute) // simulated
+			})
+			time.Sleep(30 * time.Second)
+			s.Inject(apiDown)
+			s.DropWatches()
+			time.Sleep(time.Minute) // the job runs
+			stop(errors.New("the agent is stopping"))
+			synctest.Wait()
+			s.Inject(nil)
+			id, err := result()
+			wantStarted(t, s, e, release, id, err)
+		})
+	})
+	const line = "registry is away" // step 0 gets this line after the handoff
+	pullFails := func(s *fakeCluster, pod *corev1.Pod) {
+		time.Sleep(2 * time.Minute) // the next handoff requires the status of the job
+		s.Change(pod.Namespace, pod.Name, mainIs(waits(mainContainer, "ErrImagePull", line)))
+		time.Sleep(10 * time.Second)
+	}
+	t.Run("job is cancelled before a handoff with more lines", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			status := func() (runtime.JobStatus, error) { return runtime.Cancelled, nil }
+			s, e, release, result := startInBackground(t.Context(), t, status, pullFails)
+			id, err := result()
+			wantStarted(t, s, e, release, id, err)
+		})
+	})
+	t.Run("agent stops before a handoff with more lines, and the container has not started", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancelCause(t.Context())
+			status := func() (runtime.JobStatus, error) {
+				stop(errors.New("the agent is stopping"))
+				return "", ctx.Err()
+			}
+			s, _, _, result := startInBackground(ctx, t, status, pullFails)
+			s.Inject(func(r kubetest.Request) *kubetest.Fault {
+				if r.Verb == "delete" {
+					s.Drop(testNamespace, r.Name) // at once, because no container runs
+				}
+				return nil
+			})
+			if _, err := result(); err == nil || !strings.Contains(err.Error(), "the agent is stopping") {
+				t.Errorf("got %v, want the cause of the cancellation", err)
+			}
+			s.wantNoPods(t)
+		})
 	})
 }

@@ -49,7 +49,8 @@ type starting struct {
 // container has started. It returns nil:
 //
 //   - when the container has started, or may have started;
-//   - when ctx ends after the handoff was sent, if another agent will adopt the job.
+//   - when ctx ends after the handoff was sent, if another agent will adopt the job, or if the
+//     job may run. The caller then stops the job with its grace period.
 //
 // It returns an error if the Pod cannot start, or does not start in time. While the watch
 // is down, a Pod with a handoff does not time out, because its job may run. If the watch no
@@ -100,12 +101,20 @@ func (s *starting) awaitStart(ctx context.Context) error {
 		timer.Stop()
 		switch {
 		case ctx.Err() == nil:
-		case s.sent && s.executor.LeavesJobs(): // the job may run, and another agent adopts it
+		case s.sent && s.executor.LeavesJobs(), s.mayRun():
 			return nil
 		default:
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// mayRun reports whether the job may run: the Pod has its handoff, and the watch shows that the
+// job's container has started, or the watch is down.
+func (s *starting) mayRun() bool {
+	now, _, _ := s.sub.current()
+	started := now != nil && now.uid == string(s.created.UID) && now.hasStarted()
+	return s.sent && (started || s.executor.pods.health() != nil)
 }
 
 // checkDeleted returns an error if the Pod was deleted.
@@ -220,15 +229,15 @@ func (s *starting) startError(now *state, d diagnosis) error {
 // send sends the handoff, or a later version with more lines of step 0. If a later version
 // does not arrive, the job continues with the earlier one.
 func (s *starting) send(ctx context.Context, key string) error {
+	s.linesPending = false
 	text, err := s.setup.Handoff(ctx, s.executor.root(s.created.Name))
 	switch {
 	case err == nil:
-	case s.sent && ctx.Err() != nil: // awaitStart decides whether the job continues
+	case s.sent: // the job may run; if it was cancelled, ctx ends soon, and awaitStart returns
 		return nil
 	default:
 		return err
 	}
-	s.linesPending = false
 	if err := s.sendSealed(ctx, key, text); err != nil && !s.sent {
 		return err
 	}
