@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -180,9 +181,7 @@ func (e *Executor) adopt(ctx context.Context, c candidate, from owner, gone bool
 			e.markResolved(c.uid)
 			return nil, nil
 		case ownerOf(pod) == e.self.owner:
-			e.markResolved(c.uid)
-			instance := instanceWithState(pod)
-			return &instance, nil
+			return e.adoptedInstance(ctx, pod)
 		case ownerOf(pod) != from || !gone:
 			e.markResolved(c.uid)
 			return nil, nil
@@ -201,9 +200,7 @@ func (e *Executor) adopt(ctx context.Context, c candidate, from owner, gone bool
 		cancel()
 		switch {
 		case err == nil:
-			e.markResolved(c.uid)
-			instance := instanceWithState(updated)
-			return &instance, nil
+			return e.adoptedInstance(ctx, updated)
 		case !apierrors.IsConflict(err) || fromProxy(err):
 			if !temporary(err) {
 				e.markResolved(c.uid)
@@ -213,6 +210,20 @@ func (e *Executor) adopt(ctx context.Context, c candidate, from owner, gone bool
 	}
 	e.markResolved(c.uid)
 	return nil, fmt.Errorf("adopt Pod %s: the Pod changed before each of %d updates", c.name, maxAdoptTries)
+}
+
+// adoptedInstance returns the instance of a Pod that belongs to this agent now. If it is unknown
+// whether the job may run, because an object may carry its handoff, it returns an error, and the
+// next call of AdoptOrphans tries again.
+func (e *Executor) adoptedInstance(ctx context.Context, pod *corev1.Pod) (*runtime.Instance, error) {
+	instance := instanceWithState(pod)
+	if instance.Started.IsZero() && carrierOf(pod) != "" {
+		if err := e.completeDelivery(ctx, pod, &instance); err != nil {
+			return nil, err
+		}
+	}
+	e.markResolved(string(pod.UID))
+	return &instance, nil
 }
 
 // markResolved records that it is no longer unknown whether an update has adopted a Pod.

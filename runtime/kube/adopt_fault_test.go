@@ -159,3 +159,67 @@ func TestAdoptLostAnswer(t *testing.T) {
 		}
 	})
 }
+
+// TestAdoptLargeHandoff adopts a Pod with a large handoff whose agent ended between the create of
+// the ConfigMap and the write of the annotation. The kubelet reads the ConfigMap, so the job runs.
+func TestAdoptLargeHandoff(t *testing.T) {
+	orphan := func(t *testing.T, stored bool) (a *agents, e *Executor, pod string) {
+		t.Helper()
+		a, all := newAgents(t, "agent-x", "agent-y")
+		pod = a.waiting(t, all[0], largeHandoff+1)
+		if stored {
+			meta := all[0].objectMeta(testJob(), objectOf(pod), time.Now())
+			a.PutObject(configMaps, &corev1.ConfigMap{ObjectMeta: meta})
+		}
+		awaitOwner(t, all[1], pod, all[0].self.owner)
+		a.Drop(testNamespace, "agent-x")
+		return a, all[1], pod
+	}
+	wantRunning := func(t *testing.T, a *agents, e *Executor, pod string) {
+		t.Helper()
+		found, err := e.AdoptOrphans(t.Context(), everyPool)
+		if err != nil || len(found) != 1 || !found[0].Running || found[0].Started.IsZero() || !found[0].Ended.IsZero() {
+			t.Errorf("adopted %+v, %v, want a running job", found, err)
+		}
+		if got := a.podOf(t, pod).Annotations[annotationHandoff]; got != carrierPrefix+configMaps {
+			t.Errorf("the annotation of the Pod is %q, want the name of the resource", got)
+		}
+	}
+	t.Run("ConfigMap exists", func(t *testing.T) {
+		a, e, pod := orphan(t, true)
+		wantRunning(t, a, e, pod)
+	})
+	t.Run("response to the update is lost", func(t *testing.T) {
+		a, e, pod := orphan(t, true)
+		a.Inject(failFirst(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
+		if found, err := e.AdoptOrphans(t.Context(), everyPool); err == nil || len(found) > 0 {
+			t.Errorf("adopted %+v, %v, want an error and no job", found, err)
+		}
+		a.Inject(nil)
+		awaitOwner(t, e, pod, e.self.owner)
+		wantRunning(t, a, e, pod)
+	})
+	t.Run("ConfigMaps cannot be listed", func(t *testing.T) {
+		a, e, pod := orphan(t, true)
+		a.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Resource != configMaps {
+				return nil
+			}
+			return &kubetest.Fault{Status: http.StatusServiceUnavailable}
+		})
+		if found, err := e.AdoptOrphans(t.Context(), everyPool); err == nil || len(found) > 0 {
+			t.Errorf("adopted %+v, %v, want an error, because it is unknown whether the job may run", found, err)
+		}
+		a.Inject(nil)
+		awaitOwner(t, e, pod, e.self.owner)
+		wantRunning(t, a, e, pod)
+		wantAdopted(t, e)
+	})
+	t.Run("ConfigMap does not exist, so the job has not run", func(t *testing.T) {
+		_, e, _ := orphan(t, false)
+		found, err := e.AdoptOrphans(t.Context(), everyPool)
+		if err != nil || len(found) != 1 || found[0].Running || !found[0].Started.IsZero() {
+			t.Errorf("adopted %+v, %v, want a job that has not run", found, err)
+		}
+	})
+}

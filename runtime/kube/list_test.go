@@ -10,38 +10,30 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
+// waiting creates a Pod that waits for a handoff of this size in bytes. It returns the name of
+// the Pod.
+func (a *agents) waiting(t testing.TB, e *Executor, size int) string {
+	t.Helper()
+	job := testJob()
+	job.ID, job.Agent = "job-1", e.cluster.options.Agent
+	settings := e.podSettings()
+	settings.handoffSize = size
+	pod, err := podOf(job, namePrefix+job.ID, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Namespace = testNamespace
+	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning}
+	a.Put(pod)
+	return pod.Name
+}
+
 // TestListWithoutHandoff lists a Pod whose agent ended before it had sent the handoff.
 func TestListWithoutHandoff(t *testing.T) {
-	// waiting creates a Pod that waits for a handoff of this size in bytes. It returns the
-	// name of the Pod.
-	waiting := func(t *testing.T, a *agents, e *Executor, size int) string {
-		t.Helper()
-		job := testJob()
-		job.ID, job.Agent = "job-1", e.cluster.options.Agent
-		settings := e.podSettings()
-		settings.handoffSize = size
-		pod, err := podOf(job, namePrefix+job.ID, settings)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pod.Namespace = testNamespace
-		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning}
-		a.Put(pod)
-		return pod.Name
-	}
-	annotation := func(a *agents, name string) string {
-		for _, pod := range a.Pods(testNamespace) {
-			if pod.Name == name {
-				return pod.Annotations[annotationHandoff]
-			}
-		}
-		return ""
-	}
-
 	for name, size := range map[string]int{"small handoff": 0, "large handoff": largeHandoff + 1} {
 		t.Run("no "+name+" was sent, so the runner was never started", func(t *testing.T) {
 			a, all := newAgents(t, "agent-x")
-			waiting(t, a, all[0], size)
+			a.waiting(t, all[0], size)
 			found, err := all[0].List(t.Context(), "id-of-agent-x")
 			if err != nil || len(found) != 1 || found[0].Running || !found[0].Started.IsZero() ||
 				found[0].Ended.IsZero() {
@@ -51,7 +43,7 @@ func TestListWithoutHandoff(t *testing.T) {
 	}
 	t.Run("ConfigMap of a large handoff exists, so the job runs and List writes the annotation", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		pod := waiting(t, a, all[0], largeHandoff+1)
+		pod := a.waiting(t, all[0], largeHandoff+1)
 		job := testJob()
 		job.ID, job.Agent = "job-1", "id-of-agent-x"
 		a.PutObject(configMaps, &corev1.ConfigMap{ObjectMeta: all[0].objectMeta(job, objectOf(pod), time.Now())})
@@ -59,13 +51,13 @@ func TestListWithoutHandoff(t *testing.T) {
 		if err != nil || len(found) != 1 || !found[0].Running || found[0].Started.IsZero() || !found[0].Ended.IsZero() {
 			t.Errorf("found %+v, %v", found, err)
 		}
-		if got := annotation(a, pod); got != carrierPrefix+configMaps {
+		if got := a.podOf(t, pod).Annotations[annotationHandoff]; got != carrierPrefix+configMaps {
 			t.Errorf("the annotation of the Pod is %q, want the name of the resource", got)
 		}
 	})
 	t.Run("ConfigMaps cannot be listed", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		waiting(t, a, all[0], largeHandoff+1)
+		a.waiting(t, all[0], largeHandoff+1)
 		a.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Resource != configMaps {
 				return nil
