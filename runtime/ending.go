@@ -216,16 +216,20 @@ func (r *jobRun) reason() string {
 }
 
 // leaseResult returns the result of leased work that has ended. It is empty if the lease is
-// lost, and if the service has cancelled the work or no longer accepts reports of it.
-func (r *jobRun) leaseResult(ctx context.Context) (result LeaseResult, reason string) {
+// lost, and if the service has cancelled the work or no longer accepts reports of it. If the
+// instance is not gone, the result is empty unless it is final and the end is known: the
+// service must not lease work again that may still run.
+func (r *jobRun) leaseResult(ctx context.Context, gone bool) (result LeaseResult, reason string) {
 	cause := context.Cause(ctx)
 	switch {
-	case errors.Is(cause, errCancelled), r.end.exit.Code == CodeGone:
+	case errors.Is(cause, errCancelled), r.end.exit.Code == CodeGone, !gone && r.end.err != nil:
 		return "", ""
 	case r.ended == OutcomeSucceeded:
 		return LeaseSucceeded, ""
 	case r.startErr != nil && errors.Is(r.startErr, ErrJobFault), r.startErr == nil && r.ended == OutcomeFailed:
 		return LeaseFailed, r.failedBecause()
+	case !gone:
+		return "", ""
 	case cause != nil:
 		return LeaseRetry, "the agent stopped the work: " + cause.Error()
 	}

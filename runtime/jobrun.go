@@ -135,12 +135,12 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 		if r.id == "" {
 			id, err := r.start(ctx, &children)
 			if err != nil {
-				r.removeFailedStart(err)
+				gone = r.removeFailedStart(err)
 				r.countFailedStart(ctx, err)
 				r.ended, r.startErr = startOutcome(ctx, err), err
 				r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, r.ended)
 				r.recordReport()
-				return r.removeRecord()
+				return r.removeRecord() && gone
 			}
 			r.id = id
 		}

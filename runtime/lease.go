@@ -255,8 +255,8 @@ const (
 //  1. It reports the begin of the work to the service before anything of the work can run.
 //  2. Another goroutine renews the lease until the instance is gone, also while the job is
 //     stopped. If the lease is lost, or cannot be renewed in time, it stops the job.
-//  3. It completes the lease when the instance is gone. If the instance may still run, the
-//     lease expires later. Nothing more is reported of a job whose lease is lost.
+//  3. It completes the lease when the instance is gone, or when the outcome of the job is known.
+//     Otherwise the lease expires later. Nothing is reported of a job whose lease is lost.
 func (r *jobRun) runLeased(ctx context.Context, leaser Leaser) (gone bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -284,7 +284,7 @@ func (r *jobRun) runLeased(ctx context.Context, leaser Leaser) (gone bool) {
 	gone = r.run(ctx)
 
 	// 3. Complete the lease.
-	if result, reason := r.leaseResult(ctx); gone && result != "" {
+	if result, reason := r.leaseResult(ctx, gone); result != "" {
 		r.completeLease(leaser, result, reason)
 	}
 	stop()

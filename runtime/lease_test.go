@@ -260,6 +260,31 @@ func TestLeaseResult(t *testing.T) {
 	}
 }
 
+func TestLeaseOfInstanceThatCannotBeRemoved(t *testing.T) {
+	down := slices.Repeat([]error{errors.New("engine down")}, 20)
+	for name, c := range map[string]struct {
+		script runtimetest.Script
+		want   runtime.LeaseResult
+	}{
+		"work that has succeeded is completed": {runtimetest.Script{}, runtime.LeaseSucceeded},
+		"work that has failed is completed": {
+			runtimetest.Script{Exit: runtime.Exit{Code: runtime.CodeFailed}}, runtime.LeaseFailed},
+		"work that could not be started is not given back": {
+			runtimetest.Script{Fail: errors.New("no space"), Remains: true}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			playLeases(t, leasing(), func(t *testing.T, st *fixture) {
+				c.script.RemoveErrors = down
+				st.engine.SetScript("scan", c.script)
+				st.leases.QueueLeased("scan")
+				st.start()
+				wait(3 * time.Minute)
+				st.wantResult("scan", c.want)
+			})
+		})
+	}
+}
+
 func TestLeaseLost(t *testing.T) {
 	// wantStopped checks that the scan was stopped before its lease expired, and that the agent
 	// reported no failure.
