@@ -119,11 +119,12 @@ func (p *Pool) Run(ctx context.Context) error {
 		p.loop(ctx)
 	}
 
-	// Wait for the last job.
-	p.mu.Lock()
-	p.due = time.Time{}
-	p.mu.Unlock()
-	p.jobs.Wait()
+	// Wait for the last job. If the pool is revived during the wait, begin again.
+	p.awaitJobs()
+	for err == nil && p.isRevived(ctx) {
+		p.loop(ctx)
+		p.awaitJobs()
+	}
 	if p.parts.Close != nil {
 		p.parts.Close()
 	}
@@ -131,6 +132,21 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer p.mu.Unlock()
 	p.stopped, p.err, p.due = true, err, time.Now()
 	return err
+}
+
+// awaitJobs waits for the jobs and the other goroutines of the pool.
+func (p *Pool) awaitJobs() {
+	p.mu.Lock()
+	p.due = time.Time{}
+	p.mu.Unlock()
+	p.jobs.Wait()
+}
+
+// isRevived reports whether [Pool.Tune] was called after the pool had drained.
+func (p *Pool) isRevived(ctx context.Context) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return ctx.Err() == nil && !p.draining
 }
 
 // Ready returns a channel that is closed when the pool has adopted instances of an earlier
@@ -246,7 +262,7 @@ func (p *Pool) next() (capacity int, delay time.Duration) {
 	case p.draining && len(p.runs) == 0 && p.cancelAdoption != nil:
 		p.cancelAdoption() // the end of the adoption wakes the loop; a job may have been adopted
 		return 0, 0
-	case p.draining && len(p.runs) == 0:
+	case p.draining && len(p.runs) == 0 && p.leasing.leftovers == 0: // their removal wakes the loop
 		return -1, 0
 	case p.draining, p.spec.Tuning.Paused, p.starts.failed > 0 && p.starting(): // see starts, 1.
 		return 0, 0

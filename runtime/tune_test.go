@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -251,6 +252,41 @@ func TestRetryStart(t *testing.T) {
 			if asked := st.asked(runtimetest.Claim); asked != 1 {
 				t.Errorf("polls at %v, want none within the Retry-After of an hour", st.cloud.Calls(runtimetest.Claim))
 			}
+		})
+	})
+}
+
+// TestTuneRevives revives a pool that has no job left and still removes instances.
+func TestTuneRevives(t *testing.T) {
+	// wantRevived drains the pool, revives it, and checks that it runs a job within a time.
+	wantRevived := func(st *fixture, s runtime.PoolSpec, within time.Duration) {
+		st.t.Helper()
+		st.start()
+		st.pool.Drain()
+		wait(time.Second)
+		if phase := st.pool.State().Phase; phase != runtime.PoolDraining {
+			st.t.Fatalf("the pool is %s, want it to drain", phase)
+		}
+		st.pool.Tune(s)
+		st.cloud.Queue("a")
+		wait(within)
+		st.wantOperations("a", "start", "started", "remove", "removed")
+	}
+
+	t.Run("pool revived during the last sweep polls after it", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.engine.SetScript("old", runtimetest.Script{Running: time.Second, Hung: true})
+			st.engine.Adopt(&runtime.Job{ID: "old", Pool: spec().Key(), Agent: "agent-1"}, time.Now().Add(-time.Hour))
+			wantRevived(st, spec(), 3*time.Minute)
+		})
+	})
+	t.Run("pool revived while leased work cannot be removed polls", func(t *testing.T) {
+		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
+			st.engine.SetScript("old", runtimetest.Script{Running: runtimetest.Forever,
+				RemoveErrors: slices.Repeat([]error{errors.New("engine down")}, 100)})
+			old := runtime.Job{ID: "old", Pool: leasing().Key(), Agent: "agent-1", Kind: runtime.InsightsScan}
+			st.engine.Adopt(&old, time.Now())
+			wantRevived(st, leasing(), 65*time.Second)
 		})
 	})
 }
