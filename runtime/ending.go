@@ -47,7 +47,7 @@ func (r *jobRun) reportEnd(ctx context.Context, exit Exit, err error) (settled b
 	// the lines that the agent has added.
 	last := r.lastProgress()
 	last.Lines += r.agentLogLines
-	finalCtx, cancel := context.WithTimeout(r.pool.finalCtx, finalReportLimit)
+	finalCtx, cancel := context.WithTimeout(r.reporting, finalReportLimit)
 	defer cancel()
 	defer measure(r.pool.parts.Recorder, StageReport)()
 	if err := r.fetchSteps(finalCtx); err != nil {

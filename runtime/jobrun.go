@@ -81,6 +81,9 @@ type jobRun struct {
 	stack         string   // of that pulumi; empty if unknown
 	agentLogLines int      // lines that the agent has added to the log of the last step
 
+	reporting  context.Context // of the last reports; it ends with finalCtx, or when the lease is lost
+	endReports context.CancelCauseFunc
+
 	stepEnded chan struct{} // closed when a stopped step has ended, and the reason was added to its log
 
 	// The following fields are for the lease of leased work.
@@ -96,6 +99,8 @@ type jobRun struct {
 
 // runJob runs the job, with its lease if it has one. The result is the one of run.
 func (r *jobRun) runJob(ctx context.Context) (gone bool) {
+	r.reporting, r.endReports = context.WithCancelCause(r.pool.finalCtx)
+	defer r.endReports(nil)
 	if r.leaser != nil {
 		return r.runLeased(ctx, r.leaser)
 	}

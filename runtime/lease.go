@@ -292,9 +292,8 @@ func (r *jobRun) runLeased(ctx context.Context, leaser Leaser) (gone bool) {
 	return gone
 }
 
-// renewLease renews the lease until ctx ends, and calls stopJob when it is lost, when it
-// cannot be renewed in time, or when the runner has reported the last step and does not
-// exit. The renewal is the only call that it makes to the service.
+// renewLease renews the lease until ctx ends. It calls stopJob when the lease is lost or not
+// renewed in time, or when the runner hangs. It makes no other call to the service.
 func (r *jobRun) renewLease(ctx context.Context, leaser Leaser, stopJob context.CancelCauseFunc) {
 	var finished time.Time // when this loop first saw that the last step has ended
 	for {
@@ -312,6 +311,7 @@ func (r *jobRun) renewLease(ctx context.Context, leaser Leaser, stopJob context.
 			if ctx.Err() == nil {
 				r.log.Warn("leased work is stopped", "reason", err)
 				stopJob(err)
+				r.endReports(err) // the cause of the job's context may be an earlier one
 			}
 			return
 		}

@@ -260,6 +260,44 @@ func TestLeaseResult(t *testing.T) {
 	}
 }
 
+func TestLeaseLostDuringReport(t *testing.T) {
+	unreported := runtime.Exit{Code: runtime.CodeFailedUnreported}
+	for name, c := range map[string]struct {
+		script runtimetest.Script
+		stop   bool
+	}{
+		"report of work that has ended": {script: runtimetest.Script{Running: 10 * time.Second, Exit: unreported}},
+		"report of work that was stopped with the pool": {stop: true,
+			script: runtimetest.Script{Running: runtimetest.Forever, Ending: time.Second, OnTerm: unreported}},
+		"report of a failed start": {script: runtimetest.Script{Starting: 10 * time.Second, Fail: errors.New("no space")}},
+	} {
+		t.Run(name+" ends with the lease", func(t *testing.T) {
+			playLeases(t, leasing(), func(t *testing.T, st *fixture) {
+				st.engine.SetScript("scan", c.script)
+				st.leases.QueueLeased("scan")
+				st.start()
+				wait(5 * time.Second)
+				before := st.asked(runtimetest.Report)
+				release := st.cloud.Hang(runtimetest.Report)
+				defer release()
+				if c.stop {
+					st.stop(errors.New("shutdown"))
+				}
+				wait(10 * time.Second)
+				if jobs := st.pool.State().Jobs; len(jobs) != 1 || st.asked(runtimetest.Report) != before+1 {
+					t.Fatalf("the pool has the jobs %+v, want the scan with a report under way", jobs)
+				}
+				st.leases.Lose("scan")
+				wait(30 * time.Second)
+				if jobs := st.pool.State().Jobs; len(jobs) != 0 {
+					t.Errorf("30 s after the end of the lease the pool has the jobs %+v, want none:\n%s", jobs, st.log)
+				}
+				st.wantResult("scan", "")
+			})
+		})
+	}
+}
+
 func TestLeaseOfInstanceThatCannotBeRemoved(t *testing.T) {
 	down := slices.Repeat([]error{errors.New("engine down")}, 20)
 	for name, c := range map[string]struct {

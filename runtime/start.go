@@ -132,7 +132,7 @@ func (r *jobRun) fail(ctx context.Context, setup *Setup, reason error) error {
 		r.settled = true
 		return reason
 	}
-	finalCtx, cancel := context.WithTimeout(r.pool.finalCtx, finalReportLimit)
+	finalCtx, cancel := context.WithTimeout(r.reporting, finalReportLimit)
 	defer cancel()
 	defer setup.Measure(StageReport)()
 	err := setup.Fail(finalCtx, reason)
