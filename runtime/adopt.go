@@ -151,9 +151,10 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter Adopter) {
 
 // recoverOrphans takes over the records of agents that no longer exist, if agents share the
 // journal. It returns the instances that have no record. If the instances of the pool cannot
-// be listed, the records wait for the next attempt.
+// be listed, the records wait for the next attempt. If the records cannot be adopted, instances
+// wait for it: see awaitRecords.
 func (p *Pool) recoverOrphans(ctx, jobs context.Context, instances []Instance) (other []Instance) {
-	// Take over the records.
+	// Take over the records. Right after a failure, the journal may return none and no error.
 	adopter, ok := p.parts.Journal.(RecordAdopter)
 	if !ok {
 		return instances
@@ -164,11 +165,16 @@ func (p *Pool) recoverOrphans(ctx, jobs context.Context, instances []Instance) (
 		p.log.Debug("cannot adopt the records of jobs", "error", err)
 	}
 	p.mu.Lock()
+	if err != nil {
+		p.recordsFailed = time.Now()
+	}
+	failed := time.Since(p.recordsFailed) < adoptInterval/2
 	records := append(p.orphans, slices.DeleteFunc(adopted, func(r Record) bool { return r.Pool != key })...)
 	p.orphans = nil
+	nothing := len(records) == 0 && (failed || len(p.awaiting) == 0)
 	p.mu.Unlock()
-	if len(records) == 0 {
-		return instances
+	if nothing {
+		return p.awaitRecords(instances, failed)
 	}
 
 	// Recover their jobs, also those whose instances were adopted before.
@@ -176,11 +182,11 @@ func (p *Pool) recoverOrphans(ctx, jobs context.Context, instances []Instance) (
 	if err != nil {
 		p.log.Debug("cannot list instances", "error", err)
 		p.mu.Lock()
-		defer p.mu.Unlock()
 		p.orphans = append(p.orphans, records...)
-		return slices.DeleteFunc(instances, func(i Instance) bool {
+		p.mu.Unlock()
+		return p.awaitRecords(slices.DeleteFunc(instances, func(i Instance) bool {
 			return slices.ContainsFunc(records, func(r Record) bool { return r.Job == i.Job })
-		})
+		}), failed)
 	}
 	for _, instance := range instances {
 		if !slices.ContainsFunc(all, func(i Instance) bool { return i.ID == instance.ID }) {
@@ -188,9 +194,45 @@ func (p *Pool) recoverOrphans(ctx, jobs context.Context, instances []Instance) (
 		}
 	}
 	others := p.recoverRecords(jobs, records, all, true)
-	return slices.DeleteFunc(others, func(i Instance) bool {
-		return !slices.ContainsFunc(instances, func(adopted Instance) bool { return adopted.ID == i.ID })
-	})
+
+	// Return the instances without a record, also those that have waited for it.
+	var waited map[string]bool
+	if !failed {
+		p.mu.Lock()
+		waited, p.awaiting = p.awaiting, nil
+		p.mu.Unlock()
+	}
+	return p.awaitRecords(slices.DeleteFunc(others, func(i Instance) bool {
+		adopted := slices.ContainsFunc(instances, func(adopted Instance) bool { return adopted.ID == i.ID })
+		return !adopted && !waited[i.ID]
+	}), failed)
+}
+
+// awaitRecords returns the instances that do not wait for the next attempt to adopt records.
+// If an attempt has failed, instances that have ended wait for the next one, because their
+// records may be removed with them. An instance waits until [HeartbeatLimit] after its end. A
+// running instance does not wait.
+func (p *Pool) awaitRecords(instances []Instance, failed bool) (others []Instance) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, instance := range instances {
+		if !failed || instance.Running || endedBefore(instance, HeartbeatLimit) {
+			others = append(others, instance)
+			continue
+		}
+		if p.awaiting == nil {
+			p.awaiting = map[string]bool{}
+		}
+		p.awaiting[instance.ID] = true
+	}
+	return others
+}
+
+// awaitsRecord reports whether an instance waits for the next attempt to adopt records.
+func (p *Pool) awaitsRecord(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.awaiting[id]
 }
 
 // logAdoption logs the first failure of a series as a warning, later failures for debugging,

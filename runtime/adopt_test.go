@@ -242,6 +242,100 @@ func TestAdoptOrphans(t *testing.T) {
 	})
 }
 
+// sharedAdopter is an adopter that lists the instances that it has adopted.
+type sharedAdopter struct{ *adopter }
+
+func (a sharedAdopter) List(ctx context.Context, agent string) ([]runtime.Instance, error) {
+	own, err := a.adopter.List(ctx, agent)
+	others, _ := a.adopter.List(ctx, gone)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, instance := range others {
+		if a.taken[instance.ID] {
+			own = append(own, instance)
+		}
+	}
+	return own, err
+}
+
+// sharedJournal is a journal with records of the agent with the id gone. It lists them at most
+// once in 10 seconds.
+type sharedJournal struct {
+	*runtimetest.Journal
+
+	mu      sync.Mutex
+	orphans []runtime.Record
+	fails   int           // number of the next calls that fail
+	slow    time.Duration // duration of a call that fails
+	listed  time.Time
+}
+
+func (j *sharedJournal) AdoptRecords(
+	ctx context.Context, _ func(string) bool,
+) (adopted []runtime.Record, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if time.Since(j.listed) < 10*time.Second {
+		return nil, nil
+	}
+	defer func() { j.listed = time.Now() }()
+	if j.fails > 0 {
+		j.fails--
+		time.Sleep(j.slow) // virtual
+		return nil, errors.New("the API server is slow")
+	}
+	for _, record := range j.orphans {
+		err = errors.Join(err, j.Add(ctx, record))
+	}
+	adopted, j.orphans = j.orphans, nil
+	return adopted, err
+}
+
+func TestAdoptRecordsFails(t *testing.T) {
+	// playOrphan adds a job that has not run, with its instance and its record, and makes the
+	// first attempts to adopt records fail.
+	playOrphan := func(t *testing.T, fails int, slow time.Duration, story func(st *fixture)) {
+		synctest.Test(t, func(t *testing.T) {
+			st := newFixture(t, spec())
+			st.cloud.AddClaimed(job("a"), runtimetest.Definition("echo a"))
+			st.engine.SetScript("a", runtimetest.Script{NeverStarted: true})
+			st.engine.Adopt(&runtime.Job{ID: "a", Pool: spec().Key(), Agent: gone}, time.Now())
+			st.engine.SetScript("a", runtimetest.Script{Running: time.Second})
+			parts := st.parts
+			parts.Executor = sharedAdopter{&adopter{Executor: st.engine, taken: map[string]bool{}}}
+			parts.Journal = &sharedJournal{Journal: st.records, fails: fails, slow: slow,
+				orphans: []runtime.Record{{Job: "a", WorkflowID: "deployment-of-a", Kind: runtime.Deployment,
+					Token: job("a").Token, Pool: spec().Key(), Stage: runtime.RecordHandedOff, Claimed: time.Now()}}}
+			st.pool = runtime.NewPool(spec(), parts)
+			st.start()
+			story(st)
+			st.stop(errors.New("the test is over"))
+			if err := st.end(); err != nil {
+				t.Error(err)
+			}
+			st.wantAllEnded()
+		})
+	}
+	for name, slow := range map[string]time.Duration{
+		"at once": 0, "after the time of the next attempt": 55 * time.Second,
+	} {
+		t.Run("job of an adopted instance is started again if its record was not listed, "+name, func(t *testing.T) {
+			playOrphan(t, 3, slow, func(st *fixture) {
+				wait(5 * time.Minute)
+				st.wantOperations("a", "was adopted", "remove", "removed", "start", "started", "remove", "removed")
+			})
+		})
+	}
+	t.Run("instance is removed after ten minutes without an answer", func(t *testing.T) {
+		playOrphan(t, 1000, 0, func(st *fixture) {
+			wait(9 * time.Minute)
+			st.wantOperations("a", "was adopted")
+			wait(12 * time.Minute)
+			st.wantOperations("a", "was adopted", "remove", "removed")
+		})
+	})
+}
+
 func TestSweepInBackground(t *testing.T) {
 	play(t, spec(), func(t *testing.T, st *fixture) {
 		st.engine.SetDefaultScript(runtimetest.Script{Running: time.Second})

@@ -51,15 +51,17 @@ type Pool struct {
 	err      error              // why Run returned
 
 	polls          polls
-	starts         starts    // of jobs
-	check          check     // of the executor
-	leasing        leasing   // of scans and policy evaluations
-	idleSince      time.Time // since when the pool has no job; see Tuning.IdleTimeout
-	adoptFailing   bool      // the last attempt to adopt jobs failed
-	orphans        []Record  // records of adopted jobs that are not recovered yet
-	cancelAdoption func()    // cancels the attempt to adopt that is under way; nil without one
-	queued         bool      // waits for one of the process's slots
-	due            time.Time // latest time of the loop's next turn; zero while it waits for an event
+	starts         starts          // of jobs
+	check          check           // of the executor
+	leasing        leasing         // of scans and policy evaluations
+	idleSince      time.Time       // since when the pool has no job; see Tuning.IdleTimeout
+	adoptFailing   bool            // the last attempt to adopt jobs failed
+	orphans        []Record        // records of adopted jobs that are not recovered yet
+	recordsFailed  time.Time       // end of the last failed attempt to adopt records
+	awaiting       map[string]bool // adopted instances that wait for the next such attempt, by id
+	cancelAdoption func()          // cancels the attempt to adopt that is under way; nil without one
+	queued         bool            // waits for one of the process's slots
+	due            time.Time       // latest time of the loop's next turn; zero while it waits for an event
 }
 
 // NewPool returns a pool that does nothing until [Pool.Run].

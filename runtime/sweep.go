@@ -20,20 +20,29 @@ const (
 // sweep removes instances that have ended: those of an earlier run, and those whose removal
 // failed. It reports nothing about their jobs, because no agent has the tokens of these jobs
 // any more. If a runner did not report the outcome of its job, the service declares the job
-// failed after [HeartbeatLimit]. Instances that ended within the last minute stay. The end of
-// an instance that was never started is the time of its creation. An end in the future comes
-// from an engine whose clock is ahead of the agent's.
+// failed after [HeartbeatLimit]. Instances that ended within the last minute stay, and those
+// that wait for their records (awaitRecords) stay for as long as that. The end of an instance
+// that was never started is the time of its creation. An end in the future comes from an
+// engine whose clock is ahead of the agent's.
 func (p *Pool) sweep(ctx context.Context, instances []Instance) {
 	for _, instance := range instances {
 		if ctx.Err() != nil {
 			return
 		}
-		recent := instance.Ended.IsZero() || time.Since(instance.Ended).Abs() < sweepGrace
-		if p.hasJob(instance.Job) || instance.Running || recent {
+		grace := sweepGrace
+		if p.awaitsRecord(instance.ID) {
+			grace = HeartbeatLimit
+		}
+		if p.hasJob(instance.Job) || instance.Running || !endedBefore(instance, grace) {
 			continue
 		}
 		p.removeEnded(ctx, instance)
 	}
+}
+
+// endedBefore reports whether an instance is known to have ended longer than this time ago.
+func endedBefore(instance Instance, span time.Duration) bool {
+	return !instance.Ended.IsZero() && time.Since(instance.Ended).Abs() >= span
 }
 
 // removeEnded removes an instance that has ended.
