@@ -10,6 +10,9 @@ import (
 // findStepLimit is the timeout of each report with which findStep tries a step.
 const findStepLimit = 5 * time.Second
 
+// statusLimit is the time for finding out whether a recovered job is over at the service.
+const statusLimit = time.Minute
+
 // isOverMessage is logged for a recovered job of which the service needs no report.
 const isOverMessage = "job has already ended at the service: no outcome is reported"
 
@@ -57,18 +60,29 @@ func (r *jobRun) reportLost(ctx context.Context) {
 }
 
 // isOver requests the status of a recovered job, and reports whether the job is over at the
-// service. A pool that is not configured has no credentials for the request.
+// service. It repeats a request that fails, for up to statusLimit. Without an answer the job
+// counts as not over. A pool that is not configured has no credentials for the request.
 func (r *jobRun) isOver(ctx context.Context) bool {
 	if interval, _ := r.pool.statusInterval(); interval <= 0 {
 		return false
 	}
-	limited, cancel := context.WithTimeout(ctx, confirmLimit)
+	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
-	status, err := r.pool.parts.Cloud.JobStatus(limited, r.job)
-	if err != nil || status != Cancelled && status != Completing && status != Gone {
-		return false
+	for delay := retryMin; ; delay = min(2*delay, retryMax) {
+		limited, stop := context.WithTimeout(ctx, confirmLimit)
+		status, err := r.pool.parts.Cloud.JobStatus(limited, r.job)
+		stop()
+		switch {
+		case err == nil:
+			return status == Cancelled || status == Completing || status == Gone
+		case isRefusal(err):
+			return false
+		}
+		r.log.Debug("status request failed", "error", err, "retry_in", delay)
+		if sleep(ctx, nil, delay); ctx.Err() != nil {
+			return false
+		}
 	}
-	return true
 }
 
 // findStep returns the progress of the step that runs: the recorded one, or a later one that

@@ -239,10 +239,15 @@ func (r *jobRun) prepareAgain(ctx context.Context, left []Instance) error {
 	// 3. Send heartbeats. Some services accept late heartbeats of a job that has ended, so
 	// request its status too.
 	err := r.confirm(ctx, startAgainLimit-age)
-	if err == nil && r.isOver(ctx) {
+	switch {
+	case err != nil:
+		return err
+	case r.isOver(ctx):
 		return fmt.Errorf("%w: the job has ended at the service", ErrGone)
+	case errors.Is(context.Cause(ctx), errCancelled): // the start fails for this reason
+		return nil
 	}
-	return err
+	return context.Cause(ctx)
 }
 
 // confirm sends heartbeats of the job until the service accepts or refuses one or hands out

@@ -310,6 +310,52 @@ func TestRecovery(t *testing.T) {
 		}
 	})
 
+	t.Run("status request that fails is repeated", func(t *testing.T) {
+		for _, stage := range []runtime.RecordStage{runtime.RecordClaimed, runtime.RecordHandedOff} {
+			t.Run(string(stage), func(t *testing.T) {
+				play(t, spec(), func(t *testing.T, st *fixture) {
+					st.leave("a", stage, time.Minute)
+					st.cloud.SetJobStatus("a", runtime.Cancelled)
+					st.cloud.Fail(runtimetest.JobStatus, 3, errors.New("502"))
+					st.start()
+					wait(time.Minute)
+					st.wantOperations("a")
+					st.wantReports("a")
+					st.wantNothingLeft("a", "job has already ended at the service")
+				})
+			})
+		}
+	})
+
+	t.Run("job is started again after a minute without an answer about its status", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.leave("a", runtime.RecordClaimed, time.Minute)
+			st.cloud.Fail(runtimetest.JobStatus, 1000, errors.New("502"))
+			st.start()
+			wait(55 * time.Second)
+			st.wantOperations("a")
+			wait(30 * time.Second)
+			st.wantOperations("a", "start", "started", "remove", "removed")
+			st.wantNothingLeft("a", again)
+		})
+	})
+
+	t.Run("pool that stops without an answer about the status leaves the job to the next agent", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			st.leave("a", runtime.RecordClaimed, time.Minute)
+			st.cloud.Fail(runtimetest.JobStatus, 1000, errors.New("502"))
+			st.start()
+			wait(30 * time.Second)
+			st.stop(errors.New("the agent is stopping"))
+			_ = st.end()
+			st.wantOperations("a")
+			st.wantReports("a")
+			if record, ok := st.records.Record("a"); !ok || record.Stage != runtime.RecordClaimed {
+				t.Errorf("the record is %v, want one of a claimed job", record)
+			}
+		})
+	})
+
 	t.Run("reported job is removed without another report", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.engine.SetScript("a", ends(137))
