@@ -269,7 +269,8 @@ func TestLeaseLostDuringReport(t *testing.T) {
 		"report of work that has ended": {script: runtimetest.Script{Running: 10 * time.Second, Exit: unreported}},
 		"report of work that was stopped with the pool": {stop: true,
 			script: runtimetest.Script{Running: runtimetest.Forever, Ending: time.Second, OnTerm: unreported}},
-		"report of a failed start": {script: runtimetest.Script{Starting: 10 * time.Second, Fail: errors.New("no space")}},
+		"report of a failed start": {
+			script: runtimetest.Script{Starting: 10 * time.Second, Fail: errors.New("no space")}},
 	} {
 		t.Run(name+" ends with the lease", func(t *testing.T) {
 			playLeases(t, leasing(), func(t *testing.T, st *fixture) {
