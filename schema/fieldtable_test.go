@@ -58,6 +58,9 @@ func TestFieldTable(t *testing.T) {
 	}
 }
 
+// tableWidth is the number of columns after which a line of the table is wrapped.
+const tableWidth = 110
+
 // printFields returns the Go code of the table.
 func printFields(fields []Field) []byte {
 	var b bytes.Buffer
@@ -70,11 +73,18 @@ var fieldTable = []Field{
 `)
 	for _, f := range fields {
 		b.WriteString("{")
-		v := reflect.ValueOf(f)
+		v, width := reflect.ValueOf(f), 0
 		for i := range v.NumField() {
-			if value := v.Field(i); !value.IsZero() {
-				fmt.Fprintf(&b, "%s: %s,\n", v.Type().Field(i).Name, printValue(value))
+			value := v.Field(i)
+			if value.IsZero() {
+				continue
 			}
+			text := v.Type().Field(i).Name + ": " + printValue(value) + ", "
+			if width += len(text); width > tableWidth && width > len(text) {
+				b.WriteString("\n")
+				width = len(text)
+			}
+			b.WriteString(text)
 		}
 		b.WriteString("},\n")
 	}

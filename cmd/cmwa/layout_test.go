@@ -59,7 +59,7 @@ func TestLayout(t *testing.T) {
 			return err
 		}
 		count := bytes.Count(content, []byte("\n"))
-		if count > maxFileLines && !bytes.HasPrefix(content, []byte("// Code generated ")) {
+		if count > maxFileLines {
 			t.Errorf("%s has %d lines, at most %d are allowed", path, count, maxFileLines)
 		}
 		folder, err := filepath.Rel(root, filepath.Dir(path))

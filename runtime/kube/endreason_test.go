@@ -68,7 +68,7 @@ func TestStartEndingPod(t *testing.T) {
 	s.Inject(func(r kubetest.Request) *kubetest.Fault {
 		if r.Verb == "update" && r.Resource == "pods" { // the update that sends the handoff
 			go func() {
-				for s.Pods(testNamespace)[0].Annotations[annotationHandoff] == "" {
+				for s.Pods(testNamespace)[0].Annotations[annotationHandoff] == "" && t.Context().Err() == nil {
 					time.Sleep(time.Millisecond)
 				}
 				s.Change(testNamespace, r.Name,
