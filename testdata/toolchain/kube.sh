@@ -4,6 +4,7 @@
 KUBE_STATE=/var/lib/cmwa-kube # certificates, etcd's data, logs, pids, kubeconfigs, images
 KUBE_RUN=/run/cmwa-kube       # sockets
 KUBE_BRIDGE=cmwak0            # the bridge of the Pods; it has the node's address
+KUBE_BRIDGE_MAC=02:00:0a:f4:00:01 # locally administered: 02:00, and the bridge's IP address
 KUBE_NODE=cmwa-node
 KUBE_NODE_IP=10.244.0.1
 KUBE_POD_NET=10.244.0.0/16
