@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,13 +53,13 @@ type client struct {
 	host       string // of the API server, for messages
 }
 
-// disableKlog discards the log lines of client-go, which otherwise go to standard error.
-var disableKlog = sync.OnceFunc(func() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) })
+// init discards the log lines of client-go, which otherwise go to standard error. klog must not be
+// changed while any client of the process is in use, so this is done before main starts.
+func init() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
 
 // newClient returns a client. It makes no request. The scheme contains only core/v1: the
 // generated clientset would add 15 MB to the program and 10 MB of memory.
 func newClient(config *rest.Config) (*client, error) {
-	disableKlog()
 	scheme := machinery.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("set up the Kubernetes client: %w", err)
