@@ -253,8 +253,8 @@ func (s *schedule) breakerHolds() bool { return s.isOpen() && s.polled.Equal(s.o
 
 // logOutcome logs an attempt. The first failure of a series has the level warning, or error
 // if the service rejects the token. The opening of the breaker has the level warning.
-// Further failures, and a breaker that stays open, have the level debug. The caller holds
-// the lock.
+// Further failures, a breaker that stays open, and an answer to credentials that have been
+// replaced since the attempt started have the level debug. The caller holds the lock.
 func (s *schedule) logOutcome(wasOpen, wasFailing bool) {
 	// The service has answered the poll.
 	closed := wasOpen && !s.isOpen()
@@ -277,7 +277,7 @@ func (s *schedule) logOutcome(wasOpen, wasFailing bool) {
 	}
 	level := slog.LevelWarn
 	switch {
-	case s.logged:
+	case s.logged, !s.attempted.SameCredentials(s.tuning):
 		level = slog.LevelDebug
 	case errors.Is(s.err, runtime.ErrUnauthorized):
 		level = slog.LevelError

@@ -345,22 +345,43 @@ func TestScheduleRetryNow(t *testing.T) {
 }
 
 func TestScheduleLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		tuning := hourly(func(t *runtime.Tuning) { t.BreakerFailures = 100 })
-		s := newSchedule(tuning, slog.New(slog.NewTextHandler(&log, nil)))
-		for range 5 {
-			s.attempt(t)
-			s.record(failure(errDown, true, 0))
-		}
-		if loud := strings.Count(log.String(), "level=WARN"); loud != 1 ||
-			!strings.Contains(log.String(), errDown.Error()) {
-			t.Errorf("%d warnings for one series of failures, want 1 with the error:\n%s", loud, &log)
-		}
-		s.record(outcome{})
-		s.record(outcome{})
-		if strings.Count(log.String(), "polling resumed") != 1 {
-			t.Errorf("the log does not report exactly once that polling resumed:\n%s", &log)
-		}
+	t.Run("a series of failures is one warning", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var log bytes.Buffer
+			tuning := hourly(func(t *runtime.Tuning) { t.BreakerFailures = 100 })
+			s := newSchedule(tuning, slog.New(slog.NewTextHandler(&log, nil)))
+			for range 5 {
+				s.attempt(t)
+				s.record(failure(errDown, true, 0))
+			}
+			if loud := strings.Count(log.String(), "level=WARN"); loud != 1 ||
+				!strings.Contains(log.String(), errDown.Error()) {
+				t.Errorf("%d warnings for one series of failures, want 1 with the error:\n%s", loud, &log)
+			}
+			s.record(outcome{})
+			s.record(outcome{})
+			if strings.Count(log.String(), "polling resumed") != 1 {
+				t.Errorf("the log does not report exactly once that polling resumed:\n%s", &log)
+			}
+		})
 	})
+	for name, change := range otherCredentials {
+		t.Run("a refusal of the old credentials is no error after "+name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log bytes.Buffer
+				s := newSchedule(hourly(), slog.New(slog.NewTextHandler(&log, nil)))
+				s.attempt(t)
+				s.tune(hourly(change))
+				s.record(refusal())
+				if log.Len() != 0 {
+					t.Errorf("an answer to the old credentials is logged:\n%s", &log)
+				}
+				s.attempt(t)
+				s.record(refusal())
+				if strings.Count(log.String(), "level=ERROR") != 1 {
+					t.Errorf("a refusal of the new credentials is not logged as one error:\n%s", &log)
+				}
+			})
+		})
+	}
 }
