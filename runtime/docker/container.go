@@ -289,8 +289,10 @@ func removeFolder(folder string) error {
 }
 
 const (
-	handoffTimeout = time.Minute            // for the runner to read the handoff
-	closeTimeout   = 100 * time.Millisecond // for the engine to close the connection afterwards
+	handoffTimeout = time.Minute // for the runner to read the handoff
+
+	// defaultCloseTimeout limits the wait for the engine to close the connection afterwards.
+	defaultCloseTimeout = 100 * time.Millisecond
 
 	handoffErrorPause = 100 * time.Millisecond // between two tries of awaitEarlyExit
 
@@ -315,7 +317,7 @@ func (e *Executor) attach(ctx context.Context, id string) (*client.HijackedRespo
 // cases, Docker 20.10 forwards the data and does not close the connection. The end of ctx
 // interrupts the call. Complete reports whether all of the handoff was written, also if
 // there is an error.
-func writeHandoff(
+func (e *Executor) writeHandoff(
 	ctx context.Context, input *client.HijackedResponse, handoff []byte,
 ) (complete bool, err error) {
 	if err := input.Conn.SetDeadline(time.Now().Add(handoffTimeout)); err != nil {
@@ -342,7 +344,7 @@ func writeHandoff(
 	}
 
 	// Wait until the engine closes the connection.
-	if err := input.Conn.SetReadDeadline(time.Now().Add(closeTimeout)); err != nil {
+	if err := input.Conn.SetReadDeadline(time.Now().Add(e.closeTimeout)); err != nil {
 		return complete, err
 	}
 	if _, err := io.Copy(io.Discard, input.Reader); !errors.Is(err, os.ErrDeadlineExceeded) {

@@ -75,6 +75,7 @@ type Executor struct {
 	programs     programs
 	pullTimeout  time.Duration // time without progress after which a pull fails
 
+	closeTimeout      time.Duration // see defaultCloseTimeout
 	handoffErrorLimit time.Duration // see defaultHandoffErrorLimit
 
 	mu      sync.Mutex
@@ -105,7 +106,7 @@ func New(ctx context.Context, options Options) (*Executor, error) {
 	e := &Executor{
 		engine: engine, agent: options.Agent, host: host, environ: options.Environ, log: options.Log,
 		directory: options.RunnerDirectory, pullTimeout: defaultPullTimeout,
-		handoffErrorLimit: defaultHandoffErrorLimit, folders: map[string]string{},
+		closeTimeout: defaultCloseTimeout, handoffErrorLimit: defaultHandoffErrorLimit, folders: map[string]string{},
 	}
 	if err := e.readVersion(ctx); err != nil {
 		_ = engine.Close()

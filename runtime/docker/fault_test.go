@@ -329,6 +329,7 @@ func TestHandoffError(t *testing.T) {
 				definition = `{"padding":"` + strings.Repeat("x", 5_000_000) + `"}` // more than the socket's buffer
 			}
 			job := fakeJob(t, definition)
+			e.closeTimeout = time.Minute // the engine closes each connection, on a busy machine after some time
 			e.handoffErrorLimit = time.Second
 			service := &setupLog{}
 			setup := newSetup(job, service)
@@ -376,6 +377,7 @@ func TestHandoffError(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		e.closeTimeout = time.Minute
 		job := fakeJob(t, `{}`)
 		id, err := e.Start(ctx, job, newSetup(job, &setupLog{}))
 		if err != nil || id != containerID || d.count("DELETE ") != 0 {
@@ -425,6 +427,41 @@ func TestWaitFaults(t *testing.T) {
 		}
 		if exit := wait(t, e, containerID); exit.Code != 10 {
 			t.Errorf("the runner ended with %+v, want code 10", exit)
+		}
+	})
+}
+
+func TestRemoveEndingContainer(t *testing.T) {
+	t.Run("a container that ends while it is removed is removed", func(t *testing.T) {
+		d := newFakeEngine(t)
+		d.override["DELETE /"+containerID] = func(w http.ResponseWriter, _ *http.Request) {
+			if d.count("DELETE ") == 1 { // the text of Docker 20.10
+				fail(500, "Could not kill running container "+containerID+", cannot remove - Container "+
+					containerID+" is not running")(w, nil)
+				return
+			}
+			w.WriteHeader(http.StatusNoContent)
+		}
+		e, err := d.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Remove(t.Context(), containerID, 0); err != nil || d.count("DELETE ") != 2 {
+			t.Errorf("Remove returned %v after the calls %q, want a second removal", err, d.calls)
+		}
+	})
+
+	t.Run("a container that cannot be killed is an error", func(t *testing.T) {
+		d := newFakeEngine(t)
+		d.override["DELETE /"+containerID] = fail(500, "Could not kill running container "+containerID+
+			", cannot remove - tried to kill container, but did not receive an exit event")
+		e, err := d.open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = e.Remove(t.Context(), containerID, 0)
+		if err == nil || !strings.Contains(err.Error(), "did not receive an exit event") || d.count("DELETE ") != 1 {
+			t.Errorf("Remove returned %v after the calls %q, want the error of one removal", err, d.calls)
 		}
 	})
 }

@@ -93,19 +93,30 @@ func (e *Executor) stop(ctx context.Context, id string, grace time.Duration) err
 	return nil
 }
 
+// removeRetry is the time between two calls that remove a container which ends meanwhile.
+const removeRetry = 100 * time.Millisecond
+
 // removeContainer removes a container by id or name, running or not. It returns when the
-// container is removed, by this call or by another client.
+// container is removed, by this call or by another client. An engine that sees a container run,
+// and cannot kill it because it has just ended, removes nothing: then the call is repeated.
 func (e *Executor) removeContainer(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, longLimit)
 	defer cancel()
-	_, err := e.engine.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	switch {
-	case err == nil, errdefs.IsNotFound(err):
-		return nil
-	case errdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress"):
-		return e.awaitRemoval(ctx, id)
-	default:
-		return fmt.Errorf("remove the container: %w", causeOf(ctx, err))
+	for {
+		_, err := e.engine.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		switch {
+		case err == nil, errdefs.IsNotFound(err):
+			return nil
+		case errdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress"):
+			return e.awaitRemoval(ctx, id)
+		case !strings.Contains(err.Error(), "is not running"):
+			return fmt.Errorf("remove the container: %w", causeOf(ctx, err))
+		}
+		select {
+		case <-time.After(removeRetry):
+		case <-ctx.Done():
+			return fmt.Errorf("remove the container: %w", err)
+		}
 	}
 }
 

@@ -98,7 +98,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	if err := e.startContainer(ctx, id); err != nil {
 		return "", err
 	}
-	if complete, err := writeHandoff(ctx, input, handoff); err != nil {
+	if complete, err := e.writeHandoff(ctx, input, handoff); err != nil {
 		input.Close() // if the engine still forwards input, this ends the input
 		if err := e.handoffError(ctx, id, complete, err); err != nil {
 			return "", err
