@@ -112,19 +112,28 @@ func (o owner) ended(pod *corev1.Pod) bool {
 		pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
+// selfEnded reports whether the agent's own Pod no longer exists, or has ended. Then another agent
+// adopts the agent's jobs, although this process may still run: after kubectl delete --force, or
+// on a node that the cluster has lost.
+func (e *Executor) selfEnded(ctx context.Context) (bool, error) {
+	pod, err := e.client.get(ctx, e.self.owner.Namespace, e.self.owner.Name)
+	if isNotFound(err) {
+		return true, nil
+	}
+	return err == nil && e.self.owner.ended(pod), err
+}
+
 // checkDeleted returns the error for a record that was deleted before its job could start.
-// A user has deleted it, or another agent that had adopted it because this agent's Pod no
-// longer exists.
+// A user has deleted it, or another agent that had adopted it.
 func (j *journal) checkDeleted(ctx context.Context, r *recorded) error {
-	self := j.executor.self.owner
-	pod, err := j.executor.client.get(ctx, self.Namespace, self.Name)
-	if err == nil && !self.ended(pod) {
+	ended, err := j.executor.selfEnded(ctx)
+	if err == nil && !ended {
 		return runtime.ErrNoRecord
 	}
 	j.mu.Lock()
 	r.lost = true
 	j.mu.Unlock()
-	if isNotFound(err) || err == nil {
+	if ended {
 		return errRecordLost
 	}
 	return fmt.Errorf("the record was deleted, and the agent's own Pod cannot be read: %w", err)

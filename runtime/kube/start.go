@@ -67,7 +67,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	defer s.sub.close()
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.cleanUp(ctx, pod))
+			err = errors.Join(s.lost(ctx, err), s.cleanUp(ctx, pod))
 		}
 	}()
 	if err := e.records.Load().podOfJob(ctx, job.ID, pod.Name, ""); err != nil {
@@ -236,6 +236,22 @@ func (d *retryPolicy) allows(err error) bool {
 		d.refusedSince = time.Now()
 	}
 	return time.Since(d.refusedSince) < d.refusalLimit
+}
+
+// lost returns errRecordLost with the error of a failed start if the agent's own Pod no longer
+// exists and the job has a record. Another agent may then have adopted the job and removed its Pod
+// to start the job again, so this agent must not report the failure.
+func (s *starting) lost(ctx context.Context, failure error) error {
+	e := s.executor
+	if !e.self.known() || !e.records.Load().has(s.job.ID) {
+		return failure
+	}
+	ctx, cancel := detached(ctx, callLimit)
+	defer cancel()
+	if ended, err := e.selfEnded(ctx); err != nil || !ended {
+		return failure
+	}
+	return fmt.Errorf("%w: %w", errRecordLost, failure)
 }
 
 // cleanUp removes the objects of a failed start. If the agent has received no successful

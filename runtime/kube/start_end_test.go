@@ -87,6 +87,36 @@ func TestStartAdoptedPod(t *testing.T) {
 	})
 }
 
+// TestStartRemovedPod starts a job whose Pod is removed before it has the handoff. If the first
+// agent's own Pod was force-deleted, another agent has removed the Pod to start the job again.
+// Then the first agent, which still runs, must not report the job.
+func TestStartRemovedPod(t *testing.T) {
+	for name, c := range map[string]struct{ ownPod, record, gone bool }{
+		"by the agent that has adopted the job":      {record: true, gone: true},
+		"by another client":                          {ownPod: true, record: true},
+		"without a record, which no agent can adopt": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, first, _ := newAgentPair(t)
+			job := s.job("job-1")
+			records := journalOf(first, journalTuning())
+			if c.record {
+				records.add(t, job.ID)
+			}
+			s.kubelet.Before = func(pod *corev1.Pod, _ corev1.Container) {
+				if !c.ownPod {
+					s.Drop(testNamespace, first.self.owner.Name)
+				}
+				s.Drop(testNamespace, pod.Name)
+			}
+			_, _, err := s.start(t, first, job)
+			if err == nil || errors.Is(err, runtime.ErrGone) != c.gone || len(s.handoffs()) > 0 {
+				t.Errorf("got %v and %d handoffs, want no handoff and ErrGone: %v", err, len(s.handoffs()), c.gone)
+			}
+		})
+	}
+}
+
 // TestStartCanceled cancels a start after the handoff was sent, while the kubelet pulls the
 // image.
 func TestStartCanceled(t *testing.T) {
