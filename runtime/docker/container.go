@@ -289,10 +289,8 @@ func removeFolder(folder string) error {
 }
 
 const (
-	handoffTimeout = time.Minute // for the runner to read the handoff
-
-	// defaultCloseTimeout limits the wait for the engine to close the connection afterwards.
-	defaultCloseTimeout = 100 * time.Millisecond
+	handoffTimeout      = time.Minute            // for the runner to read the handoff
+	defaultCloseTimeout = 100 * time.Millisecond // for the engine to close the connection afterwards
 
 	handoffErrorPause = 100 * time.Millisecond // between two tries of awaitEarlyExit
 
