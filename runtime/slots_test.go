@@ -17,12 +17,21 @@ import (
 // service and engine. Jobs is the number of queued jobs of each pool; a job takes an hour.
 func share(t *testing.T, limit int, story func(t *testing.T, slots *runtime.Slots, fixtures []*fixture), jobs ...int) {
 	t.Helper()
+	shareFor(t, time.Hour, limit, story, jobs...)
+}
+
+// shareFor does what share does, with jobs that take the given time.
+func shareFor(
+	t *testing.T, each time.Duration, limit int,
+	story func(t *testing.T, slots *runtime.Slots, fixtures []*fixture), jobs ...int,
+) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		slots := runtime.NewSlots(limit)
 		var fixtures []*fixture
 		for i, n := range jobs {
 			st := newFixtureWith(t, spec(most(1000)), slots)
-			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour,
+			st.engine.SetDefaultScript(runtimetest.Script{Running: each,
 				OnTerm: runtime.Exit{Code: runtime.CodeFailed}})
 			for j := range n {
 				st.cloud.Queue(fmt.Sprintf("job-%d-%d", i, j))
@@ -78,11 +87,12 @@ func TestSlots(t *testing.T) {
 	})
 
 	t.Run("no pool starves", func(t *testing.T) {
+		const each = 2 * time.Minute // short, because a pool that waits turns its loop every five seconds
 		for _, limit := range []int{1, 2} {
-			share(t, limit, func(t *testing.T, _ *runtime.Slots, fixtures []*fixture) {
+			shareFor(t, each, limit, func(t *testing.T, _ *runtime.Slots, fixtures []*fixture) {
 				before := ended(fixtures)
 				for range 20 {
-					wait(6*time.Hour + time.Second)
+					wait(6*each + time.Second)
 					now := ended(fixtures)
 					for i := range 3 {
 						if now[i]-before[i] < limit {
