@@ -134,7 +134,9 @@ func TestControlDrain(t *testing.T) {
 // and before the agent gets the answer.
 func TestSignalsClaimInFlight(t *testing.T) {
 	t.Parallel()
-	story := func(t *testing.T, signals int, stopped func(status.Document) bool) *world {
+	// story sends one signal for each condition, and waits until the condition holds. Signals that
+	// arrive together would count as one.
+	story := func(t *testing.T, conditions ...func(status.Document) bool) *world {
 		t.Parallel()
 		w := newWorld(t, "process")
 		held, release := w.holdClaims()
@@ -142,24 +144,25 @@ func TestSignalsClaimInFlight(t *testing.T) {
 		agent := w.agent(fmt.Sprint("http_server_port: ", port))
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
 		<-held
-		for range signals {
+		for i, condition := range conditions {
 			agent.signal(syscall.SIGTERM)
-			agent.ends(100 * time.Millisecond) // signals that arrive together count as one
+			w.eventually(fmt.Sprint("the agent has handled signal ", i+1), func() bool {
+				d, err := status.Fetch(t.Context(), fmt.Sprintf("http://127.0.0.1:%d/status", port), true)
+				return err == nil && condition(d)
+			})
 		}
-		w.eventually("the agent stops", func() bool {
-			d, err := status.Fetch(t.Context(), fmt.Sprintf("http://127.0.0.1:%d/status", port), true)
-			return err == nil && stopped(d)
-		})
 		release()
 		agent.exit(cli.ExitOK)
 		return w
 	}
+	drains := func(d status.Document) bool { return d.Stopping && !d.Ready && !d.StopAt.IsZero() }
+	stops := func(d status.Document) bool { return d.Stopping && d.StopAt.IsZero() }
 	t.Run("after the first signal the job runs", func(t *testing.T) {
-		w := story(t, 1, func(d status.Document) bool { return d.Stopping && !d.Ready && !d.StopAt.IsZero() })
+		w := story(t, drains)
 		w.await("one", "succeeded")
 	})
 	t.Run("after the second signal the job is reported as failed", func(t *testing.T) {
-		w := story(t, 2, func(d status.Document) bool { return d.Stopping && d.StopAt.IsZero() })
+		w := story(t, drains, stops)
 		w.await("one", "failed")
 		w.wantSteps("one", "failed", "not-started")
 		if log := w.log("one"); !strings.Contains(log, "the agent is stopping") {
@@ -195,6 +198,7 @@ func (w *world) holdClaims() (held <-chan struct{}, release func()) {
 // TestSignalsThird sends three signals in a row. The step of the job ignores SIGINT and
 // SIGTERM, so the job continues after the agent has exited. The next agent adopts the job.
 func TestSignalsThird(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo asked' INT TERM; echo begun\n" +

@@ -59,8 +59,8 @@ func (w *world) wantAdopted(agent, earlier *program) {
 	}
 }
 
-// holdAnywhere queues a job, in a container or as a process, and blocks until it runs.
-// The job ends when release is called.
+// holdAnywhere queues a job, in a container, a Pod or as a process, and blocks until it runs and
+// the service has its first line. The job ends when release is called.
 func (w *world) holdAnywhere(stack, poolID string) (release func()) {
 	w.t.Helper()
 	if w.target == "process" {
@@ -78,7 +78,11 @@ func (w *world) holdAnywhere(stack, poolID string) (release func()) {
 		if len(containers) != 1 {
 			w.t.Fatalf("the job of %s has containers %v", stack, containers)
 		}
-		w.engine("exec", containers[0], "touch", "/released")
+		if w.cluster != nil {
+			must(w.t, kubectlVariable, "exec", "--namespace", w.cluster.Name, containers[0], "--", "touch", "/released")
+		} else {
+			w.engine("exec", containers[0], "touch", "/released")
+		}
 		w.waitSucceeded(stack)
 	}
 }
@@ -97,6 +101,7 @@ func (w *world) leftovers(stacks ...string) (left []string) {
 }
 
 func TestIdentityLeftoverPools(t *testing.T) {
+	t.Parallel()
 	for name, edit := range map[string]func(w *world, file string){
 		"renamed pool": func(w *world, file string) {
 			w.replace(file, w.content("pools: [{name: new, token: "+w.pool+"}]", "http_server_port: 0"))
@@ -231,6 +236,7 @@ func phasesOf(d status.Document) map[string]int {
 }
 
 func TestIdentity(t *testing.T) {
+	t.Parallel()
 	t.Run("agents that restart in another order adopt their own jobs", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")

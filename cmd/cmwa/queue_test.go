@@ -44,7 +44,7 @@ func (l *engineLink) up() {
 			if err != nil {
 				return
 			}
-			out, err := net.Dial("unix", "/var/run/docker.sock")
+			out, err := net.Dial("unix", engineSocket())
 			if err != nil {
 				_ = in.Close()
 				continue
@@ -89,6 +89,7 @@ func (v *pollCounter) claimsOf(w *world, stacks []string) (count int) {
 }
 
 func TestQueue(t *testing.T) {
+	t.Parallel()
 	t.Run("no job is claimed while the folder of the runner is wrong, and afterwards all run", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")

@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -286,28 +285,37 @@ func TestStatusPrinterLostAgent(t *testing.T) {
 	}
 }
 
+// writerFunc is an io.Writer.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(text []byte) (int, error) { return f(text) }
+
 func TestStatusWatchUntilStopped(t *testing.T) {
-	ctx, stop := context.WithCancel(context.Background())
+	t.Parallel()
+	ctx, stop := context.WithTimeout(context.Background(), storyLimit)
+	defer stop()
 	looks, fixed := 0, fixedStatus(t)
 	server := agentOf(t, func() status.Document {
 		d := fixed
 		d.Config.Desired = uint64(looks)
 		if looks++; looks == 3 {
 			d.Healthy, d.Ready, d.Converged, d.Config.Rejection, d.Config.Applied = true, true, true, nil, 2
-			time.AfterFunc(100*time.Millisecond, stop)
 		}
 		return d
 	})
 	var out, wrong bytes.Buffer
-	code := execute(ctx, context.Background(), []string{"status", "--url", server.URL, "--watch"},
-		stdio{stdout: &out, stderr: &wrong})
-	if code != cli.ExitOK || wrong.Len() > 0 {
-		t.Errorf("exit code %d, %s", code, wrong.String())
-	}
-	for _, want := range []string{"generation 0", "generation 1", "generation 2, in force", "file no longer rejected"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("there is no %q in\n%s", want, out.String())
+	wanted := []string{"generation 0", "generation 1", "generation 2, in force", "file no longer rejected"}
+	untilWanted := writerFunc(func(text []byte) (int, error) {
+		out.Write(text)
+		if !slices.ContainsFunc(wanted, func(want string) bool { return !strings.Contains(out.String(), want) }) {
+			stop()
 		}
+		return len(text), nil
+	})
+	code := execute(ctx, context.Background(), []string{"status", "--url", server.URL, "--watch"},
+		stdio{stdout: untilWanted, stderr: &wrong})
+	if ctx.Err() != context.Canceled || code != cli.ExitOK || wrong.Len() > 0 {
+		t.Errorf("exit code %d, %s; the output lacks one of %q:\n%s", code, wrong.String(), wanted, out.String())
 	}
 	if strings.Count(out.String(), "POOL") != 1 {
 		t.Errorf("unchanged parts are printed again:\n%s", out.String())

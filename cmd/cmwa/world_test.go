@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -575,15 +576,23 @@ func (w *world) containers(stack string) []string {
 	return ids
 }
 
-// freePort returns a port of this machine on which no program listens.
+// lastPort is the last port that freePort has returned. It starts at a number that depends on the
+// process, and stays below the ports that the kernel chooses.
+var lastPort atomic.Int32
+
+func init() { lastPort.Store(int32(12_000 + os.Getpid()%100*200)) }
+
+// freePort returns a port of this machine on which no program listens. It returns each port once.
+// The kernel gives no other program this port, as it could do with one that it chose itself.
 func freePort(t testing.TB) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		port := int(lastPort.Add(1))
+		if listener, err := net.Listen("tcp", fmt.Sprint(":", port)); err == nil {
+			_ = listener.Close()
+			return port
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 // probe returns the HTTP status of the response to a GET request, or 0 if there is none.
