@@ -41,6 +41,7 @@ func stackLocks(t *testing.T, state string) (locks []string) {
 // cancellation, by the end of shutdown_timeout, and by a cancellation after a crash of the
 // agent. Afterwards the stack is unlocked, and the next update succeeds.
 func TestCancelPulumi(t *testing.T) {
+	t.Parallel()
 	const ended = "pulumi ended by itself "
 	targets := []string{"docker"}
 	if whole() {

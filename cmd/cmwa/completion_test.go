@@ -68,6 +68,7 @@ printf '%s\n' "${COMPREPLY[@]}"`
 const noFiles = "compopt +o default"
 
 func TestCompletion(t *testing.T) {
+	t.Parallel()
 	t.Run("bash completes command lines", func(t *testing.T) {
 		for line, want := range map[string][]string{
 			"cmwa ex":                          {noFiles, "explain"},

@@ -22,6 +22,7 @@ import (
 // TestRunCrash kills the runner of a job, removes its instance, simulates a restart of the
 // machine, or removes the state folder of the agent. TestKillPoints kills the agent.
 func TestRunCrash(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		service := w.observe()
 		const ended = "the instance of this job ended before the runner reported an outcome"
@@ -206,6 +207,7 @@ func TestRunLostClaim(t *testing.T) {
 
 // TestRunEngineCrash kills the daemons of a Docker engine while a job runs.
 func TestRunEngineCrash(t *testing.T) {
+	t.Parallel()
 	success := outcome{status: "succeeded", runs: 1, claims: 1}
 	for name, story := range map[string]struct {
 		options []string

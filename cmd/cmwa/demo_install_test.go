@@ -13,6 +13,7 @@ import (
 // TestDemoInstall runs the demo with a PATH that has no Docker programs, and with an
 // apt-get that only records its calls and fails.
 func TestDemoInstall(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		skipUnlessCI(t, "only root can install packages: run this test as root")
 	}

@@ -11,28 +11,26 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// TestDemo runs the program of make demo. It checks that the demo succeeds, shows the
-// outputs of the stack, and leaves only caches.
+// TestDemo runs the program of make demo with each target, one after the other, because the
+// program builds into bin. It checks that the demo succeeds, shows the outputs of the stack,
+// and leaves only caches.
 func TestDemo(t *testing.T) {
-	for _, target := range []string{"docker", "process"} {
-		t.Run(target, func(t *testing.T) { runDemo(t, target) }) // one after the other: both build into bin
-	}
-}
-
-// TestDemoOnCluster does the same as TestDemo in a Kubernetes cluster. It runs in parallel
-// with other tests, after TestDemo.
-func TestDemoOnCluster(t *testing.T) {
 	t.Parallel()
-	kubetest.Admin(t)
-	out := runDemo(t, "kubernetes")
-	namespace := regexp.MustCompile(`namespace (\S+)`).FindStringSubmatch(out)
-	if namespace == nil {
-		t.Fatalf("the demo does not name its namespace:\n%s", out)
+	for _, target := range []string{"docker", "process"} {
+		t.Run(target, func(t *testing.T) { runDemo(t, target) })
 	}
-	left := must(t, kubectlVariable, "get", "namespace", namespace[1], "--ignore-not-found", "--output", "name")
-	if left != "" {
-		t.Errorf("the demo leaves %s", left)
-	}
+	t.Run("kubernetes", func(t *testing.T) {
+		kubetest.Admin(t)
+		out := runDemo(t, "kubernetes")
+		namespace := regexp.MustCompile(`namespace (\S+)`).FindStringSubmatch(out)
+		if namespace == nil {
+			t.Fatalf("the demo does not name its namespace:\n%s", out)
+		}
+		left := must(t, kubectlVariable, "get", "namespace", namespace[1], "--ignore-not-found", "--output", "name")
+		if left != "" {
+			t.Errorf("the demo leaves %s", left)
+		}
+	})
 }
 
 // runDemo runs the demo with a deploy_target, and returns the output of the demo.

@@ -12,6 +12,7 @@ const smallDiskSize = 1 << 20
 
 // TestRunDiskFull runs jobs while a disk of the agent is full.
 func TestRunDiskFull(t *testing.T) {
+	t.Parallel()
 	t.Run("state folder", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")

@@ -42,6 +42,7 @@ func (w *world) doctor(code int, env []string, settings ...string) map[string]ru
 }
 
 func TestDoctor(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		// A job is queued, and must still be queued afterwards.
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})

@@ -37,6 +37,7 @@ const (
 // exceed the limit. Therefore each agent runs two jobs at a time, and each job takes at
 // least a second.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	t.Run("jobs succeed exactly once", func(t *testing.T) {
 		w := newWorld(t, "process")
 		seed := runtimetest.FaultSeed(t)

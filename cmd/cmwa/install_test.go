@@ -18,6 +18,7 @@ const jobImage = "cmwa/job:local"
 // TestInstallOriginalDeployment installs the manifests that the installer of Pulumi's own
 // agent creates. The test replaces the image, the URL of the service and the token.
 func TestInstallOriginalDeployment(t *testing.T) {
+	t.Parallel()
 	install := func(t *testing.T, template string) (*world, *deployment) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")

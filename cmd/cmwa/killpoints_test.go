@@ -60,6 +60,7 @@ var killPrograms = sync.OnceValues(func() (string, error) {
 // TestKillPoints kills the agent at each point of a job, starts it again, and checks that
 // the job ran once, was reported once, and left nothing.
 func TestKillPoints(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		service := w.observe()
 		stories := stories{}

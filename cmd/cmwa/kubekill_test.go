@@ -59,6 +59,7 @@ func pointsInPod() []killpoint.Point {
 // new agent does not have the state folder of the old one, so it must find the job in the
 // cluster.
 func TestKillPointsInPod(t *testing.T) {
+	t.Parallel()
 	for _, point := range pointsInPod() {
 		t.Run(string(point), func(t *testing.T) {
 			t.Parallel()

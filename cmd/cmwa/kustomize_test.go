@@ -233,6 +233,7 @@ const whoAmI = `cut -d . -f 2 /var/run/secrets/kubernetes.io/serviceaccount/toke
 	tr _- /+ | base64 -d 2>/dev/null | grep -o '"sub":"[^"]*"'`
 
 func TestKustomizeOnCluster(t *testing.T) {
+	t.Parallel()
 	t.Run("plain", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")

@@ -102,6 +102,7 @@ func (w *world) agentAt(name, url string) *program {
 }
 
 func TestLeasedWork(t *testing.T) {
+	t.Parallel()
 	t.Run("a scan runs at the same time as a deployment", func(t *testing.T) {
 		atLocalTargets(t, func(t *testing.T, w *world) {
 			agent := w.agent()
@@ -122,6 +123,7 @@ func TestLeasedWork(t *testing.T) {
 }
 
 func TestLeasedAgentKilled(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "process", leaseFlags()...)
 	folder := t.TempDir()
 	scan := w.scan("while ! [ -e '" + folder + "/end' ]; do echo scanning; sleep 0.1; done & " + witness(folder))
@@ -158,6 +160,7 @@ func TestLeasedAgentKilled(t *testing.T) {
 }
 
 func TestLeasedLinkCut(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "process", leaseFlags()...)
 	proxy := runtimetest.NewProxy(t, runtimetest.ProxyOptions{Target: w.url})
 	folder := t.TempDir()

@@ -24,6 +24,7 @@ var notLeased = []killpoint.Point{
 // again. The work must be completed under its first or its second lease, and must leave
 // nothing.
 func TestKillPointsLeased(t *testing.T) {
+	t.Parallel()
 	for i, entry := range killpoint.Points() {
 		if slices.Contains(notLeased, entry.Point) {
 			continue

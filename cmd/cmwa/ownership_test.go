@@ -157,6 +157,7 @@ func (d *deployment) ended(worker corev1.Pod) {
 }
 
 func TestOwnership(t *testing.T) {
+	t.Parallel()
 	t.Run("agent Pod is deleted and the new one adopts its jobs", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")

@@ -55,6 +55,7 @@ func TestRunContainerSettings(t *testing.T) {
 }
 
 func TestRunOwnCertificateAuthority(t *testing.T) {
+	t.Parallel()
 	atLocalTargets(t, func(t *testing.T, w *world) {
 		service, err := url.Parse(w.url)
 		if err != nil {

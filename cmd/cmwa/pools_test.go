@@ -17,6 +17,7 @@ func (w *world) createPool() (id, token string) {
 }
 
 func TestPoolsRunTheirOwnJobs(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "docker")
 	id, token := w.createPool()
 	w.agent("token: "+w.pool,
@@ -37,6 +38,7 @@ func TestPoolsRunTheirOwnJobs(t *testing.T) {
 }
 
 func TestPoolsShareLimit(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "process")
 	id, token := w.createPool()
 	agent := w.agent("token: "+w.pool, "max_concurrent_workflows: 2",

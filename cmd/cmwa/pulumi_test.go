@@ -30,6 +30,7 @@ outputs:
 // TestRunPulumiUp deploys a program from a git repository with the real pulumi, changes
 // it, deploys it again, and destroys it.
 func TestRunPulumiUp(t *testing.T) {
+	t.Parallel()
 	atLocalTargets(t, func(t *testing.T, w *world) {
 		source, state := filepath.Join(w.folder, "source"), filepath.Join(w.folder, "state")
 		for _, folder := range []string{filepath.Join(source, "infra"), state} {

@@ -17,6 +17,7 @@ const recoverLimit = time.Minute
 
 // TestRecover kills an agent, removes the instance of its job, and starts the agent again.
 func TestRecover(t *testing.T) {
+	t.Parallel()
 	endless := order{Steps: []step{{Name: "a", Run: "echo begun; sleep 600"}}}
 	begun := func(w *world, agent *program) {
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })

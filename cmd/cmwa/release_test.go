@@ -50,6 +50,7 @@ func TestVetWarnsOfWhatRunRefuses(t *testing.T) {
 // TestPlanJudgesAsTheAgent checks that cmwa plan accepts and rejects the same files as the
 // agent does. The result must be the same as with cmwa plan --live and cmwa run.
 func TestPlanJudgesAsTheAgent(t *testing.T) {
+	t.Parallel()
 	const good = "token: pul-0123\ndeploy_target: process\n"
 	manifest := func(configuration string) string {
 		return "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\nstringData:\n  pulumi-workflow-agent.yaml: |\n    " +

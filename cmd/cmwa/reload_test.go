@@ -888,6 +888,7 @@ func statesOf(port int) map[string]string {
 }
 
 func TestReloadThousandEdits(t *testing.T) {
+	t.Parallel()
 	const edits, block, calm = 1000, 50, 500 * time.Millisecond
 	began := time.Now()
 	w := newWorld(t, "docker")

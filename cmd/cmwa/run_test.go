@@ -41,6 +41,7 @@ func at(t *testing.T, targets []string, story func(t *testing.T, w *world), serv
 }
 
 func TestRunSucceedingDeployment(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{
@@ -71,6 +72,7 @@ func TestRunSucceedingDeployment(t *testing.T) {
 }
 
 func TestRunFailingStep(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo before; exit 3"}, {Name: "b", Run: "echo never"}}})
@@ -102,6 +104,7 @@ func TestRunMissingImage(t *testing.T) {
 }
 
 func TestRunStepTimeout(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one",
@@ -125,6 +128,7 @@ func TestRunStepTimeout(t *testing.T) {
 }
 
 func TestRunCancelledJob(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		witness := filepath.Join(t.TempDir(), "ended")
@@ -157,6 +161,7 @@ func TestRunCancelledJob(t *testing.T) {
 }
 
 func TestRunConcurrentJobs(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent("max_concurrent_workflows: 4")
 		var names []string
@@ -210,6 +215,7 @@ func TestRunConcurrentJobs(t *testing.T) {
 }
 
 func TestRunSingle(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent("single_run: true")
 		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
@@ -237,6 +243,7 @@ func TestRunSingleIdleTimeout(t *testing.T) {
 }
 
 func TestRunFirstTermWaitsForJobs(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
 		settings := order{
@@ -261,6 +268,7 @@ func TestRunFirstTermWaitsForJobs(t *testing.T) {
 }
 
 func TestRunSecondTermStopsJobs(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
 		w.queue("one",
@@ -278,6 +286,7 @@ func TestRunSecondTermStopsJobs(t *testing.T) {
 }
 
 func TestRunAdoptsAfterKill(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
 		w.queue("one",
@@ -306,6 +315,7 @@ func TestRunAdoptsAfterKill(t *testing.T) {
 }
 
 func TestRunTwoAgentsOnOneHost(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one",
@@ -334,6 +344,7 @@ func TestRunTwoAgentsOnOneHost(t *testing.T) {
 // TestRunLogOf50MB uses only the target docker in make test, because with each target the
 // runner itself sends the lines to the service.
 func TestRunLogOf50MB(t *testing.T) {
+	t.Parallel()
 	targets := []string{"docker"}
 	if whole() {
 		targets = append(targets, "kubernetes", "process")
@@ -363,6 +374,7 @@ func TestRunLogOf50MB(t *testing.T) {
 }
 
 func TestRunLongLineAndBinaryLog(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
 		w.queue("one", order{Steps: []step{{Name: "a", Run: `awk 'BEGIN { for (i = 0; i < 50000; i++) printf "%s", "` +
@@ -429,8 +441,7 @@ func TestRunHidesSecrets(t *testing.T) {
 			}
 		}
 	}
-	ids := strings.Fields(w.engine("ps", "--all", "--quiet"))
-	look("docker inspect", w.engine(append([]string{"inspect"}, ids...)...))
+	look("docker inspect", w.engine(append([]string{"inspect"}, w.containers("one")...)...))
 	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil || len(processes) < 3 {
 		t.Fatalf("only %d processes can be seen: %v", len(processes), err)
@@ -461,24 +472,17 @@ func TestRunHidesSecrets(t *testing.T) {
 	}
 }
 
+// TestRunStreamsLog checks that a line arrives while its step runs: the step ends only after the
+// test has read its first line.
 func TestRunStreamsLog(t *testing.T) {
+	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		w.agent()
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "echo first; sleep 2; echo second"}}})
-		var first, second time.Time
-		w.eventually("both lines have arrived", func() bool {
-			log := w.log("one")
-			if first.IsZero() && strings.Contains(log, "\nfirst\n") {
-				first = time.Now()
-			}
-			if second.IsZero() && strings.Contains(log, "\nsecond\n") {
-				second = time.Now()
-			}
-			return !second.IsZero()
-		})
-		if gap := second.Sub(first); gap < 1500*time.Millisecond {
-			t.Errorf("the lines were written 2 s apart and arrived %s apart", gap)
+		release := w.holdAnywhere("one", w.poolID)
+		if log := w.log("one"); strings.Contains(log, "\nfinished\n") {
+			t.Errorf("the step has ended before it was released:\n%s", log)
 		}
+		release()
 	})
 }
 
@@ -601,7 +605,7 @@ func TestRunEngineDown(t *testing.T) {
 	if len(lines) == 0 || !strings.Contains(lines[0], "start it") {
 		t.Errorf("the message does not name the cure: %v", lines)
 	}
-	if err := os.Symlink("/var/run/docker.sock", socket); err != nil {
+	if err := os.Symlink(engineSocket(), socket); err != nil {
 		t.Fatal(err)
 	}
 	w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})

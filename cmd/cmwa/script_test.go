@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 //
 // which runs a program and checks its exit code.
 func TestScript(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:                 "../../testdata/script",
 		RequireExplicitExec: true,

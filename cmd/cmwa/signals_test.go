@@ -197,6 +197,7 @@ func TestDaemonLogUnavailable(t *testing.T) {
 }
 
 func TestDaemon(t *testing.T) {
+	t.Parallel()
 	t.Run("a signal during the start does not make the listener fail", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

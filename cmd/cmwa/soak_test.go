@@ -57,6 +57,7 @@ const (
 // must succeed, must not run twice, and must leave nothing behind. The test logs the seed of
 // the faults and kills.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	if text := os.Getenv(soakVariable); text != "" {
 		limit, err := time.ParseDuration(text)
 		if err != nil || limit <= 0 {

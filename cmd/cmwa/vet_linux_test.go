@@ -51,6 +51,7 @@ func seen(t *testing.T, folder string, environ []string, args ...string) string 
 }
 
 func TestVetTerminal(t *testing.T) {
+	t.Parallel()
 	folder := folderOf(t, map[string]string{
 		"agent.yaml": "token: " + canary + "\nlog_level: 7\ntokn: " + canary[4:] +
 			"\nservice_url: https://me:hunter2@host\nworkflow_runners_embeddable: x\n",

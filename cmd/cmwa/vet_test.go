@@ -135,6 +135,7 @@ var odd = []string{"a:b.yaml", "new\nline.yaml", "es\x1b[31mcape.yaml", "100%.ya
 	"é.yaml", "#x.yaml", "?x.yaml", "q\"uote.yaml", "raw\xff.yaml", "::error::x.yaml", "\r.yaml"}
 
 func TestVetOddNames(t *testing.T) {
+	t.Parallel()
 	content := map[string]string{}
 	for _, name := range odd {
 		content[name] = "token: pul-x\nlog_level: loud"
