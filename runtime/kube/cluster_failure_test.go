@@ -1,9 +1,11 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,8 +18,14 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// startJob starts a job on the cluster, and returns the log of step 0.
-func startJob(t *testing.T, n *kubetest.Namespace, e *Executor, change func(*runtime.Job)) (id, log string, err error) {
+// briefFault is the stuckLimit of tests on the cluster. A container may have another fault for
+// a moment before the fault of the test.
+const briefFault = time.Second
+
+// newClusterJob returns a job for the cluster, and its service.
+func newClusterJob(
+	t *testing.T, n *kubetest.Namespace, change func(*runtime.Job),
+) (*runtime.Job, *runtimetest.Service) {
 	t.Helper()
 	job := testJob()
 	job.ID, job.Definition = "job-"+newName()[len(namePrefix):], runtimetest.Definition("sleep 600")
@@ -26,6 +34,21 @@ func startJob(t *testing.T, n *kubetest.Namespace, e *Executor, change func(*run
 	service := runtimetest.NewService()
 	job.Service = serve(t, n.HostAddress(t), service)
 	service.Add(job)
+	return job, service
+}
+
+// startJob starts a job on the cluster, and returns the log of step 0.
+func startJob(t *testing.T, n *kubetest.Namespace, e *Executor, change func(*runtime.Job)) (id, log string, err error) {
+	t.Helper()
+	job, service := newClusterJob(t, n, change)
+	return startWith(t, e, job, service)
+}
+
+// startWith starts a job of the service, and returns the log of step 0.
+func startWith(
+	t *testing.T, e *Executor, job *runtime.Job, service *runtimetest.Service,
+) (id, log string, err error) {
+	t.Helper()
 	setup := runtime.NewSetup(job, service, runtimetest.BaseHandoff(job))
 	id, err = e.Start(t.Context(), job, setup)
 	if err != nil {
@@ -34,6 +57,50 @@ func startJob(t *testing.T, n *kubetest.Namespace, e *Executor, change func(*run
 		}
 	}
 	return id, service.Record(job.ID).Text(0), err
+}
+
+// startUntil starts a job that cannot run. Shown blocks until the cluster shows why; then the
+// start times out.
+func startUntil(
+	t *testing.T, n *kubetest.Namespace, e *Executor, change func(*runtime.Job),
+	shown func(*runtime.Job, *runtimetest.Service),
+) (log string, err error) {
+	t.Helper()
+	job, service := newClusterJob(t, n, change)
+	timeOut, ended := make(chan struct{}), make(chan struct{})
+	e.timeOut = timeOut
+	go func() {
+		defer close(ended)
+		_, log, err = startWith(t, e, job, service)
+	}()
+	func() {
+		defer func() { // also if shown fails the test
+			close(timeOut)
+			<-ended
+		}()
+		shown(job, service)
+	}()
+	return log, err
+}
+
+// awaitEvent blocks until the Pod of a job has an event that contains a text.
+func (a *admin) awaitEvent(job *runtime.Job, text string) {
+	a.t.Helper()
+	selector := "involvedObject.name=" + a.podOf(job.ID)
+	ctx, cancel := context.WithTimeout(a.t.Context(), clusterLimit)
+	defer cancel()
+	for {
+		var events corev1.EventList
+		request := a.core.Get().Namespace(a.n.Name).Resource("events").Param("fieldSelector", selector)
+		err := request.Do(ctx).Into(&events)
+		if err != nil {
+			a.t.Fatalf("wait for the event %q: %v", text, err)
+		}
+		if slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, text) }) {
+			return
+		}
+		sleep(ctx, 100*time.Millisecond)
+	}
 }
 
 // serve starts a server at an address of this machine, and returns its URL.
@@ -75,65 +142,92 @@ func testFailedStarts(t *testing.T, n *kubetest.Namespace) {
 		change   func(*runtime.Job)
 		jobFault bool
 		want     string
+
+		// A fault that may go away does not end the start. The start times out when the watch
+		// shows the wanted cause, or when the Pod has this event.
+		timeOut bool
+		event   string
 	}{
 		"image that is missing": {
-			func(j *runtime.Job) { j.Definition.Image.Reference = "cmwa-test/missing:1" }, true, "ErrImageNeverPull",
+			change: func(j *runtime.Job) { j.Definition.Image.Reference = "cmwa-test/missing:1" }, jobFault: true,
+			want: "ErrImageNeverPull",
 		},
 		"image that cannot be pulled": {
-			func(j *runtime.Job) { j.Definition.Image.Reference = "registry.invalid/missing:1"; template("{}")(j) },
-			true, "ImagePull",
+			change: func(j *runtime.Job) {
+				j.Definition.Image.Reference = "registry.invalid/missing:1"
+				template("{}")(j)
+			},
+			jobFault: true, want: "ImagePull", timeOut: true,
 		},
 		"invalid image name": {
-			func(j *runtime.Job) { j.Definition.Image.Reference = "cmwa-test/Upper:1" }, true, "InvalidImageName",
+			change: func(j *runtime.Job) { j.Definition.Image.Reference = "cmwa-test/Upper:1" }, jobFault: true,
+			want: "InvalidImageName",
 		},
 		"image of the agent is missing": {
-			func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.Image = "cmwa-test/missing:1" }, false,
-			"container pulumi-workflow-prepare: ",
+			change: func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.Image = "cmwa-test/missing:1" },
+			want:   "container pulumi-workflow-prepare: ",
 		},
 		"another image instead of the agent's": {
-			func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.Image = kubetest.BaseImage }, false,
-			"container pulumi-workflow-prepare: container has runAsNonRoot",
+			change: func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.Image = kubetest.BaseImage },
+			want:   "container pulumi-workflow-prepare: container has runAsNonRoot",
 		},
 		"service account that is missing": {
-			func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.ServiceAccount = "missing" }, false,
-			"change kubernetes.service_account",
+			change: func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.ServiceAccount = "missing" },
+			want:   "change kubernetes.service_account",
 		},
 		"too much cpu": {
-			func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.CPU = "1000" }, false, "1 Insufficient cpu",
+			change: func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.CPU = "1000" }, want: "1 Insufficient cpu",
+			timeOut: true,
 		},
 		"node selector that no node matches": {
-			template(`{"spec": {"nodeSelector": {"disk": "none"}}}`), false,
-			"didn't match Pod's node affinity/selector",
+			change: template(`{"spec": {"nodeSelector": {"disk": "none"}}}`),
+			want:   "didn't match Pod's node affinity/selector", timeOut: true,
 		},
 		"ConfigMap of the environment is missing": {
-			main(`"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}]`), false,
-			`CreateContainerConfigError: configmap "none" not found`,
+			change: main(`"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}]`),
+			want:   `CreateContainerConfigError: configmap "none" not found`,
 		},
 		"ConfigMap of a volume is missing": {
-			template(`{"spec": {"volumes": [{"name": "none", "configMap": {"name": "none"}}], "containers": [
+			change: template(`{"spec": {"volumes": [{"name": "none", "configMap": {"name": "none"}}], "containers": [
 				{"name": "pulumi-workflow", "imagePullPolicy": "Never",
 				"volumeMounts": [{"name": "none", "mountPath": "/none"}]}]}}`),
-			false, "see its events",
+			want: "see its events", timeOut: true, event: `configmap "none" not found`,
 		},
-		"working directory is a file": {main(`"workingDir": "/bin/sh"`), true, "not a directory"},
-		"root image and runAsNonRoot": {main(`"securityContext": {"runAsNonRoot": true}`), false, "runAsNonRoot"},
+		"working directory is a file": {
+			change: main(`"workingDir": "/bin/sh"`), jobFault: true, want: "not a directory",
+		},
+		"root image and runAsNonRoot": {
+			change: main(`"securityContext": {"runAsNonRoot": true}`), want: "runAsNonRoot",
+		},
 		"init container of the template fails": {
-			template(`{"spec": {"initContainers": [{"name": "tools", "image": "cmwa-test/base:latest",
+			change: template(`{"spec": {"initContainers": [{"name": "tools", "image": "cmwa-test/base:latest",
 				"imagePullPolicy": "Never", "command": ["false"]}]}}`),
-			false, "container tools failed: exit code 1",
+			want: "container tools failed: exit code 1",
 		},
 		"Pod that is refused": {
-			main(`"ports": [{"containerPort": 99999}]`), false, "check kubernetes.* and pod_template",
+			change: main(`"ports": [{"containerPort": 99999}]`), want: "check kubernetes.* and pod_template",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := openExecutor(t, n.Agent, n.Name)
-			e.stuckLimit = 3 * time.Second
-			_, log, err := startJob(t, n, e, func(job *runtime.Job) {
-				job.Tuning.Instance.Kubernetes.StartTimeout = 12 * time.Second
-				c.change(job)
-			})
+			e.stuckLimit = briefFault
+			var log string
+			var err error
+			if a := adminOf(t, n); c.timeOut {
+				log, err = startUntil(t, n, e, c.change, func(job *runtime.Job, _ *runtimetest.Service) {
+					if c.event != "" {
+						a.awaitEvent(job, c.event)
+						return
+					}
+					pod := a.podOf(job.ID)
+					awaitState(t, e, c.want, func(all map[string]*state) bool {
+						return all[pod] != nil && strings.Contains(diagnose(all[pod]).String(), c.want)
+					})
+				})
+			} else {
+				_, log, err = startJob(t, n, e, c.change)
+			}
 			if err == nil || !strings.Contains(err.Error(), c.want) ||
 				errors.Is(err, runtime.ErrJobFault) != c.jobFault {
 				t.Errorf("got %v, want %q, job fault %v", err, c.want, c.jobFault)
@@ -156,21 +250,20 @@ func TestStartQuotaOnCluster(t *testing.T) {
 	if err := awaitRejection(t, e, func(*runtime.Job) {}); !strings.Contains(err.Error(), "ResourceQuota") {
 		t.Errorf("Check: got %v", err)
 	}
-	_, log, err := startJob(t, n, e, func(job *runtime.Job) {
-		job.Tuning.Instance.Kubernetes.StartTimeout = 3 * time.Second
+	const retries = "cannot be created yet, retrying: "
+	log, err := startUntil(t, n, e, func(*runtime.Job) {}, func(job *runtime.Job, service *runtimetest.Service) {
+		service.Await(t, job.ID, retries, func(r runtimetest.Record) bool {
+			return strings.Contains(r.Text(0), retries)
+		})
 	})
 	if err == nil || !strings.Contains(err.Error(), "ResourceQuota") ||
-		!strings.Contains(log, "cannot be created yet, retrying: ") {
+		!strings.Contains(log, retries) {
 		t.Errorf("got %v; log of step 0:\n%s", err, log)
 	}
 
 	// The next job waits until the quota is raised.
-	job := testJob()
-	job.ID, job.Definition = "job-"+n.Name, runtimetest.Definition("sleep 600")
-	useTestImages(job)
-	service := runtimetest.NewService()
-	job.Service = serve(t, n.HostAddress(t), service)
-	service.Add(job)
+	e.timeOut = nil
+	job, service := newClusterJob(t, n, func(*runtime.Job) {})
 	var id string
 	started := make(chan error, 1)
 	go func() {
@@ -179,7 +272,7 @@ func TestStartQuotaOnCluster(t *testing.T) {
 		started <- err
 	}()
 	service.Await(t, job.ID, "the quota in step 0", func(r runtimetest.Record) bool {
-		return strings.Contains(r.Text(0), "cannot be created yet, retrying: ") &&
+		return strings.Contains(r.Text(0), retries) &&
 			strings.Contains(r.Text(0), "exceeded quota")
 	})
 	a.do(http.MethodPatch, a.path("resourcequotas", "quota"), hard("5"))

@@ -139,6 +139,7 @@ func TestWaitPreemptionOnCluster(t *testing.T) {
 	offer("1")
 	t.Cleanup(func() { offer(nil) })
 	uses := values{"limits": values{what: "1"}}
+	a.createPriorityClass()
 	id, log, err := startJob(t, n, e, func(job *runtime.Job) {
 		main := values{"name": mainContainer, "imagePullPolicy": "Never", "resources": uses}
 		job.Tuning.Instance.Kubernetes.Template, _ = json.Marshal(values{"spec": values{"containers": []values{main}}})
@@ -147,10 +148,6 @@ func TestWaitPreemptionOnCluster(t *testing.T) {
 		t.Fatalf("%v\n%s", err, log)
 	}
 	ended := startWait(t, e, id)
-	a.create("/apis/scheduling.k8s.io/v1/priorityclasses", n.Name, values{
-		"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
-		"metadata": values{"name": n.Name}, "value": 1000,
-	})
 	a.do(http.MethodPost, a.path("pods"), values{
 		"apiVersion": "v1", "kind": "Pod", "metadata": values{"name": "important"},
 		"spec": values{"priorityClassName": n.Name, "restartPolicy": "Never", "containers": []values{{
@@ -161,6 +158,33 @@ func TestWaitPreemptionOnCluster(t *testing.T) {
 	exit := finish(t, e, id, ended)
 	if !strings.HasPrefix(exit.Reason, "PreemptionByScheduler: ") {
 		t.Errorf("got exit %+v, want the preemption as the reason", exit)
+	}
+}
+
+// createPriorityClass creates a PriorityClass with the name of the namespace, and blocks until the
+// API server accepts a Pod with it: the admission reads classes from a cache.
+func (a *admin) createPriorityClass() {
+	a.t.Helper()
+	a.create("/apis/scheduling.k8s.io/v1/priorityclasses", a.n.Name, values{
+		"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+		"metadata": values{"name": a.n.Name}, "value": 1000,
+	})
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "priority"},
+		Spec: corev1.PodSpec{
+			PriorityClassName: a.n.Name, Containers: []corev1.Container{{Name: "main", Image: kubetest.BaseImage}},
+		},
+	}
+	ctx, cancel := context.WithTimeout(a.t.Context(), clusterLimit)
+	defer cancel()
+	for {
+		err := a.core.Post().Namespace(a.n.Name).Resource("pods").Param("dryRun", "All").Body(pod).Do(ctx).Error()
+		if err == nil {
+			return
+		}
+		if !apierrors.IsForbidden(err) || !sleep(ctx, 100*time.Millisecond) {
+			a.t.Fatalf("wait for the PriorityClass: %v", err)
+		}
 	}
 }
 
@@ -252,13 +276,13 @@ func TestNewestWarningOnCluster(t *testing.T) {
 	n := onCluster(t)
 	n.Grant(t, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"list"}})
 	e := openExecutor(t, n.Agent, n.Name)
-	_, log, err := startJob(t, n, e, func(job *runtime.Job) {
-		job.Tuning.Instance.Kubernetes.StartTimeout = 12 * time.Second
-		template(`{"spec": {"volumes": [{"name": "none", "configMap": {"name": "none"}}], "containers": [
+	const event = `MountVolume.SetUp failed for volume "none" : configmap "none" not found`
+	const want = "FailedMount: " + event
+	log, err := startUntil(t, n, e, template(`{"spec": {
+		"volumes": [{"name": "none", "configMap": {"name": "none"}}], "containers": [
 			{"name": "pulumi-workflow", "imagePullPolicy": "Never",
-				"volumeMounts": [{"name": "none", "mountPath": "/none"}]}]}}`)(job)
-	})
-	const want = `FailedMount: MountVolume.SetUp failed for volume "none" : configmap "none" not found`
+				"volumeMounts": [{"name": "none", "mountPath": "/none"}]}]}}`),
+		func(job *runtime.Job, _ *runtimetest.Service) { adminOf(t, n).awaitEvent(job, event) })
 	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(log, want) {
 		t.Errorf("got %v, want %q; log of step 0:\n%s", err, want, log)
 	}

@@ -3,7 +3,6 @@ package kube
 import (
 	"log/slog"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -53,14 +52,18 @@ func useTestImages(job *runtime.Job) {
 func TestExecutorOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
+	var newest *Executor // of the running test
 	runtimetest.Conform(t, runtimetest.Harness{
-		New: func(t *testing.T) runtime.Executor { return openExecutor(t, n.Agent, n.Name) },
+		New: func(t *testing.T) runtime.Executor {
+			newest = openExecutor(t, n.Agent, n.Name)
+			return newest
+		},
 		Job: func(_ *testing.T, job *runtime.Job, work runtimetest.Work) {
 			useTestImages(job)
 			switch work {
 			case runtimetest.BadJob:
 				job.Definition.Image.Reference = "cmwa-test/missing:1"
-				job.Tuning.Instance.Kubernetes.StartTimeout = 10 * time.Second
+				newest.stuckLimit = 0 // the start fails as soon as the kubelet reports the missing image
 			case runtimetest.Misconfigured:
 				job.Tuning.Instance.Kubernetes.ServiceAccount = "missing"
 			}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +25,7 @@ import (
 
 const (
 	testNamespace = "jobs"
-	testLimit     = 30 * time.Second // far more than any test takes
+	testLimit     = clusterLimit // far more than any test takes
 )
 
 // fakeCluster is a fake cluster whose containers are functions: the init container reports
@@ -317,6 +318,14 @@ func TestStartRetry(t *testing.T) {
 }
 
 func TestStartFailure(t *testing.T) {
+	inBubble := func(t *testing.T, name string, test func(*testing.T, *fakeCluster)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				test(t, newFakeClusterOn(t, kubetest.NewAPIWithoutNetwork(t), succeed))
+			})
+		})
+	}
 	held := func(changes ...func(*corev1.Pod)) func(*corev1.Pod) *corev1.PodStatus {
 		return func(*corev1.Pod) *corev1.PodStatus { return &podWith(changes...).Status }
 	}
@@ -371,9 +380,7 @@ func TestStartFailure(t *testing.T) {
 			hold: held(initIs(ends(prepareContainer, 0, "Completed", ""))), want: "must be of this agent's release",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newFakeCluster(t, succeed)
+		inBubble(t, name, func(t *testing.T, s *fakeCluster) {
 			s.Inject(c.fault)
 			s.kubelet.Hold = c.hold
 			e, job := s.executor(t), s.job("job-1")
@@ -390,8 +397,7 @@ func TestStartFailure(t *testing.T) {
 			s.wantNoPods(t)
 		})
 	}
-	t.Run("start_timeout is shorter than the limit for permanent problems", func(t *testing.T) {
-		s := newFakeCluster(t, succeed)
+	inBubble(t, "start_timeout is shorter than the limit for permanent problems", func(t *testing.T, s *fakeCluster) {
 		s.kubelet.Hold = held(mainIs(waits(mainContainer, "InvalidImageName", "upper case")))
 		e, job := s.executor(t), s.job("job-1")
 		job.Tuning.Instance.Kubernetes.StartTimeout = 200 * time.Millisecond
@@ -401,8 +407,7 @@ func TestStartFailure(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	})
-	t.Run("Pod deleted before its job started", func(t *testing.T) {
-		s := newFakeCluster(t, succeed)
+	inBubble(t, "Pod deleted before its job started", func(t *testing.T, s *fakeCluster) {
 		s.kubelet.Hold = func(p *corev1.Pod) *corev1.PodStatus {
 			go s.Drop(p.Namespace, p.Name)
 			return &podWith().Status

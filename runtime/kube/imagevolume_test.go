@@ -3,7 +3,6 @@ package kube
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
@@ -22,7 +21,7 @@ func TestImageVolumeOnCluster(t *testing.T) {
 		}
 	}
 	e := openExecutor(t, n.Agent, n.Name)
-	e.stuckLimit = 3 * time.Second
+	e.stuckLimit = briefFault
 	_, log, err := startJob(t, n, e, func(job *runtime.Job) { job.Tuning.Instance.Kubernetes.Runner = runnerImage })
 	if err == nil || !strings.Contains(log, imageVolumeHint) {
 		t.Errorf("got %v; log of step 0:\n%s", err, log)

@@ -137,6 +137,7 @@ type Executor struct {
 	log       *slog.Logger
 
 	stuckLimit, lostLimit time.Duration
+	timeOut               <-chan struct{} // tests close it to let starts time out at once; otherwise nil
 
 	root    func(pod string) string // root folder of the job's container; tests without containers replace it
 	dryRuns dryRunCache

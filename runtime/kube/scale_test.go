@@ -50,22 +50,25 @@ func TestExecutorClusterProcess(t *testing.T) {
 		return
 	}
 	end := make(chan struct{})
-	s := newFakeCluster(t, func(c *kubetest.Container) int {
-		fmt.Fprintln(c, `{"step":1,"lines":2}`)
-		select {
-		case <-end:
-			time.Sleep(rand.N(2 * time.Second)) // jobs do not all end at once
-			return runtime.CodeSucceeded
-		case <-c.Term:
-			return 143
-		}
-	})
-	s.Put(ownPod())
+	api := kubetest.NewAPI(t)
+	if pods == 0 { // Pods that exist at the start run already, and need no containers
+		newFakeClusterOn(t, api, func(c *kubetest.Container) int {
+			fmt.Fprintln(c, `{"step":1,"lines":2}`)
+			select {
+			case <-end:
+				time.Sleep(rand.N(2 * time.Second)) // jobs do not all end at once
+				return runtime.CodeSucceeded
+			case <-c.Term:
+				return 143
+			}
+		})
+	}
+	api.Put(ownPod())
 	if pods > 0 {
 		pod := fullPod(t)
 		for i := range pods {
 			pod.Name, pod.UID = fmt.Sprintf("%s%05d", namePrefix, i), ""
-			s.Put(pod)
+			api.Put(pod)
 		}
 	}
 	writeLine := func(value any) {
@@ -75,13 +78,13 @@ func TestExecutorClusterProcess(t *testing.T) {
 		}
 		os.Stdout.Write(append(line, '\n'))
 	}
-	config := s.Config()
+	config := api.Config()
 	writeLine(address{config.Host, config.CAData})
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		if lines.Text() == "end" {
 			close(end)
 		}
-		writeLine(s.Requests())
+		writeLine(api.Requests())
 	}
 }
 
@@ -230,8 +233,12 @@ func runJobs(t testing.TB, jobs int) (l loadResult) {
 	spec := runtime.PoolSpec{Name: "main", Identity: testJob().Identity, Tuning: runtime.Tuning{
 		MaxJobs: jobs + 1, PollingInterval: time.Millisecond, StatusInterval: time.Minute,
 	}}
+	// The pool lists the records of other agents once in recordInterval. On a slow machine, the
+	// jobs run longer than that.
+	records := journalOf(e, journalTuning())
+	records.listed = time.Now().Add(time.Hour)
 	pool := runtime.NewPool(spec, runtime.Parts{
-		Cloud: cloud, Executor: e, Journal: journalOf(e, journalTuning()), Agent: "agent-1", Close: e.Close,
+		Cloud: cloud, Executor: e, Journal: records, Agent: "agent-1", Close: e.Close,
 		Log:     slog.New(slog.DiscardHandler),
 		Environ: func(string) (string, bool) { return "", false },
 	})

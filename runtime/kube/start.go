@@ -186,6 +186,8 @@ func (e *Executor) create(
 		select {
 		case <-ctx.Done():
 		case <-time.After(delay):
+		case <-e.timeOut:
+			deadline = time.Now()
 		}
 	}
 }

@@ -96,6 +96,8 @@ func (s *starting) awaitStart(ctx context.Context) error {
 			if err := s.logOutage(ctx); err != nil {
 				return err
 			}
+		case <-s.executor.timeOut:
+			s.deadline = time.Now()
 		case <-ctx.Done():
 		}
 		timer.Stop()

@@ -13,6 +13,16 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
+const (
+	// limit is the timeout for each operation of a test. An engine that runs the Pods of other
+	// tests too may take a minute, so limit ends only an operation that hangs.
+	limit = 3 * time.Minute
+
+	// longGrace is a grace period longer than limit: a Remove that succeeds with it did not
+	// wait for its end.
+	longGrace = time.Hour
+)
+
 // Work is the work of a job in a test of the suite.
 type Work string
 
@@ -157,7 +167,7 @@ func (s *fixture) listen(t *testing.T) string {
 	if err != nil {
 		t.Fatalf("listen for instances: %v", err)
 	}
-	server := &http.Server{Handler: s.service, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: s.service, ReadHeaderTimeout: limit}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -172,7 +182,7 @@ func (s *fixture) listen(t *testing.T) string {
 
 // clear removes leftover instances, and fails the test for calls that the service rejected.
 func (s *fixture) clear(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	left, err := s.executor.List(ctx, s.agent)
 	if err != nil {
@@ -224,7 +234,9 @@ func (s *fixture) start(t *testing.T, job *runtime.Job) string {
 
 func (s *fixture) tryStart(ctx context.Context, job *runtime.Job) (string, error) {
 	s.service.Add(job)
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return s.executor.Start(ctx, job, runtime.NewSetup(job, s.service, BaseHandoff(job)))
+	handoff := BaseHandoff(job)
+	handoff.Grace = runtime.Seconds(longGrace.Seconds()) // so that only Remove kills a job that ignores TERM
+	return s.executor.Start(ctx, job, runtime.NewSetup(job, s.service, handoff))
 }

@@ -95,7 +95,7 @@ func testRestart(t *testing.T, s *fixture) {
 		_, err := s.executor.Wait(t.Context(), id)
 		waiting <- err
 	}()
-	s.remove(t, id, 30*time.Second)
+	s.remove(t, id, longGrace)
 	if err := within(t, waiting, "Wait to return after Remove"); err != nil && !errors.Is(err, runtime.ErrNoInstance) {
 		t.Errorf("waiting for an instance during its removal returns %v", err)
 	}

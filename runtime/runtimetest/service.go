@@ -70,11 +70,11 @@ func (s *Service) Violations() []string {
 }
 
 // Await blocks until ready returns true for the record of the job, and returns this record.
-// After a minute Await fails the test, with the text what in the message.
+// If that takes longer than limit, Await fails the test, with the text what in the message.
 func (s *Service) Await(t testing.TB, jobID, what string, ready func(Record) bool) Record {
 	t.Helper()
-	limit := time.NewTimer(time.Minute)
-	defer limit.Stop()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
 	for {
 		s.mu.Lock()
 		news := s.news
@@ -85,8 +85,8 @@ func (s *Service) Await(t testing.TB, jobID, what string, ready func(Record) boo
 		}
 		select {
 		case <-news:
-		case <-limit.C:
-			t.Fatalf("waited a minute for %s; the service has %+v", what, record)
+		case <-timer.C:
+			t.Fatalf("waited %v for %s; the service has %+v", limit, what, record)
 		}
 	}
 }

@@ -112,7 +112,7 @@ func testInterrupt(t *testing.T, s *fixture) {
 		t.Skip("this executor cannot send an interrupt")
 	}
 	job := s.job(t, Pulumi)
-	job.Tuning.CancelGrace = time.Minute
+	job.Tuning.CancelGrace = longGrace
 	id := s.start(t, job)
 	s.ready(t, id)
 
@@ -124,11 +124,7 @@ func testInterrupt(t *testing.T, s *fixture) {
 	}
 	s.wantLog(t, job, 1, "signals: 1\n")
 	s.wantLog(t, job, 1, "pulumi ended by itself ")
-	begin := time.Now()
-	s.remove(t, id, 30*time.Second)
-	if took := time.Since(begin); took > 20*time.Second {
-		t.Errorf("removing a job whose step has ended took %v", took)
-	}
+	s.remove(t, id, longGrace)
 	s.wantLog(t, job, 1, "Error: ")
 	s.wantGone(t, job)
 	if err := interrupter.Interrupt(t.Context(), id); err != nil && !errors.Is(err, runtime.ErrNoInstance) {
@@ -138,14 +134,10 @@ func testInterrupt(t *testing.T, s *fixture) {
 
 func testStopStages(t *testing.T, s *fixture) {
 	job := s.job(t, Pulumi)
-	job.Tuning.CancelGrace = time.Minute
+	job.Tuning.CancelGrace = longGrace
 	id := s.start(t, job)
 	s.ready(t, id)
-	begin := time.Now()
 	s.remove(t, id, job.Tuning.CancelGrace+runtime.StopGrace)
-	if took := time.Since(begin); took > 20*time.Second {
-		t.Errorf("removing a job that ends after an interrupt took %v", took)
-	}
 	s.wantLog(t, job, 1, "Interrupting ")
 	s.wantLog(t, job, 1, "signals: 1\n")
 	s.wantGone(t, job)
@@ -153,13 +145,10 @@ func testStopStages(t *testing.T, s *fixture) {
 
 func testRemoveWithGrace(t *testing.T, s *fixture) {
 	job := s.job(t, Lasting)
+	job.Tuning.CancelGrace = longGrace // the grace period of a Pod, which may replace that of Remove, includes it
 	id := s.start(t, job)
 	s.ready(t, id)
-	begin := time.Now()
-	s.remove(t, id, 30*time.Second)
-	if took := time.Since(begin); took > 20*time.Second {
-		t.Errorf("removing a job that ends after a TERM took %v", took)
-	}
+	s.remove(t, id, longGrace)
 	s.wantLog(t, job, 1, "asked to end")
 	s.wantGone(t, job)
 }
@@ -167,12 +156,13 @@ func testRemoveWithGrace(t *testing.T, s *fixture) {
 func testRemoveAfterGrace(t *testing.T, s *fixture) {
 	const grace = time.Second
 	job := s.job(t, Stubborn)
+	job.Tuning.CancelGrace = longGrace // so that the grace period of a Pod is not short either
 	id := s.start(t, job)
 	s.ready(t, id)
 	begin := time.Now()
 	s.remove(t, id, grace)
-	if took := time.Since(begin); took < grace || took > grace+20*time.Second {
-		t.Errorf("removing a job that ignores TERM took %v, want a little more than %v", took, grace)
+	if took := time.Since(begin); took < grace {
+		t.Errorf("removing a job that ignores TERM took %v, want more than %v", took, grace)
 	}
 	s.wantGone(t, job)
 }
@@ -264,7 +254,7 @@ func testCheck(t *testing.T, s *fixture) {
 // ready blocks until the log of step 1 has two lines: the script, and "ready" (see scripts).
 func (s *fixture) ready(t *testing.T, id string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	stream, err := s.executor.Follow(ctx, id)
 	if err != nil {
@@ -280,13 +270,13 @@ func (s *fixture) ready(t *testing.T, id string) {
 			return
 		}
 	}
-	t.Fatal("the job has not printed \"ready\" within a minute or before its end")
+	t.Fatal("the job has not printed \"ready\" in time or before its end")
 }
 
 // follow reads all progress to its end.
 func (s *fixture) follow(t *testing.T, id string) []runtime.Progress {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	stream, err := s.executor.Follow(ctx, id)
 	if err != nil {
@@ -302,14 +292,14 @@ func (s *fixture) follow(t *testing.T, id string) []runtime.Progress {
 		all = append(all, progress)
 	}
 	if ctx.Err() != nil {
-		t.Fatalf("the progress has not ended within a minute: %v", all)
+		t.Fatalf("the progress has not ended within %v: %v", limit, all)
 	}
 	return all
 }
 
 func (s *fixture) wait(t *testing.T, id string) runtime.Exit {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	exit, err := s.executor.Wait(ctx, id)
 	if err != nil {
@@ -320,7 +310,7 @@ func (s *fixture) wait(t *testing.T, id string) runtime.Exit {
 
 func (s *fixture) remove(t *testing.T, id string, grace time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	if err := s.executor.Remove(ctx, id, grace); err != nil {
 		t.Fatalf("remove: %v", err)
@@ -360,16 +350,16 @@ func (s *fixture) wantGone(t *testing.T, job *runtime.Job) {
 	}
 }
 
-// within returns one result, and fails the test after a minute without one.
+// within returns one result, and fails the test after limit without one.
 func within(t *testing.T, results <-chan error, what string) error {
 	t.Helper()
-	limit := time.NewTimer(time.Minute)
-	defer limit.Stop()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
 	select {
 	case err := <-results:
 		return err
-	case <-limit.C:
-		t.Fatalf("waited a minute for %s", what)
+	case <-timer.C:
+		t.Fatalf("waited %v for %s", limit, what)
 		return nil
 	}
 }

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	timeout       = time.Minute // to create or remove a namespace
+	timeout       = 3 * time.Minute // for each operation; long, because Pods of other tests use the cluster too
 	interval      = 20 * time.Millisecond
 	tokenLifetime = 2 * time.Hour // longer than any test
 )
@@ -81,10 +81,14 @@ func New(t testing.TB) *Namespace {
 	n.Agent.BearerToken = token.Status.Token
 	n.Agent.QPS, n.Agent.Burst = 0, 0
 
-	// Wait for the default service account, which a controller creates and which Pods need,
-	// and for the authorizer, which loads the Role a moment later.
+	// Wait for the default service account and the ConfigMap of the cluster's certificate, which
+	// controllers create and which Pods need: a test may compare all objects of the namespace
+	// before and after it runs. Wait for the authorizer too, which loads the Role a moment later.
 	n.await(t, "the default service account", func(ctx context.Context) error {
 		return core.Get().Namespace(n.Name).Resource("serviceaccounts").Name("default").Do(ctx).Error()
+	})
+	n.await(t, "the ConfigMap kube-root-ca.crt", func(ctx context.Context) error {
+		return core.Get().Namespace(n.Name).Resource("configmaps").Name("kube-root-ca.crt").Do(ctx).Error()
 	})
 	agent := Client(t, n.Agent, corev1.SchemeGroupVersion)
 	n.await(t, "the rights of the agent", func(ctx context.Context) error {
