@@ -54,26 +54,51 @@ type entry struct {
 	single                       bool
 }
 
-var targets = [2]string{"docker", "process"}
+// What the entries of a page choose from.
+var (
+	services = [2]string{"https://0", "https://1"}
+	targets  = [2]string{"docker", "process"}
+	tokens   = [3]secret.String{secret.New("pul-0"), secret.New("pul-1"), secret.New("pul-2")}
+)
 
 func (e entry) spec(name int, generation uint64) runtime.PoolSpec {
 	return runtime.PoolSpec{
 		Name:     string(rune('a' + name)),
-		Identity: runtime.Identity{Service: "https://" + strconv.Itoa(e.service), Target: targets[e.target]},
+		Identity: runtime.Identity{Service: services[e.service], Target: targets[e.target]},
 		Tuning: runtime.Tuning{
-			MaxJobs: e.most, SingleRun: e.single, Token: secret.New("pul-" + strconv.Itoa(e.token)),
-			Kinds: []runtime.Kind{runtime.Deployment},
+			MaxJobs: e.most, SingleRun: e.single, Token: tokens[e.token], Kinds: []runtime.Kind{runtime.Deployment},
 		},
 		Generation: generation,
 	}
+}
+
+// keys contains the keys of all pools of all pages, by name, service and target. The
+// histories look up a key many million times, and a digest is slow.
+var keys = func() (keys [3][2][len(targets)]string) {
+	for name := range keys {
+		for service := range keys[name] {
+			for target := range targets {
+				keys[name][service][target] = entry{service: service, target: target}.spec(name, 0).Key()
+			}
+		}
+	}
+	return keys
+}()
+
+// keyOf returns the key of a spec of a page.
+func keyOf(spec *runtime.PoolSpec) string {
+	service, target := 0, slices.Index(targets[:], spec.Identity.Target)
+	if spec.Identity.Service == services[1] {
+		service = 1
+	}
+	return keys[spec.Name[0]-'a'][service][target]
 }
 
 func (p page) desired(generation uint64) reconcile.Desired {
 	d := reconcile.Desired{Generation: generation, Pools: map[string]runtime.PoolSpec{}, Process: p.process}
 	for name, e := range p.pools {
 		if e.most > 0 {
-			spec := e.spec(name, generation)
-			d.Pools[spec.Key()] = spec
+			d.Pools[keys[name][e.service][e.target]] = e.spec(name, generation)
 		}
 	}
 	return d
@@ -131,7 +156,7 @@ type model struct {
 	earlier    []page
 	generation uint64
 	desired    reconcile.Desired
-	pools      map[string]member
+	pools      map[string]*member
 	inForce    reconcile.ProcessSpec
 	failures   map[string]failure
 	down       [len(targets)]bool // engines that cannot be reached
@@ -150,7 +175,7 @@ type failure struct {
 }
 
 func newModel(t *rapid.T) *model {
-	return &model{t: t, now: time.Unix(1e9, 0), pools: map[string]member{}, failures: map[string]failure{}}
+	return &model{t: t, now: time.Unix(1e9, 0), pools: map[string]*member{}, failures: map[string]failure{}}
 }
 
 func history(t *rapid.T) {
@@ -223,11 +248,9 @@ func (m *model) one(d dice, happens func(*member)) {
 	if len(m.pools) == 0 {
 		return
 	}
-	keys := slices.Sorted(maps.Keys(m.pools)) // sorted, so that a history can be replayed
-	key := keys[d.pick(len(keys))]
-	p := m.pools[key]
-	happens(&p)
-	m.pools[key] = p
+	sorted := slices.Sorted(maps.Keys(m.pools)) // so that a history can be replayed
+	key := sorted[d.pick(len(sorted))]
+	happens(m.pools[key])
 }
 
 func (m *model) jobStarts(p *member) {
@@ -271,7 +294,10 @@ func (m *model) observed() reconcile.Observed {
 	}
 	for key, f := range m.failures {
 		_, wanted := m.desired.Pools[key]
-		phase := m.pools[key].state.Phase
+		var phase runtime.PoolPhase
+		if p, exists := m.pools[key]; exists {
+			phase = p.state.Phase
+		}
 		if phase == runtime.PoolPolling || phase == runtime.PoolWaiting || !wanted && key != reconcile.ProcessKey {
 			delete(m.failures, key)
 			continue
@@ -289,16 +315,31 @@ func (m *model) plan() reconcile.Plan {
 	if len(plan) == 0 {
 		return plan
 	}
-	text := plan.String()
 	again := o // with maps that were filled in reverse order
 	again.Pools = maps.Collect(reversed(o.Pools))
 	again.RetryAt = maps.Collect(reversed(o.RetryAt))
 	desired := m.desired
 	desired.Pools = maps.Collect(reversed(m.desired.Pools))
-	if other := reconcile.Diff(desired, again).String(); other != text {
-		m.t.Fatalf("the same values give two plans:\n%s\n%s", text, other)
+	if other := reconcile.Diff(desired, again); !slices.EqualFunc(plan, other, sameAction) {
+		m.t.Fatalf("the same values give two plans:\n%s\n%s", plan, other)
 	}
 	return plan
+}
+
+// sameAction reports whether two actions change the same pool or process in the same way. Specs
+// are equal if their keys and generations are: the desired state has one spec for each key.
+func sameAction(a, b reconcile.Action) bool {
+	switch a := a.(type) {
+	case reconcile.StartPool:
+		b, ok := b.(reconcile.StartPool)
+		return ok && keyOf(&a.Spec) == keyOf(&b.Spec) && a.Spec.Generation == b.Spec.Generation
+	case reconcile.TunePool:
+		b, ok := b.(reconcile.TunePool)
+		return ok && keyOf(&a.Spec) == keyOf(&b.Spec) && a.Spec.Generation == b.Spec.Generation &&
+			a.Revive == b.Revive
+	default:
+		return a == b
+	}
 }
 
 func reversed[V any](values map[string]V) func(yield func(string, V) bool) {
@@ -316,7 +357,7 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 	wrong := func(action reconcile.Action, why string) {
 		m.t.Fatalf("%v: %s; the plan is\n%s", action, why, plan)
 	}
-	touched := map[string]bool{}
+	touched := make(map[string]bool, len(plan))
 	order := 0
 	for _, action := range plan {
 		var rank int
@@ -328,29 +369,28 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 				wrong(action, "does not set the desired settings, or changes nothing")
 			}
 		case reconcile.StartPool:
-			rank, key = 5, a.Spec.Key()
-			_, exists := o.Pools[key]
-			if exists {
+			rank, key = 5, keyOf(&a.Spec)
+			if _, exists := m.pools[key]; exists {
 				wrong(action, "starts a pool that exists")
 			}
 			if !reflect.DeepEqual(a.Spec, m.desired.Pools[key]) {
 				wrong(action, "starts a pool that is not desired")
 			}
 		case reconcile.TunePool:
-			rank, key = 2, a.Spec.Key()
-			state, exists := o.Pools[key]
-			if !exists || state.Phase == runtime.PoolStopped {
+			rank, key = 2, keyOf(&a.Spec)
+			p, exists := m.pools[key]
+			if !exists || p.state.Phase == runtime.PoolStopped {
 				wrong(action, "tunes a pool that does not exist")
 			}
 			if !reflect.DeepEqual(a.Spec, m.desired.Pools[key]) {
 				wrong(action, "sets settings that are not desired")
 			}
-			if a.Revive != (state.Phase == runtime.PoolDraining && !state.Completed) {
+			if a.Revive != (p.state.Phase == runtime.PoolDraining && !p.state.Completed) {
 				wrong(action, "has the wrong value of Revive")
 			}
 			if same := a.Spec; !a.Revive {
-				same.Generation = state.Spec.Generation
-				if reflect.DeepEqual(same, state.Spec) {
+				same.Generation = p.state.Spec.Generation
+				if reflect.DeepEqual(same, p.state.Spec) {
 					wrong(action, "changes nothing")
 				}
 			}
@@ -359,22 +399,23 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 			if _, wanted := m.desired.Pools[key]; wanted {
 				wrong(action, "drains a desired pool")
 			}
-			if phase := o.Pools[key].Phase; phase == runtime.PoolDraining || phase == runtime.PoolStopped {
-				wrong(action, "drains a draining or stopped pool")
+			p, exists := m.pools[key]
+			if !exists || p.state.Phase == runtime.PoolDraining || p.state.Phase == runtime.PoolStopped {
+				wrong(action, "drains a pool that does not exist, or a draining or stopped one")
 			}
-			if a.Jobs != len(o.Pools[key].Jobs) {
+			if a.Jobs != len(p.state.Jobs) {
 				wrong(action, "has the wrong number of jobs")
 			}
-			if !m.canDrain(o.Pools[key].Spec, o) {
+			if !m.canDrain(&p.state.Spec) {
 				wrong(action, "drains a pool although no replacement runs")
 			}
 		case reconcile.RemovePool:
 			rank, key = 4, a.Key
-			state := o.Pools[key]
-			if state.Phase != runtime.PoolStopped || len(state.Jobs) > 0 {
-				wrong(action, "removes a running pool")
+			p, exists := m.pools[key]
+			if !exists || p.state.Phase != runtime.PoolStopped || len(p.state.Jobs) > 0 {
+				wrong(action, "removes a running pool, or one that does not exist")
 			}
-			if state.Completed && m.desired.Pools[key].Tuning.SingleRun {
+			if p.state.Completed && m.desired.Pools[key].Tuning.SingleRun {
 				wrong(action, "would run a single run twice")
 			}
 		default:
@@ -391,15 +432,14 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 		}
 		touched[key], order = true, rank
 	}
-	for key := range m.desired.Pools {
-		if state := o.Pools[key]; state.Phase == runtime.PoolDraining && !state.Completed && !touched[key] {
-			m.t.Fatalf("pool %s is desired and drains, but is not revived; the plan is\n%s", key, plan)
-		}
-	}
-	for key, state := range o.Pools {
+	for key, p := range m.pools {
 		_, wanted := m.desired.Pools[key]
-		claims := state.Phase != runtime.PoolDraining && state.Phase != runtime.PoolStopped
-		if !wanted && claims && !touched[key] && m.canDrain(state.Spec, o) {
+		drains := p.state.Phase == runtime.PoolDraining
+		switch {
+		case touched[key]:
+		case wanted && drains && !p.state.Completed:
+			m.t.Fatalf("pool %s is desired and drains, but is not revived; the plan is\n%s", key, plan)
+		case !wanted && !drains && p.state.Phase != runtime.PoolStopped && m.canDrain(&p.state.Spec):
 			m.t.Fatalf("pool %s is not desired, and is not drained; the plan is\n%s", key, plan)
 		}
 	}
@@ -407,15 +447,14 @@ func (m *model) check(plan reconcile.Plan, o reconcile.Observed) {
 
 // canDrain reports whether a pool that is not desired has no replacement, or a replacement
 // that runs.
-func (m *model) canDrain(old runtime.PoolSpec, o reconcile.Observed) bool {
+func (m *model) canDrain(old *runtime.PoolSpec) bool {
 	waits := false
 	for key, spec := range m.desired.Pools {
 		sameWork := spec.Identity.Service == old.Identity.Service && spec.Tuning.Token == old.Tuning.Token
 		if spec.Name != old.Name && !sameWork {
 			continue
 		}
-		state, exists := o.Pools[key]
-		if exists && state.Ready && state.Err == nil {
+		if p, exists := m.pools[key]; exists && p.state.Ready && p.state.Err == nil {
 			return true
 		}
 		waits = true
@@ -433,7 +472,7 @@ func (m *model) apply(plan reconcile.Plan) {
 				m.failed(reconcile.ProcessKey)
 			}
 		case reconcile.StartPool:
-			key := a.Spec.Key()
+			key := keyOf(&a.Spec)
 			if built[key] = !m.down[slices.Index(targets[:], a.Spec.Identity.Target)]; !built[key] {
 				m.failed(key)
 			}
@@ -448,11 +487,11 @@ func (m *model) apply(plan reconcile.Plan) {
 				delete(m.failures, reconcile.ProcessKey)
 			}
 		case reconcile.StartPool:
-			if key := a.Spec.Key(); built[key] {
-				m.pools[key] = member{state: runtime.PoolState{Spec: a.Spec, Phase: runtime.PoolStarting}}
+			if key := keyOf(&a.Spec); built[key] {
+				m.pools[key] = &member{state: runtime.PoolState{Spec: a.Spec, Phase: runtime.PoolStarting}}
 			}
 		case reconcile.TunePool:
-			p := m.pools[a.Spec.Key()]
+			p := m.pools[keyOf(&a.Spec)]
 			p.state.Spec = a.Spec
 			if p.state.Phase == runtime.PoolDraining {
 				p.state.Phase = runtime.PoolPolling
@@ -461,12 +500,10 @@ func (m *model) apply(plan reconcile.Plan) {
 				}
 			}
 			p.settle()
-			m.pools[a.Spec.Key()] = p
 		case reconcile.DrainPool:
 			if p := m.pools[a.Key]; p.state.Phase != runtime.PoolStopped {
 				p.state.Phase = runtime.PoolDraining
 				p.settle()
-				m.pools[a.Key] = p
 			}
 		case reconcile.RemovePool:
 			if m.pools[a.Key].state.Err != nil {
@@ -508,14 +545,13 @@ func (m *model) converge() {
 				len(m.pools), len(m.desired.Pools), plan)
 		}
 		m.apply(plan)
-		for key, p := range m.pools {
+		for _, p := range m.pools {
 			if p.state.Phase == runtime.PoolStarting {
 				p.state.Phase, p.state.Ready = runtime.PoolPolling, true
 			}
 			for p.state.Phase == runtime.PoolDraining && len(p.state.Jobs) > 0 {
-				m.jobEnds(&p)
+				m.jobEnds(p)
 			}
-			m.pools[key] = p
 		}
 	}
 	fresh := newModel(m.t)
@@ -527,8 +563,10 @@ func (m *model) converge() {
 	for key, p := range m.pools {
 		over[key] = p.state.Completed && m.desired.Pools[key].Tuning.SingleRun
 	}
-	if got, want := m.settled(over), fresh.settled(over); got != want {
-		m.t.Fatalf("the final state differs from that of a fresh start; got\n%s\nwant\n%s", got, want)
+	got, want := m.settled(over), fresh.settled(over)
+	if m.inForce != fresh.inForce || !maps.Equal(got, want) {
+		m.t.Fatalf("the final state differs from that of a fresh start; got\n%+v\n%+v\nwant\n%+v\n%+v",
+			m.inForce, got, fresh.inForce, want)
 	}
 	m.want(m.page) // the same page as another generation
 	if plan := m.plan(); len(plan) > 0 {
@@ -536,19 +574,27 @@ func (m *model) converge() {
 	}
 }
 
+// settings are the settings in force of a pool in the final state.
+type settings struct {
+	completed, single, idle bool
+	most                    int
+	token                   string
+}
+
 // settled returns the settings in force of all pools, and for those in except only that they
 // have completed.
-func (m *model) settled(except map[string]bool) string {
-	text := fmt.Sprintln(m.inForce)
-	for _, key := range slices.Sorted(maps.Keys(m.pools)) {
-		state := m.pools[key].state
+func (m *model) settled(except map[string]bool) map[string]settings {
+	all := make(map[string]settings, len(m.pools))
+	for key, p := range m.pools {
 		if except[key] {
-			text += key + " has completed\n"
+			all[key] = settings{completed: true}
 			continue
 		}
-		tuning := state.Spec.Tuning
-		idle := state.Phase == runtime.PoolDraining || state.Phase == runtime.PoolStopped
-		text += fmt.Sprintln(key, tuning.MaxJobs, tuning.SingleRun, tuning.Token.Reveal(), idle)
+		tuning := &p.state.Spec.Tuning
+		all[key] = settings{
+			single: tuning.SingleRun, most: tuning.MaxJobs, token: tuning.Token.Reveal(),
+			idle: p.state.Phase == runtime.PoolDraining || p.state.Phase == runtime.PoolStopped,
+		}
 	}
-	return text
+	return all
 }

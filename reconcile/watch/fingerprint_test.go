@@ -53,12 +53,7 @@ func TestWritten(t *testing.T) {
 	// written waits until the last change was compared, and returns the result of Written.
 	written := func() bool {
 		t.Helper()
-		compared := func() bool {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.fingerprints[path] == fingerprintOf(path)
-		}
-		for end := time.Now().Add(compareInterval / 2); !compared(); <-time.After(time.Millisecond) {
+		for end := time.Now().Add(compareInterval / 2); !w.Compared(); <-time.After(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("the change was not compared")
 			}
@@ -153,10 +148,10 @@ func TestWrittenWithoutEvents(t *testing.T) {
 	rename("sixth")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx) }()
-	for len(w.changed) > 0 {
+	for len(w.changed) > 0 { // before Run sends another notification
 		<-w.changed
 	}
+	go func() { done <- w.Run(ctx) }()
 	<-w.changed
 	written(w, "a change before the directories are watched", true)
 	cancel()

@@ -42,8 +42,9 @@ const (
 // Watcher reports that a path may have changed: the content of its file, or the file to which
 // it leads. Its methods are safe for concurrent use; Run is called once.
 type Watcher struct {
-	changed    chan struct{} // holds one notification
-	compareNow chan struct{} // holds one request for a comparison
+	changed     chan struct{} // holds one notification
+	compareNow  chan struct{} // holds one request for a comparison
+	settleDelay time.Duration // tests replace it
 
 	mu           sync.Mutex
 	paths        []string
@@ -66,7 +67,7 @@ type fingerprint struct {
 // once. Later content is compared with the present content.
 func New(paths ...string) *Watcher {
 	w := &Watcher{
-		changed: make(chan struct{}, 1), compareNow: make(chan struct{}, 1), mode: Events,
+		changed: make(chan struct{}, 1), compareNow: make(chan struct{}, 1), mode: Events, settleDelay: settleDelay,
 		fingerprints: map[string]fingerprint{}, written: map[string]time.Time{},
 	}
 	w.Watch(paths...)
@@ -315,7 +316,7 @@ func (w *Watcher) wait(
 					w.written[name] = time.Now()
 					w.mu.Unlock()
 				}
-				timer.Reset(min(settleDelay, max(0, maxSettleDelay-time.Since(first))))
+				timer.Reset(min(w.settleDelay, max(0, maxSettleDelay-time.Since(first))))
 			}
 		case err, ok := <-watchErrors:
 			// After an overflow the watcher compares. EINVAL is harmless: the kernel has

@@ -35,7 +35,7 @@ func watched(t *testing.T) *file {
 	return f
 }
 
-// start starts the Watcher, and waits until the kernel reports changes.
+// start starts the Watcher, and waits until the kernel reports changes. No notification is left.
 func (f *file) start() {
 	f.t.Helper()
 	f.w = watch.New(f.path)
@@ -53,6 +53,7 @@ func (f *file) start() {
 		f.write(f.path, fmt.Sprint("probe ", probe))
 		select {
 		case <-f.w.Changed():
+			f.settle()
 			return
 		case <-time.After(limit / 8):
 			if probe == 8 {
@@ -60,6 +61,29 @@ func (f *file) start() {
 			}
 		}
 	}
+}
+
+// settle waits until the Watcher has compared the present content, and discards the notification
+// of an earlier change.
+func (f *file) settle() {
+	f.t.Helper()
+	for deadline := time.Now().Add(limit); !f.w.Compared(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			f.t.Fatal("the present content was not compared")
+		}
+	}
+	select {
+	case <-f.w.Changed():
+	default:
+	}
+}
+
+// rename renames a file with this content to the path. Unlike write, it is one change: after the
+// truncation by write, a comparison may find an empty file.
+func (f *file) rename(path, content string) {
+	f.t.Helper()
+	f.write(path+".renamed", content)
+	f.must(os.Rename(path+".renamed", path))
 }
 
 func (f *file) write(path, content string) {
@@ -154,6 +178,7 @@ func TestRun(t *testing.T) {
 		f.path = filepath.Join(f.dir, "agent.yaml")
 		f.must(os.Symlink("..data/agent.yaml", f.path))
 		f.w = watch.New(f.path)
+		f.w.SetSettleDelay(time.Millisecond) // 500 delays take long
 		f.detected("a path that is new")
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
@@ -173,15 +198,13 @@ func TestRun(t *testing.T) {
 		t.Parallel()
 		f := watched(t)
 		f.start()
-		f.write(f.path, "same")
-		for quiet := false; !quiet; { // a comparison may have read the file while it was empty
-			select {
-			case <-f.w.Changed():
-			case <-time.After(500 * time.Millisecond):
-				quiet = true
-			}
-		}
-		f.write(f.path, "same")
+		f.rename(f.path, "same")
+		f.detected("a change")
+		same, err := os.OpenFile(f.path, os.O_WRONLY, 0) // without a truncation, so that the file is never empty
+		f.must(err)
+		_, err = same.WriteString("same")
+		f.must(err)
+		f.must(same.Close())
 		f.must(os.Chmod(f.path, 0o640))
 		f.write(filepath.Join(f.dir, "neighbour"), "x")
 		f.must(os.Remove(filepath.Join(f.dir, "neighbour")))
@@ -265,9 +288,9 @@ func TestWatch(t *testing.T) {
 		f.start()
 		f.w.Watch(f.path, other)
 		f.detected("a path that is new")
-		f.write(other, "a") // the file did not exist
+		f.rename(other, "a") // the file did not exist
 		f.detected("the creation of the other file")
-		f.write(other, "b")
+		f.rename(other, "b")
 		f.detected("the change of the other file")
 		f.w.Watch(f.path)
 		f.write(other, "c")
