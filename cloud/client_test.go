@@ -856,9 +856,10 @@ func TestPollTimeout(t *testing.T) {
 			{"", "no answer within 50ms (request_timeout)"},
 			{`{"jobID":`, "the answer was not complete within 70ms"},
 		} {
-			release := make(chan struct{})
-			s := newScene(t, func(o *Options) { o.Tuning.RequestTimeout = 50 * time.Millisecond },
-				func(w http.ResponseWriter, r *http.Request) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				defer close(release)
+				s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
 					if c.first != "" {
 						fmt.Fprint(w, c.first)
 						_ = http.NewResponseController(w).Flush()
@@ -867,14 +868,14 @@ func TestPollTimeout(t *testing.T) {
 					case <-release:
 					case <-r.Context().Done():
 					}
-				})
-			s.client.minPollTimeout, s.client.bodyTimeout = time.Millisecond, 70*time.Millisecond
-			claim, err := s.client.Claim(context.Background())
-			if err == nil || !strings.Contains(err.Error(), c.want) ||
-				!strings.Contains(err.Error(), "an answer was lost") || claim.Next.Reason != "" {
-				t.Errorf("the error is %v, want %q, and no retry", err, c.want)
-			}
-			close(release)
+				}, func(o *Options) { o.Tuning.RequestTimeout = 50 * time.Millisecond })
+				s.client.minPollTimeout, s.client.bodyTimeout = time.Millisecond, 70*time.Millisecond
+				claim, err := s.client.Claim(context.Background())
+				if err == nil || !strings.Contains(err.Error(), c.want) ||
+					!strings.Contains(err.Error(), "an answer was lost") || claim.Next.Reason != "" {
+					t.Errorf("the error is %v, want %q, and no retry", err, c.want)
+				}
+			})
 		}
 	})
 

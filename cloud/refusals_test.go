@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -457,6 +458,7 @@ func newInMemoryScene(t *testing.T, handler http.HandlerFunc, edits ...func(*Opt
 type pipeListener struct {
 	accepted chan net.Conn
 	closed   chan struct{}
+	close    sync.Once
 }
 
 func (p *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -483,7 +485,7 @@ func (p *pipeListener) Accept() (net.Conn, error) {
 
 // Close implements [net.Listener].
 func (p *pipeListener) Close() error {
-	close(p.closed)
+	p.close.Do(func() { close(p.closed) })
 	return nil
 }
 

@@ -1,41 +1,74 @@
-package cloud_test
+package cloud
 
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/cmwa-project/cmwa/cloud"
-	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-func TestTransport(t *testing.T) {
-	// The time between two heartbeats and the limits of HTTP/2 pings are scaled down by
-	// the same factor.
-	const scale = 50
-	const beat = 30 * time.Second / scale
+// lossyLink connects to a service in memory. Its connections can lose all packets.
+type lossyLink struct {
+	pipeListener
+	dead atomic.Pointer[atomic.Bool] // of the connections that are made now
+}
 
-	// lost sends a heartbeat over a version of HTTP, drops all packets of that connection
-	// from then on, and returns how many heartbeats fail until one arrives.
-	lost := func(t *testing.T, transport *http.Transport, version int) (count int) {
+// blackhole drops what is sent over the present connections from now on. Later connections work.
+func (l *lossyLink) blackhole() { l.dead.Swap(&atomic.Bool{}).Store(true) }
+
+func (l *lossyLink) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := l.pipeListener.dial(ctx, network, address)
+	return lossyConn{conn, l.dead.Load()}, err
+}
+
+// lossyConn is the client's end of a connection. When it is dead, it loses what is written to
+// it. The service then has nothing to respond to.
+type lossyConn struct {
+	net.Conn
+	dead *atomic.Bool
+}
+
+func (c lossyConn) Write(text []byte) (int, error) {
+	if c.dead.Load() {
+		return len(text), nil
+	}
+	return c.Conn.Write(text)
+}
+
+func TestTransport(t *testing.T) {
+	const beat = 30 * time.Second // between two heartbeats
+
+	// lost runs in virtual time. It sends a heartbeat over a version of HTTP, and drops all
+	// packets of that connection from then on. It returns how many heartbeats fail until one
+	// arrives, and after what time.
+	lost := func(t *testing.T, version int) (count int, took time.Duration) {
 		t.Helper()
+		l := &lossyLink{pipeListener: pipeListener{accepted: make(chan net.Conn), closed: make(chan struct{})}}
+		l.dead.Store(&atomic.Bool{})
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.ProtoMajor != version {
 				t.Errorf("the heartbeat came over %s, want HTTP/%d", r.Proto, version)
 			}
 		}))
+		_ = server.Listener.Close()
+		server.Listener = l
 		server.EnableHTTP2 = version == 2
 		server.StartTLS()
-		t.Cleanup(server.Close)
-		link := runtimetest.NewLink(t, server.Listener.Addr().String())
+		defer server.Close()
+		transport := defaultTransport(t)
+		transport.DialContext = l.dial
+		// The certificate is for example.com.
 		transport.TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
-		t.Cleanup(transport.CloseIdleConnections)
-		jobs := cloud.NewJobs(cloud.JobsOptions{
-			Service: "https://" + link.Address(), JobID: "j", Token: secret.New("t"), Transport: transport,
+		defer transport.CloseIdleConnections()
+		jobs := NewJobs(JobsOptions{
+			Service: "https://example.com", JobID: "j", Token: secret.New("t"), Transport: transport,
 			Log: slog.New(slog.DiscardHandler),
 		})
 		send := func() error {
@@ -46,22 +79,31 @@ func TestTransport(t *testing.T) {
 		if err := send(); err != nil {
 			t.Fatalf("the first heartbeat: %v", err)
 		}
-		for link.Blackhole(); count < 20 && send() != nil; count++ {
+		l.blackhole()
+		begin := time.Now()
+		for count < 20 && send() != nil {
+			count++
 		}
-		return count
+		return count, time.Since(begin)
 	}
 	t.Run("a dead HTTP/2 connection costs two heartbeats at most", func(t *testing.T) {
-		transport := defaultTransport(t)
-		transport.HTTP2.SendPingTimeout /= scale
-		transport.HTTP2.PingTimeout /= scale
-		if count := lost(t, transport, 2); count > 2 {
-			t.Errorf("%d heartbeats in a row were lost, want at most 2", count)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			count, took := lost(t, 2)
+			if count > 2 {
+				t.Errorf("%d heartbeats in a row were lost, want at most 2", count)
+			}
+			if took >= beat {
+				t.Errorf("the next heartbeat arrived after %s, want less than %s: pings close the connection",
+					took, beat)
+			}
+		})
 	})
 	t.Run("a dead HTTP/1 connection costs two heartbeats at most", func(t *testing.T) {
-		if count := lost(t, defaultTransport(t), 1); count > 2 {
-			t.Errorf("%d heartbeats in a row were lost, want at most 2", count)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			if count, _ := lost(t, 1); count > 2 {
+				t.Errorf("%d heartbeats in a row were lost, want at most 2", count)
+			}
+		})
 	})
 	t.Run("HTTP/2 closes a dead connection within the time between two heartbeats", func(t *testing.T) {
 		transport := defaultTransport(t)
@@ -74,7 +116,7 @@ func TestTransport(t *testing.T) {
 
 func defaultTransport(t *testing.T) *http.Transport {
 	t.Helper()
-	transport, err := cloud.Transport("")
+	transport, err := Transport("")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 )
 
 func TestExchangeToken(t *testing.T) {
+	t.Parallel()
 	t.Run("the exchanged token can poll", func(t *testing.T) {
 		provider := newProvider(t)
 		w := newWorld(t, provider.allow)
@@ -256,9 +257,16 @@ func TestExchangeToken(t *testing.T) {
 				t.Errorf("there are %d tokens, want 3", got)
 			}
 			w.want(204, long.Token, "GET", "/api/deployments/poll", nil, nil)
+
+			// Two hours have 1440 ticks of Run. One call replaces the last of them.
+			stop()
+			background.Wait()
 			time.Sleep(2 * time.Hour)
 			w.want(401, long.Token, "GET", "/api/deployments/poll", nil, nil)
 			w.want(204, p.Token, "GET", "/api/deployments/poll", nil, nil)
+			if err := w.server.expire(context.Background(), time.Now()); err != nil || w.tokens() != 2 {
+				t.Errorf("there are %d tokens, want 2 (%v)", w.tokens(), err)
+			}
 		})
 	})
 

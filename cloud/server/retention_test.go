@@ -59,6 +59,7 @@ func (c *claimed) mustLog(step, offset int, lines ...string) {
 }
 
 func TestStoreBatch(t *testing.T) {
+	t.Parallel()
 	t.Run("a log at its limit keeps its beginning and its end, and the runner gets no error", func(t *testing.T) {
 		w := newWorld(t, limited(Retention{MaxLogBytes: 20_000}))
 		p, at := w.pool("p"), w.stack("s")
@@ -198,24 +199,33 @@ func (w *world) deployAfter(free *int64, at string) {
 func (w *world) copies(id string, n int) {
 	w.t.Helper()
 	err := w.server.store.write(context.Background(), func(t *tx) error {
-		for range n {
-			for _, statement := range []string{
-				`UPDATE stacks SET deployments = deployments + 1
-					WHERE id = (SELECT stack FROM deployments WHERE id = ?)`,
-				`INSERT INTO deployments (id, job, stack, organization, pool, version, operation, status, ended,
-					inherits, initiator, requester, created, modified, definition)
-					SELECT hex(randomblob(16)), hex(randomblob(16)), stack, organization, pool,
-						(SELECT deployments FROM stacks s WHERE s.id = stack), operation, status, ended,
-						inherits, initiator, requester, created, modified, definition FROM deployments WHERE id = ?`,
-				`INSERT INTO steps (deployment, number, name, status) SELECT last_insert_rowid(), number, name, status
-					FROM steps WHERE deployment = (SELECT seq FROM deployments WHERE id = ?)`,
-				`INSERT INTO batches (deployment, step, start, count, lines) SELECT (SELECT max(seq) FROM deployments),
-					step, start, count, lines FROM batches
-					WHERE deployment = (SELECT seq FROM deployments WHERE id = ?)`,
-			} {
-				if _, err := t.exec(statement, id); err != nil {
-					return err
-				}
+		var last int64
+		if _, err := t.get([]any{&last}, `SELECT max(seq) FROM deployments`); err != nil {
+			return err
+		}
+		for _, statement := range []string{
+			`WITH RECURSIVE copies (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM copies WHERE number < ?2)
+				INSERT INTO deployments (id, job, stack, organization, pool, version, operation, status, ended,
+				inherits, initiator, requester, created, modified, definition)
+				SELECT hex(randomblob(16)), hex(randomblob(16)), stack, organization, pool,
+					(SELECT deployments FROM stacks s WHERE s.id = stack) + number, operation, status, ended,
+					inherits, initiator, requester, created, modified, definition
+				FROM deployments, copies WHERE id = ?1`,
+			`UPDATE stacks SET deployments = deployments + ?2
+				WHERE id = (SELECT stack FROM deployments WHERE id = ?1)`,
+			`INSERT INTO steps (deployment, number, name, status) SELECT seq, number, name, s.status
+				FROM deployments d, steps s WHERE seq > ?2
+				AND deployment = (SELECT seq FROM deployments WHERE id = ?1)`,
+			`INSERT INTO batches (deployment, step, start, count, lines) SELECT seq, step, start, count, lines
+				FROM deployments, batches WHERE seq > ?2
+				AND deployment = (SELECT seq FROM deployments WHERE id = ?1)`,
+		} {
+			number := int64(n)
+			if strings.Contains(statement, "seq >") {
+				number = last
+			}
+			if _, err := t.exec(statement, id, number); err != nil {
+				return err
 			}
 		}
 		return nil
@@ -228,6 +238,7 @@ func (w *world) copies(id string, n int) {
 // TestStoreBatchProperty stores random batches under random limits, and compares each
 // line of the log with what was sent.
 func TestStoreBatchProperty(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
 	rapid.Check(t, func(r *rapid.T) {
@@ -250,21 +261,30 @@ func TestStoreBatchProperty(t *testing.T) {
 		// Read the log line by line. Each line is the line that was sent at this offset, or a
 		// notice with the exact number of lines that are not stored.
 		stored := int64(0)
-		for offset := 0; offset < len(sent); {
-			var page logPage
-			w.want(200, w.user, "GET", fmt.Sprintf("%s/%s/logs?step=0&count=1&offset=%d", at, id, offset), nil, &page)
-			line, next := page.Lines[0].Line, *page.NextOffset
-			noun := map[bool]string{false: "lines", true: "line"}[next == offset+1]
-			if !strings.HasPrefix(line, "[") {
-				if line != sent[offset] || next != offset+1 {
-					r.Fatalf("offset %d is %q, then %d; want %q", offset, line, next, sent[offset])
+		err := w.server.store.read(t.Context(), func(t *tx) error {
+			j, _, err := loadJob(t, "id", id)
+			for offset := 0; err == nil && offset < len(sent); {
+				var lines []cloud.LogLine
+				var next int
+				if lines, next, err = w.server.readLines(t, j, 0, offset, 1, pageBytes); err != nil {
+					break
 				}
-				stored += int64(len(line))
-			} else if want := fmt.Sprintf("[%d bytes in %d %s are", len(strings.Join(sent[offset:next], "")),
-				next-offset, noun); !strings.HasPrefix(line, want) {
-				r.Fatalf("offset %d is %q, want %q", offset, line, want)
+				line, noun := lines[0].Text, map[bool]string{false: "lines", true: "line"}[next == offset+1]
+				if !strings.HasPrefix(line, "[") {
+					if line != sent[offset] || next != offset+1 {
+						r.Fatalf("offset %d is %q, then %d; want %q", offset, line, next, sent[offset])
+					}
+					stored += int64(len(line))
+				} else if want := fmt.Sprintf("[%d bytes in %d %s are", len(strings.Join(sent[offset:next], "")),
+					next-offset, noun); !strings.HasPrefix(line, want) {
+					r.Fatalf("offset %d is %q, want %q", offset, line, want)
+				}
+				offset = next
 			}
-			offset = next
+			return err
+		})
+		if err != nil {
+			r.Fatal(err)
 		}
 		if stored > limit {
 			r.Fatalf("%d bytes are stored, limit %d", stored, limit)
@@ -275,6 +295,7 @@ func TestStoreBatchProperty(t *testing.T) {
 }
 
 func TestPrune(t *testing.T) {
+	t.Parallel()
 	t.Run("ended deployments beyond the limits of number and age are deleted", func(t *testing.T) {
 		w := newWorld(t, limited(Retention{KeepDeployments: 3, KeepAge: 24 * time.Hour}))
 		p, at, idle, busy := w.pool("p"), w.stack("s"), w.stack("idle"), w.stack("busy")

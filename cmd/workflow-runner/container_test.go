@@ -50,8 +50,11 @@ func containerFor(t *testing.T, user string, scripts ...string) (s *story, p *pr
 
 func TestContainerReapsOrphans(t *testing.T) {
 	t.Parallel()
+	// The loop ends when process 1 has only one child, the runner. An orphan that ended is a
+	// child of process 1 until that reaps it.
 	s, p, _ := container(t,
-		`n=0; while [ $n -lt 20 ]; do (sleep 0.05 &); n=$((n+1)); done; sleep 0.5
+		`n=0; while [ $n -lt 20 ]; do (sleep 0.05 &); n=$((n+1)); done
+while [ "$(grep -l '^PPid:.1$' /proc/[0-9]*/status 2>/dev/null | wc -l)" -gt 1 ]; do sleep 0.05; done
 zombies=$(grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l)
 echo "first: $(tr '\0' ' ' < /proc/1/cmdline)"
 echo "zombies: $zombies"`,

@@ -40,7 +40,8 @@ func withoutFiles(t *testing.T, do func()) {
 func TestWaitWithoutFiles(t *testing.T) {
 	folder := t.TempDir()
 	e := newExecutor(t, folder)
-	job := jobIn(scriptRunner(t, `read x; sleep 1; exit 10`))
+	fifo := newFIFO(t)
+	job := jobIn(scriptRunner(t, `read x; read y <`+fifo+`; exit 10`))
 	id := mustStart(t, e, job)
 	type end struct {
 		exit runtime.Exit
@@ -72,6 +73,7 @@ func TestWaitWithoutFiles(t *testing.T) {
 			}
 		}
 	})
+	release(t, fifo, "\n")
 	for range 2 {
 		if exit, err := e.Wait(t.Context(), id); err != nil || exit.Code != 10 {
 			t.Errorf("afterwards the end is %+v, %v; want code 10", exit, err)

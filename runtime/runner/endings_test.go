@@ -11,10 +11,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runner"
 )
 
 // forever is a script that does not end by itself. Its shell runs a trap at once, because it
@@ -27,6 +29,7 @@ func TestRunEnd(t *testing.T) {
 		definition := steps(`trap 'echo asked to end; exit 0' TERM; echo begun; `+forever, "echo never")
 		definition.Steps[1].Timeout = cloud.Duration(300 * time.Millisecond)
 		w := newFixture(t, definition)
+		w.expireAfter(300*time.Millisecond, 1, "\nbegun\n")
 		w.run(runtime.CodeFailed)
 		w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
 		w.wantLog(1, "begun\nasked to end\nError: the step took longer than its time limit of 300ms and was stopped\n")
@@ -36,35 +39,72 @@ func TestRunEnd(t *testing.T) {
 		definition := steps("echo quick", "echo begun; sleep 600")
 		definition.Timeout = cloud.Duration(500 * time.Millisecond)
 		w := newFixture(t, definition)
+		w.expireAfter(500*time.Millisecond, 2, "\nbegun\n")
 		w.run(runtime.CodeFailed)
 		w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
 		w.wantLog(2, "begun\nError: the job took longer than its time limit of 500ms and was stopped\n")
 	})
 
+	t.Run("time limits of a job and of a step, and the grace period, last as long as they are set", func(t *testing.T) {
+		for name, set := range map[string]func(*cloud.Definition, cloud.Duration){
+			"job":  func(d *cloud.Definition, limit cloud.Duration) { d.Timeout = limit },
+			"step": func(d *cloud.Definition, limit cloud.Duration) { d.Steps[1].Timeout = limit },
+		} {
+			t.Run(name, func(t *testing.T) {
+				definition := steps("sleep 600")
+				set(&definition, cloud.Duration(300*time.Millisecond))
+				w := newFixture(t, definition)
+				begin := time.Now()
+				w.run(runtime.CodeFailed)
+				if took := time.Since(begin); took < 300*time.Millisecond {
+					t.Errorf("it took %s, want at least the time limit of 300ms", took)
+				}
+				w.wantLog(1, "Error: the "+name+" took longer than its time limit of 300ms and was stopped\n")
+			})
+		}
+		t.Run("grace period", func(t *testing.T) {
+			definition := steps(`trap '' TERM; echo begun; ` + forever)
+			definition.Steps[1].Timeout = cloud.Duration(time.Second)
+			w := newFixture(t, definition)
+			w.handoff.Grace = 0.5
+			var expired time.Time
+			w.options.Expire(time.Second, func() {
+				w.awaitLog(1, "\nbegun\n")
+				expired = time.Now()
+			})
+			w.run(runtime.CodeFailed)
+			if took := time.Since(expired); took < 500*time.Millisecond {
+				t.Errorf("the step ended %s after its time limit, want at least the grace period of 500ms", took)
+			}
+		})
+	})
+
 	t.Run("whole process group gets TERM and after the grace period KILL", func(t *testing.T) {
 		definition := steps(`
-		sh -c 'trap "echo child was asked; exit 0" TERM; ` + forever + `' &
+		sh -c 'trap "echo child was asked; exit 0" TERM; echo $$ > ready; ` + forever + `' &
 		sh -c 'trap "" TERM; echo $$ > stubborn; ` + forever + `' &
 		trap 'echo parent was asked; exit 0' TERM
-		while [ ! -s stubborn ]; do sleep 0.01; done
+		while [ ! -s ready ] || [ ! -s stubborn ]; do sleep 0.01; done
 		echo begun; ` + forever)
 		definition.Steps[1].Timeout = cloud.Duration(time.Second)
 		w := newFixture(t, definition)
 		w.handoff.Grace = 0.5
-		begin := time.Now()
+		w.expireAfter(time.Second, 1, "\nbegun\n")
+		w.options.Expire(500*time.Millisecond, func() {
+			w.awaitLog(1, "\nchild was asked\n")
+			w.awaitLog(1, "\nparent was asked\n")
+		})
 		w.run(runtime.CodeFailed)
-		if took := time.Since(begin); took < 1500*time.Millisecond || took > 10*time.Second {
-			t.Errorf("it took %s, want 1.5s: the time limit of 1s and the grace period of 0.5s", took)
-		}
 		w.wantLog(1, "begun\n", "was asked\n", "was asked\n", "Error: the step took longer than its time limit of 1s")
 		wantDead(t, filepath.Join(w.handoff.Root, "stubborn"))
 	})
 
 	t.Run("output of children is kept after the shell has ended", func(t *testing.T) {
 		definition := steps(
-			`sh -c 'trap "sleep 0.7; echo tidied up; exit 0" TERM; ` + forever + `' & echo begun; ` + forever)
+			`sh -c 'trap "sleep 0.7; echo tidied up; exit 0" TERM; echo begun; ` + forever + `' & ` + forever)
 		definition.Steps[1].Timeout = cloud.Duration(300 * time.Millisecond)
 		w := newFixture(t, definition)
+		w.expireAfter(300*time.Millisecond, 1, "\nbegun\n")
 		w.run(runtime.CodeFailed)
 		w.wantLog(1, "begun\n", "tidied up\n", "Error: the step took longer")
 	})
@@ -162,22 +202,18 @@ func TestRunEnd(t *testing.T) {
 	})
 
 	t.Run("job ends although the agent does not read its progress", func(t *testing.T) {
-		w := newFixture(t, steps("echo one", "echo two"))
-		out, agent := net.Pipe()
-		w.options.Progress = out
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			w.run(runtime.CodeSucceeded)
-		}()
-		select {
-		case <-ended:
-		case <-time.After(30 * time.Second):
-			t.Error("the runner waits for the agent to read its progress")
-			_ = agent.Close()
-			<-ended
-		}
-		w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
+		synctest.Test(t, func(t *testing.T) {
+			code, record, took := virtualJob{
+				scripts: []string{"echo one", "echo two"},
+				edit:    func(_ *runtime.Handoff, o *runner.Options) { o.Progress, _ = net.Pipe() },
+			}.run(t.Context(), t)
+			if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded {
+				t.Errorf("code %d, steps %v, want success", code, record.Statuses())
+			}
+			if took > 10*time.Second {
+				t.Errorf("it took %s, want at most 10s: the runner waits for the agent to read its progress", took)
+			}
+		})
 	})
 }
 
@@ -230,15 +266,17 @@ func TestRunGone(t *testing.T) {
 	t.Run("job whose calls the service refuses is stopped and not reported", func(t *testing.T) {
 		for _, status := range []int{404, 409, 410, 412, 401} {
 			t.Run(strconv.Itoa(status), func(t *testing.T) {
-				t.Parallel() // some rejections are confirmed after half a minute
+				t.Parallel()
 				gate := &gate{}
 				w := newFixture(t, steps(`trap 'echo asked > asked; exit 0' TERM
 				echo begun
 				while [ ! -e speak ]; do sleep 0.02; done
 				echo this line meets the refusal
 				`+forever, "echo never"), gate.filter)
+				w.options.Hasten(20)
 				go func() {
 					w.awaitLog(1, "\nbegun\n")
+					w.awaitHeartbeat() // if it is refused, it counts as a call
 					gate.refuse(status)
 					if err := os.WriteFile(filepath.Join(w.handoff.Root, "speak"), nil, 0o600); err != nil {
 						t.Error(err)
@@ -262,9 +300,10 @@ func TestRunGone(t *testing.T) {
 	})
 
 	t.Run("rejection after a stop request ends the job without a report", func(t *testing.T) {
-		t.Parallel() // the rejection is confirmed after half a minute
+		t.Parallel()
 		gate := &gate{}
 		w := newFixture(t, steps("echo begun; "+forever), gate.filter)
+		w.options.Hasten(20)
 		ctx, stop := context.WithCancel(t.Context())
 		go func() {
 			w.awaitLog(1, "\nbegun\n")

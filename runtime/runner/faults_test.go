@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -109,6 +110,7 @@ func TestRunServiceFaults(t *testing.T) {
 				definition := steps("for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.3; done", "exit 5")
 				w := newFixture(t, definition, filter)
 				w.strict = true
+				w.options.Hasten(10)
 				w.run(runtime.CodeFailed)
 				w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
 				want := "\nline 1\nline 2\nline 3\nline 4\nline 5\nline 6\nline 7\nline 8\n"
@@ -160,40 +162,48 @@ func TestRunServiceFaults(t *testing.T) {
 	})
 
 	t.Run("rejected logs do not fail the job", func(t *testing.T) {
-		t.Parallel() // the rejection is confirmed after half a minute
-		w := newFixture(t, steps("echo one", "echo two"), func(next http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if strings.HasSuffix(r.URL.Path, "/logs") {
-					http.Error(w, "no room for logs", http.StatusForbidden)
-					return
-				}
-				next.ServeHTTP(w, r)
-			})
+		synctest.Test(t, func(t *testing.T) {
+			code, record, _ := virtualJob{
+				scripts: []string{"echo one", "echo two"},
+				respond: func(r *http.Request) (int, error) {
+					if strings.HasSuffix(r.URL.Path, "/logs") {
+						return http.StatusForbidden, nil
+					}
+					return 0, nil
+				},
+			}.run(t.Context(), t)
+			if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded {
+				t.Errorf("code %d, steps %v, want success", code, record.Statuses())
+			}
 		})
-		w.run(runtime.CodeSucceeded)
-		w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
 	})
 
 	t.Run("heartbeat without a response does not delay the job", func(t *testing.T) {
-		release := make(chan struct{})
-		var once sync.Once
-		w := newFixture(t, steps("echo one"), func(next http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if strings.HasSuffix(r.URL.Path, "/heartbeat") {
-					select {
-					case <-release:
-					case <-r.Context().Done():
+		synctest.Test(t, func(t *testing.T) {
+			heartbeats, sent := 0, make(chan struct{})
+			code, record, took := virtualJob{
+				scripts: []string{"echo one", "echo two"},
+				respond: func(r *http.Request) (int, error) {
+					switch {
+					case strings.HasSuffix(r.URL.Path, "/heartbeat"):
+						if heartbeats++; heartbeats == 1 {
+							close(sent)
+						}
+						<-r.Context().Done()
+						return 0, r.Context().Err()
+					case isStatus(r, "1"):
+						<-sent
 					}
-					return
-				}
-				next.ServeHTTP(w, r)
-			})
+					return 0, nil
+				},
+			}.run(t.Context(), t)
+			if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded || heartbeats != 1 {
+				t.Errorf("code %d, %d heartbeats, steps %v, want success and one heartbeat", code, heartbeats,
+					record.Statuses())
+			}
+			if took > time.Second {
+				t.Errorf("a heartbeat without a response delayed the job: it took %s, want at most 1s", took)
+			}
 		})
-		t.Cleanup(func() { once.Do(func() { close(release) }) })
-		begin := time.Now()
-		w.run(runtime.CodeSucceeded)
-		if took := time.Since(begin); took > 5*time.Second {
-			t.Errorf("a heartbeat without a response delayed the job: it took %s, want at most 5s", took)
-		}
 	})
 }

@@ -165,6 +165,18 @@ func (w *fixture) awaitLog(step int, text string) {
 	})
 }
 
+// awaitHeartbeat blocks until the service has accepted a heartbeat.
+func (w *fixture) awaitHeartbeat() {
+	w.t.Helper()
+	w.service.Await(w.t, w.job.ID, "a heartbeat", func(r runtimetest.Record) bool { return r.Heartbeats > 0 })
+}
+
+// expireAfter makes the time limit or grace period of this length expire when the log of a step
+// has the text.
+func (w *fixture) expireAfter(limit time.Duration, step int, text string) {
+	w.options.Expire(limit, func() { w.awaitLog(step, text) })
+}
+
 // leftovers returns the files that the runner has left in its temporary folder.
 func (w *fixture) leftovers() []string {
 	w.t.Helper()

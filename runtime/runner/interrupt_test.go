@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -46,6 +47,11 @@ func pretend() {
 
 func TestMain(m *testing.M) {
 	pretend()
+	// These tests mostly wait for processes and for retries, so more of them than processors
+	// can run at the same time. The flag -parallel sets another number.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 
@@ -161,6 +167,9 @@ func (w *fixture) stopStep(during func()) (log string, took time.Duration) {
 
 func TestInterrupt(t *testing.T) {
 	const minute = runtime.Seconds(60)
+	// The prefix blocks SIGINT until the next program handles it. The runner gives a program that
+	// starts during the stop 200ms for this, which a busy machine may not keep.
+	const block = "$(env --block-signal=INT true 2>/dev/null && echo env --block-signal=INT) "
 	for name, c := range map[string]struct {
 		script       string
 		want, refuse []string
@@ -188,7 +197,7 @@ func TestInterrupt(t *testing.T) {
 			[]string{"signal 2"},
 		},
 		"pulumi that starts after another one": {
-			"pulumi 100ms; pulumi 100ms; sleep 600",
+			"pulumi 100ms; " + block + "pulumi 100ms; sleep 600",
 			[]string{"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n", "begun\n",
 				"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n"},
 			[]string{"signal 2"},
@@ -265,7 +274,8 @@ func TestStop(t *testing.T) {
 	t.Run("pulumi that does not end is killed", func(t *testing.T) {
 		t.Parallel()
 		w := start(t, "pulumi 1h stubborn")
-		w.handoff.CancelGrace, w.handoff.Grace = 0.3, 0.3
+		w.handoff.CancelGrace, w.handoff.Grace = 0.3, 0.4
+		w.expireAfter(400*time.Millisecond, 1, "as signal 2\n")
 		w.stopStep(func() {})
 		killed := []string{"pulumi got terminated as signal 2\n", "pulumi was killed after "}
 		w.wantLog(1, append(killed, commands...)...)
@@ -336,6 +346,7 @@ func TestStop(t *testing.T) {
 		w := newFixture(t, definition)
 		w.programs()
 		w.handoff.CancelGrace = 60
+		w.expireAfter(time.Second, 1, "\nbegun\n")
 		w.run(runtime.CodeFailed)
 		w.wantLog(1, "Interrupting pulumi (process ", "which has 1m0s to end (cancel_grace_period)\n",
 			"pulumi releases the lock\n", "pulumi ended by itself ",

@@ -381,8 +381,8 @@ func TestStepLogFaults(t *testing.T) {
 					s := &logServer{respond: func(cloud.LogBatch, int) (int, error) { calls++; return status, nil }}
 					log, gone, logged := s.open(t)
 					begin := time.Now()
-					for i := range 100_000 {
-						log.add(line(i, 100))
+					for i := range 20_000 { // 20 MB, more than the journal takes
+						log.add(line(i, 1000))
 					}
 					log.close()
 					if took := time.Since(begin); took > time.Minute {

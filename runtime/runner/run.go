@@ -44,7 +44,14 @@ type Options struct {
 	Interrupted <-chan struct{} // the agent ends the cancel grace period, and knows why the job ends
 	Terminate   <-chan struct{} // end the cancel grace period now
 	ForceStop   <-chan struct{} // kill a running step immediately
+
+	// Only tests set these; see export_test.go.
+	timeout  timeoutFunc              // starts the time limits and grace periods; nil is context.WithTimeoutCause
+	editJobs func(*cloud.JobsOptions) // changes the options of the client; may be nil
 }
+
+// timeoutFunc is a function like [context.WithTimeoutCause].
+type timeoutFunc = func(ctx context.Context, limit time.Duration, cause error) (context.Context, context.CancelFunc)
 
 // Causes for which the contexts of a job end early, and results of a job.
 var (
@@ -90,6 +97,9 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
+	if o.timeout == nil {
+		o.timeout = context.WithTimeoutCause
+	}
 	log := o.Log.With("component", "runner", "job", h.JobID)
 	if h.Service == "" || h.JobID == "" || h.Token == "" {
 		log.Error("handoff has no service, no job or no token")
@@ -116,17 +126,21 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 	logCtx, abandon := context.WithCancelCause(context.WithoutCancel(ctx))
 	jobCtx, abort := context.WithCancelCause(logCtx)
 	workCtx, stop := context.WithCancelCause(jobCtx)
+	jobsOptions := cloud.JobsOptions{
+		Service: h.Service, JobID: h.JobID, Token: secret.New(h.Token), UserAgent: h.UserAgent,
+		Transport: transport, RequestTimeout: requestTimeout,
+		RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait, Log: log,
+	}
+	if o.editJobs != nil {
+		o.editJobs(&jobsOptions)
+	}
 	reports := &reportLimit{exceeded: func() { abandon(errNoTime) }}
 	j := &job{
 		handoff: h, options: o, log: log, abort: abort, reports: reports, root: h.Root,
 		definition: &cloud.Definition{},
 		matcher:    newMatcher(patterns(secretsOf(h, &cloud.Definition{}, nil))),
 		progress:   newProgress(o.Progress, log),
-		client: cloud.NewJobs(cloud.JobsOptions{
-			Service: h.Service, JobID: h.JobID, Token: secret.New(h.Token), UserAgent: h.UserAgent,
-			Transport: transport, RequestTimeout: requestTimeout,
-			RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait, Log: log,
-		}),
+		client:     cloud.NewJobs(jobsOptions),
 	}
 
 	// Send heartbeats and watch for a stop request until the end.
@@ -140,11 +154,17 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 		j.progress.close()
 	}()
 	children.Go(func() { sendHeartbeats(jobCtx, j.client, j.gone, log) })
+	stopJob := sync.OnceFunc(func() {
+		j.stopped = time.Now()
+		stop(errStopped)
+	})
+	if ctx.Err() != nil {
+		stopJob() // not in the goroutine: a step could start before that runs
+	}
 	children.Go(func() {
 		select {
 		case <-ctx.Done():
-			j.stopped = time.Now()
-			stop(errStopped)
+			stopJob()
 		case <-jobCtx.Done():
 		}
 		reports.begin()
@@ -177,7 +197,7 @@ func (j *job) run(logCtx, jobCtx, workCtx context.Context) error {
 		j.definition = definition
 	}
 	if limit := time.Duration(j.definition.Timeout); limit > 0 {
-		limited, release := context.WithTimeoutCause(workCtx, limit,
+		limited, release := j.options.timeout(workCtx, limit,
 			fmt.Errorf("the job took longer than its time limit of %s and was stopped", limit))
 		defer release()
 		workCtx = limited

@@ -118,7 +118,7 @@ func (j *job) script(workCtx context.Context, step int, log *stepLog) error {
 
 	// Run it within its time limit.
 	if limit := time.Duration(s.Timeout); limit > 0 {
-		limited, release := context.WithTimeoutCause(workCtx, limit,
+		limited, release := j.options.timeout(workCtx, limit,
 			fmt.Errorf("the step took longer than its time limit of %s and was stopped", limit))
 		defer release()
 		workCtx = limited

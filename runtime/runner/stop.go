@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -22,6 +23,7 @@ const (
 type stages struct {
 	cancelGrace time.Duration   // between SIGINT and SIGTERM; 0 sends no SIGINT
 	grace       time.Duration   // between SIGTERM and SIGKILL
+	timeout     timeoutFunc     // starts grace
 	interrupted <-chan struct{} // closed when only terminate ends the cancel grace period; may be nil
 	terminate   <-chan struct{} // closed to send SIGTERM immediately; may be nil
 	forceStop   <-chan struct{} // closed to send SIGKILL immediately; may be nil
@@ -165,8 +167,8 @@ func (e *stopping) gone() bool {
 // await waits until the shell and the group have ended. It returns false if the grace period
 // ends first, or if a request ends this period early.
 func (e *stopping) await(grace time.Duration) bool {
-	limit := time.NewTimer(grace)
-	defer limit.Stop()
+	limit, release := e.timeout(context.Background(), grace, nil)
+	defer release()
 	ticker := time.NewTicker(groupPoll)
 	defer ticker.Stop()
 	forced := e.terminate
@@ -178,7 +180,7 @@ func (e *stopping) await(grace time.Duration) bool {
 		case e.exit = <-e.ended:
 			e.ended = nil
 		case <-ticker.C:
-		case <-limit.C:
+		case <-limit.Done():
 			return false
 		case <-forced:
 			return false
@@ -217,7 +219,7 @@ func (e *stopping) endedBySignal() bool {
 // stages returns the stages of the end of a step.
 func (j *job) stages(log *stepLog) stages {
 	return stages{
-		cancelGrace: j.cancelGrace(), grace: j.grace(),
+		cancelGrace: j.cancelGrace(), grace: j.grace(), timeout: j.options.timeout,
 		interrupted: j.options.Interrupted, terminate: j.options.Terminate, forceStop: j.options.ForceStop,
 		note: func(text string) {
 			j.note(log, text)

@@ -38,39 +38,55 @@ func (m *memoryTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return recorder.Result(), nil
 }
 
+// virtualJob is a job in virtual time. The time does not pass while a script runs.
+type virtualJob struct {
+	respond func(r *http.Request) (int, error) // may respond instead of the service; nil never does
+	scripts []string                           // of the two steps; nil runs no script
+	report  runtime.Report                     // of the agent, before the job starts
+	edit    func(*runtime.Handoff, *runner.Options)
+}
+
 // runVirtual runs a job of two steps without scripts in virtual time. Respond may respond
 // instead of the service.
 func runVirtual(
 	ctx context.Context, t *testing.T, respond func(r *http.Request) (int, error),
 ) (code int, record runtimetest.Record, took time.Duration) {
 	t.Helper()
-	return runVirtualAfter(ctx, t, respond, runtime.Report{Status: runtime.Running}, func(*runtime.Handoff) {})
+	return virtualJob{respond: respond}.run(ctx, t)
 }
 
-// runVirtualAfter is like runVirtual, after a report of the agent and with an edited
-// handoff.
-func runVirtualAfter(
-	ctx context.Context, t *testing.T, respond func(r *http.Request) (int, error),
-	report runtime.Report, edit func(*runtime.Handoff),
-) (code int, record runtimetest.Record, took time.Duration) {
+// run runs the job.
+func (v virtualJob) run(ctx context.Context, t *testing.T) (
+	code int, record runtimetest.Record, took time.Duration,
+) {
 	t.Helper()
+	if v.respond == nil {
+		v.respond = func(*http.Request) (int, error) { return 0, nil }
+	}
+	if v.scripts == nil {
+		v.scripts = []string{"", ""}
+	}
+	v.report.Status = runtime.Running
 	service := runtimetest.NewService()
 	job := &runtime.Job{
 		ID: "job", Service: "http://service.invalid", Token: secret.New("job-token"),
-		Definition: runtimetest.DefinitionOf(steps("", "")),
+		Definition: runtimetest.DefinitionOf(steps(v.scripts...)),
 	}
 	service.Add(job)
-	if err := service.Report(ctx, job, report); err != nil {
+	if err := service.Report(ctx, job, v.report); err != nil {
 		t.Fatal(err)
 	}
 	h := runtimetest.BaseHandoff(job)
 	h.Root = t.TempDir()
-	edit(&h)
-	begin := time.Now()
-	code = runner.Run(ctx, &h, runner.Options{
+	options := runner.Options{
 		Environ:  []string{"PATH=/bin:/usr/bin", "TMPDIR=" + h.Root},
-		Progress: &lockedBuffer{}, Transport: &memoryTransport{service, respond},
-	})
+		Progress: &lockedBuffer{}, Transport: &memoryTransport{service, v.respond},
+	}
+	if v.edit != nil {
+		v.edit(&h, &options)
+	}
+	begin := time.Now()
+	code = runner.Run(ctx, &h, options)
 	return code, service.Record("job"), time.Since(begin)
 }
 
@@ -178,9 +194,10 @@ func TestSetUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				code, record, _ := runVirtualAfter(t.Context(), t, func(*http.Request) (int, error) { return 0, nil },
-					runtime.Report{Status: runtime.Running, Lines: lines[:stored]},
-					func(h *runtime.Handoff) { h.Pending, h.Resend = lines, 2 })
+				code, record, _ := virtualJob{
+					report: runtime.Report{Lines: lines[:stored]},
+					edit:   func(h *runtime.Handoff, _ *runner.Options) { h.Pending, h.Resend = lines, 2 },
+				}.run(t.Context(), t)
 				const want = "one\ntwo\nthree\nWorkflow runner "
 				if got := record.Text(0); code != runtime.CodeSucceeded || !strings.HasPrefix(got, want) {
 					t.Errorf("code %d, and the log of step 0 is %q, want one that begins with %q", code, got, want)

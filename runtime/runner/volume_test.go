@@ -21,25 +21,34 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// flood returns a script that writes numbered lines of about a hundred bytes.
-func flood(lines int) string {
-	const text = "of a log that is long for its own sake, with a hundred bytes per line, newline and all......"
-	return fmt.Sprintf(`awk 'BEGIN { for (i = 0; i < %d; i++) printf "line %%07d %%s\n", i, "%s" }'`, lines, text)
+// flood returns a script that writes numbered lines: first short ones of a hundred bytes, then
+// long ones of a thousand bytes.
+func flood(short, long int) string {
+	const text = "of a log that is long for its own sake, with a hundred bytes per line, newline and all"
+	lines := func(end, dots int) string {
+		padded := text + strings.Repeat(".", dots)
+		return fmt.Sprintf(`for (; i < %d; i++) printf "line %%07d %%s\n", i, "%s"; `, end, padded)
+	}
+	return "awk 'BEGIN { i = 0; " + lines(short, 6) + lines(short+long, 906) + "}'"
 }
 
 func TestRunLargeLog(t *testing.T) {
 	t.Parallel()
 	t.Run("log of 50 MB arrives complete", func(t *testing.T) {
-		const lines = 500_000
-		w := newFixture(t, steps(flood(lines)))
+		// The short lines fill the journal, and make batches of batchLines. The long lines make
+		// batches of fullBytes. With short lines only, the race detector takes most of the time.
+		const short, long, lines = 100_000, 40_000, 140_000
+		w := newFixture(t, steps(flood(short, long)))
 		w.run(runtime.CodeSucceeded)
 		got := w.record().Steps[1].Lines[1:] // after the echo of the script
 		if len(got) != lines {
 			t.Fatalf("%d of %d lines have arrived", len(got), lines)
 		}
 		for i, line := range got {
+			length := map[bool]int{true: 100, false: 1000}[i < short]
 			want := fmt.Sprintf("line %07d ", i)
-			if !strings.HasPrefix(line.Text, want) || !strings.HasSuffix(line.Text, "......\n") {
+			if !strings.HasPrefix(line.Text, want) || !strings.HasSuffix(line.Text, "......\n") ||
+				len(line.Text) < length || len(line.Text) > length+10 {
 				t.Fatalf("line %d is %q", i, line.Text)
 			}
 			if i > 0 && line.Time.Before(got[i-1].Time) {
