@@ -47,9 +47,9 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 	@echo "== running all tests with the race detector"
 	@eval "$$($(TOOLCHAIN)/environment)"; time go test -count=1 -race -parallel 4 -timeout 44m \
 		$(filter-out $(SERIAL),$(shell go list ./...))
-	time go test -count=1 -timeout 20m $(SERIAL)
-	@echo "== comparing the check of Pod templates with the API server"
-	@cd $(ORACLE) && time go test -count=1 -timeout 20m ./...
+	@echo "== testing the schema, and comparing the check of Pod templates with the API server"
+	@time { go test -count=1 -timeout 20m $(SERIAL) & schema=$$!; \
+		(cd $(ORACLE) && go test -count=1 -timeout 20m ./...) || { wait $$schema; exit 1; }; wait $$schema; }
 
 check: build vet lint ## Build, vet, lint, and run the tests that need no engine and no cluster.
 	go test -timeout 5m $(UNIT)

@@ -31,7 +31,8 @@ import (
 // Times of the whole-program tests.
 const (
 	storyLimit = 2 * time.Minute       // far longer than any step takes, so that only a fault exceeds it
-	lookEvery  = 20 * time.Millisecond // between two checks of a condition
+	lookEvery  = 20 * time.Millisecond // between the first two checks of a condition
+	lookSlow   = 10 * lookEvery        // between later checks, most of which make a request or read a whole log
 )
 
 // skipUnlessCI skips a test that needs something which is missing. If CI=true, the test
@@ -338,14 +339,15 @@ func (w *world) log(stack string) string {
 // storyLimit.
 func (w *world) eventually(what string, condition func() bool) {
 	w.t.Helper()
-	limit := time.After(storyLimit)
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
-	for !condition() {
+	limit, longest := time.After(storyLimit), lookSlow
+	if _, measures := w.t.(*testing.B); measures {
+		longest = lookEvery
+	}
+	for delay := lookEvery; !condition(); delay = min(2*delay, longest) {
 		select {
 		case <-limit:
 			w.t.Fatalf("not true within %s: %s\n%s", storyLimit, what, w.logs())
-		case <-look.C:
+		case <-time.After(delay):
 		}
 	}
 }
