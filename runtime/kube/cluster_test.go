@@ -2,6 +2,7 @@ package kube
 
 import (
 	"log/slog"
+	"sync"
 	"testing"
 
 	"k8s.io/client-go/rest"
@@ -49,26 +50,36 @@ func useTestImages(job *runtime.Job) {
 		`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never"}]}}`)
 }
 
+// setLongGrace sets a Pod's own grace period to more than an hour, see runtimetest.Harness.
+func setLongGrace(job *runtime.Job) {
+	job.Tuning.Instance.Kubernetes.Template = []byte(`{"spec": {"terminationGracePeriodSeconds": 7200,
+		"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never"}]}}`)
+}
+
 func TestExecutorOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
-	var newest *Executor // of the running test
+	executors := sync.Map{} // by name of the test
 	runtimetest.Conform(t, runtimetest.Harness{
 		New: func(t *testing.T) runtime.Executor {
-			newest = openExecutor(t, n.Agent, n.Name)
-			return newest
+			e := openExecutor(t, n.Agent, n.Name)
+			executors.Store(t.Name(), e)
+			return e
 		},
-		Job: func(_ *testing.T, job *runtime.Job, work runtimetest.Work) {
+		Job: func(t *testing.T, job *runtime.Job, work runtimetest.Work) {
 			useTestImages(job)
+			setLongGrace(job)
 			switch work {
 			case runtimetest.BadJob:
 				job.Definition.Image.Reference = "cmwa-test/missing:1"
-				newest.stuckLimit = 0 // the start fails as soon as the kubelet reports the missing image
+				e, _ := executors.Load(t.Name())
+				e.(*Executor).stuckLimit = 0 // the start fails as soon as the kubelet reports the missing image
 			case runtimetest.Misconfigured:
 				job.Tuning.Instance.Kubernetes.ServiceAccount = "missing"
 			}
 		},
 		BadJobs:   true,
+		Parallel:  true,
 		Host:      n.HostAddress(t),
 		Leftovers: func(t *testing.T, job *runtime.Job) []string { return podsOfJob(t, n, job) },
 		Exposed:   func(t *testing.T, job *runtime.Job, id string) string { return readableText(t, n, id) },

@@ -50,6 +50,7 @@ func TestExecutorOnFakeCluster(t *testing.T) {
 		},
 		Job: func(_ *testing.T, job *runtime.Job, work runtimetest.Work) {
 			useTestImages(job)
+			setLongGrace(job)
 			switch work {
 			case runtimetest.BadJob:
 				job.Definition.Image.Reference = "missing"

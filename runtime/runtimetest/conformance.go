@@ -70,7 +70,8 @@ type Harness struct {
 	// Job completes a job with the settings that the executor needs, such as an image. The
 	// definition of the job already has the steps; Job may change it too. Job must make the
 	// start of a BadJob fail through the definition alone, and the start of a Misconfigured
-	// job through the settings alone.
+	// job through the settings alone. If the instance has a grace period of its own, which may
+	// replace that of Remove, Job must set it to more than an hour.
 	Job func(t *testing.T, job *runtime.Job, work Work)
 
 	// Host is the address, without a port, at which an instance reaches this test process. The
@@ -91,6 +92,10 @@ type Harness struct {
 	// Virtual is for an executor that runs nothing: each test uses virtual time in a
 	// bubble, and only the reports of the agent are expected at the service.
 	Virtual bool
+
+	// Parallel is for an engine that takes seconds to start an instance: the tests run at the
+	// same time.
+	Parallel bool
 }
 
 // Conform runs the tests that every executor must pass, as subtests.
@@ -124,6 +129,9 @@ func Conform(t *testing.T, harness Harness) {
 			if harness.Virtual {
 				synctest.Test(t, func(t *testing.T) { c.run(t, newFixture(t, harness)) })
 				return
+			}
+			if harness.Parallel {
+				t.Parallel()
 			}
 			c.run(t, newFixture(t, harness))
 		})

@@ -145,7 +145,6 @@ func testStopStages(t *testing.T, s *fixture) {
 
 func testRemoveWithGrace(t *testing.T, s *fixture) {
 	job := s.job(t, Lasting)
-	job.Tuning.CancelGrace = longGrace // the grace period of a Pod, which may replace that of Remove, includes it
 	id := s.start(t, job)
 	s.ready(t, id)
 	s.remove(t, id, longGrace)
@@ -156,7 +155,6 @@ func testRemoveWithGrace(t *testing.T, s *fixture) {
 func testRemoveAfterGrace(t *testing.T, s *fixture) {
 	const grace = time.Second
 	job := s.job(t, Stubborn)
-	job.Tuning.CancelGrace = longGrace // so that the grace period of a Pod is not short either
 	id := s.start(t, job)
 	s.ready(t, id)
 	begin := time.Now()
