@@ -27,7 +27,6 @@ type JobsOptions struct {
 	RetryCount     int               // attempts after the first
 	RetryWait      time.Duration     // before the first retry; doubles with each
 	RetryMaxWait   time.Duration     // limit of each wait, including a Retry-After
-	RefusalTime    time.Duration     // in which a refusal is the only answer before it is accepted; 0 means 30 seconds
 	Log            *slog.Logger      // nil logs nothing
 	Recorder       runtime.Recorder  // counts the calls; nil counts nothing
 }
@@ -40,7 +39,7 @@ type JobsOptions struct {
 //
 // All calls are safe to retry: a status can be set twice, and lines have an offset. Each
 // failure is retried, at most RetryCount times. A refusal ends the retries when it is
-// accepted, after at least RefusalTime and three answers: see refusals. Two refusals end
+// accepted, after at least 30 seconds and three answers: see refusals. Two refusals end
 // them earlier: a 409 or 410 that a heartbeat confirms, and a batch of lines that is too
 // large. The body of a success is empty or JSON; any other body is a failure.
 type Jobs struct {
@@ -72,10 +71,6 @@ func NewJobs(o JobsOptions) *Jobs {
 			log:       o.Log,
 			recorder:  o.Recorder,
 		}),
-		definitions: refusals{minDuration: o.RefusalTime},
-		statuses:    refusals{minDuration: o.RefusalTime},
-		logs:        refusals{minDuration: o.RefusalTime},
-		heartbeats:  refusals{minDuration: o.RefusalTime},
 	}
 }
 

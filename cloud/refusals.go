@@ -2,7 +2,6 @@ package cloud
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,8 +36,6 @@ const (
 // The state is kept between calls: an accepted refusal stays accepted until another
 // answer comes. The zero value is ready for use. Methods are safe for concurrent use.
 type refusals struct {
-	minDuration time.Duration // 0 means refusalMinDuration
-
 	mu       sync.Mutex
 	code     int // of the last answer if it was a refusal, otherwise 0
 	count    int // of consecutive answers with this code
@@ -66,7 +63,7 @@ func (r *refusals) accepted(err error) bool {
 	r.last = now
 
 	// 1.
-	return code != 0 && r.count >= refusalMinCount && r.duration >= cmp.Or(r.minDuration, refusalMinDuration)
+	return code != 0 && r.count >= refusalMinCount && r.duration >= refusalMinDuration
 }
 
 // refusalCode returns the status of a refusal, or 0 for any other answer, and reports

@@ -273,7 +273,6 @@ func TestRunGone(t *testing.T) {
 				while [ ! -e speak ]; do sleep 0.02; done
 				echo this line meets the refusal
 				`+forever, "echo never"), gate.filter)
-				w.options.Hasten(20)
 				go func() {
 					w.awaitLog(1, "\nbegun\n")
 					w.awaitHeartbeat() // if it is refused, it counts as a call
@@ -303,7 +302,6 @@ func TestRunGone(t *testing.T) {
 		t.Parallel()
 		gate := &gate{}
 		w := newFixture(t, steps("echo begun; "+forever), gate.filter)
-		w.options.Hasten(20)
 		ctx, stop := context.WithCancel(t.Context())
 		go func() {
 			w.awaitLog(1, "\nbegun\n")

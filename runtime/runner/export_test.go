@@ -3,8 +3,6 @@ package runner
 import (
 	"context"
 	"time"
-
-	"github.com/cmwa-project/cmwa/cloud"
 )
 
 // Expire makes each time limit or grace period of this length expire after the function event
@@ -25,14 +23,5 @@ func (o *Options) Expire(limit time.Duration, event func()) {
 			cancel(cause)
 		}()
 		return limited, func() { cancel(nil) }
-	}
-}
-
-// Hasten divides the waits between the retries of a call, and the time until a refusal is
-// accepted, by the same number. The number of calls does not change.
-func (o *Options) Hasten(by time.Duration) {
-	o.editJobs = func(jobs *cloud.JobsOptions) {
-		jobs.RetryWait, jobs.RetryMaxWait = retryWait/by, retryMaxWait/by
-		jobs.RefusalTime = 30 * time.Second / by // the default is 30 seconds
 	}
 }

@@ -110,7 +110,6 @@ func TestRunServiceFaults(t *testing.T) {
 				definition := steps("for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.3; done", "exit 5")
 				w := newFixture(t, definition, filter)
 				w.strict = true
-				w.options.Hasten(10)
 				w.run(runtime.CodeFailed)
 				w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
 				want := "\nline 1\nline 2\nline 3\nline 4\nline 5\nline 6\nline 7\nline 8\n"

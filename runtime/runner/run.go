@@ -45,9 +45,7 @@ type Options struct {
 	Terminate   <-chan struct{} // end the cancel grace period now
 	ForceStop   <-chan struct{} // kill a running step immediately
 
-	// Only tests set these; see export_test.go.
-	timeout  timeoutFunc              // starts the time limits and grace periods; nil is context.WithTimeoutCause
-	editJobs func(*cloud.JobsOptions) // changes the options of the client; may be nil
+	timeout timeoutFunc // starts the time limits and grace periods; nil is context.WithTimeoutCause: see export_test.go
 }
 
 // timeoutFunc is a function like [context.WithTimeoutCause].
@@ -126,21 +124,17 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 	logCtx, abandon := context.WithCancelCause(context.WithoutCancel(ctx))
 	jobCtx, abort := context.WithCancelCause(logCtx)
 	workCtx, stop := context.WithCancelCause(jobCtx)
-	jobsOptions := cloud.JobsOptions{
-		Service: h.Service, JobID: h.JobID, Token: secret.New(h.Token), UserAgent: h.UserAgent,
-		Transport: transport, RequestTimeout: requestTimeout,
-		RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait, Log: log,
-	}
-	if o.editJobs != nil {
-		o.editJobs(&jobsOptions)
-	}
 	reports := &reportLimit{exceeded: func() { abandon(errNoTime) }}
 	j := &job{
 		handoff: h, options: o, log: log, abort: abort, reports: reports, root: h.Root,
 		definition: &cloud.Definition{},
 		matcher:    newMatcher(patterns(secretsOf(h, &cloud.Definition{}, nil))),
 		progress:   newProgress(o.Progress, log),
-		client:     cloud.NewJobs(jobsOptions),
+		client: cloud.NewJobs(cloud.JobsOptions{
+			Service: h.Service, JobID: h.JobID, Token: secret.New(h.Token), UserAgent: h.UserAgent,
+			Transport: transport, RequestTimeout: requestTimeout,
+			RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait, Log: log,
+		}),
 	}
 
 	// Send heartbeats and watch for a stop request until the end.
