@@ -32,7 +32,7 @@ import (
 const (
 	storyLimit = 2 * time.Minute       // far longer than any step takes, so that only a fault exceeds it
 	lookEvery  = 20 * time.Millisecond // between the first two checks of a condition
-	lookSlow   = 10 * lookEvery        // between later checks, most of which make a request or read a whole log
+	lookSlow   = 10 * lookEvery        // between later checks: most make a request or read a whole log
 )
 
 // skipUnlessCI skips a test that needs something which is missing. If CI=true, the test
