@@ -37,7 +37,7 @@ func tell(environ []string, args ...string) output {
 // calls the function that the script has registered.
 func bash(t *testing.T, args ...string) []string {
 	t.Helper()
-	bin, err := programs()
+	bin, err := staticPrograms()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,9 @@ const (
 // Without a fault an agent makes about seven calls per job, so many very short jobs would
 // exceed the limit. Therefore each agent runs two jobs at a time, and each job takes at
 // least a second.
+//
+// One agent behind each proxy has the race detector, with which an agent uses several times
+// the processor time.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	t.Run("jobs succeed exactly once", func(t *testing.T) {
@@ -58,9 +61,15 @@ func TestFaults(t *testing.T) {
 			w.queue(stacks[i], faultJob(i, filepath.Join(witness, stacks[i])))
 		}
 		began := time.Now()
+		static, err := staticPrograms()
+		w.must(err)
 		var agents []*program
 		for i := range faultAgents {
-			agents = append(agents, w.behind(proxies[i%len(proxies)], i))
+			bin := static
+			if i < len(proxies) {
+				bin = w.bin
+			}
+			agents = append(agents, w.behind(proxies[i%len(proxies)], i, bin))
 		}
 		t.Cleanup(func() { // stop all agents at once, and after a failure do not wait for their jobs
 			for _, agent := range agents {
@@ -103,9 +112,9 @@ func faultJob(i int, witness string) order {
 	}}
 }
 
-// behind starts an agent with its own configuration file. The agent calls the service
-// through a proxy.
-func (w *world) behind(p *runtimetest.Proxy, number int) *program {
+// behind starts an agent with its own configuration file, from a folder of programs. The
+// agent calls the service through a proxy.
+func (w *world) behind(p *runtimetest.Proxy, number int, bin string) *program {
 	w.t.Helper()
 	name := fmt.Sprint("agent-", number)
 	settings := []string{
@@ -120,7 +129,7 @@ func (w *world) behind(p *runtimetest.Proxy, number int) *program {
 	}
 	file := filepath.Join(w.folder, name+".yaml")
 	w.must(os.WriteFile(file, []byte(w.content(settings...)), 0o600))
-	return w.start(name, nil, "cmwa", "run", "--config", file)
+	return w.start(name, nil, filepath.Join(bin, "cmwa"), "run", "--config", file)
 }
 
 // ended blocks until a deployment has ended or the limit has passed, and returns the status

@@ -12,7 +12,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -111,12 +110,8 @@ func profiled(t *testing.T) (path string) {
 		t.Fatal(err)
 	}
 	path = filepath.Join(t.TempDir(), "cmwa")
-	args := []string{"build", "-buildvcs=false", "-overlay", file, "-o", path}
-	if raceEnabled {
-		args = append(args, "-race")
-	}
-	if out, err := exec.Command("go", append(args, ".")...).CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if err := build(nil, raceFlag(), "-overlay", file, "-o", path, "."); err != nil {
+		t.Fatal(err)
 	}
 	return path
 }

@@ -88,7 +88,7 @@ func TestGitOpsVetsTheFilesThatTriggerIt(t *testing.T) {
 
 func TestGitOpsStopsBrokenMerges(t *testing.T) {
 	t.Parallel()
-	bin, err := programs()
+	bin, err := staticPrograms()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	goruntime "runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -298,21 +297,13 @@ func TestIdentity(t *testing.T) {
 	t.Run("an agent in a container that replaces another container adopts the job", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "docker")
+		programs, err := staticPrograms()
+		w.must(err)
 		folder := t.TempDir()
-		programs, config := filepath.Join(folder, "bin"), filepath.Join(folder, "config")
-		state := filepath.Join(folder, "state")
-		for _, sub := range []string{programs, config, state} {
+		config, state := filepath.Join(folder, "config"), filepath.Join(folder, "state")
+		for _, sub := range []string{config, state} {
 			w.must(os.Mkdir(sub, 0o755))
 		}
-		build := exec.Command("go", "build", "-trimpath", "-o", programs+"/", module+"cmd/cmwa")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		runner := "workflow-runner-linux-" + goruntime.GOARCH
-		text, err := os.ReadFile(filepath.Join(w.bin, runner))
-		w.must(err)
-		w.must(os.WriteFile(filepath.Join(programs, runner), text, 0o755))
 		w.must(os.WriteFile(filepath.Join(config, "agent.yaml"),
 			[]byte(w.content("token: "+w.pool, "working_directory: /opt/cmwa")), 0o600))
 		socket := "/var/run/docker.sock"

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,37 +23,6 @@ const (
 // largeText makes a handoff so large that the agent sends it in a ConfigMap. An annotation
 // of the Pod then makes the kubelet read the ConfigMap at once.
 var largeText = strings.Repeat("0123456789abcdef", 12_000)
-
-// killPrograms returns a folder with the programs, in which cmwa is built with the kill points.
-// The folder is created once per test run.
-var killPrograms = sync.OnceValues(func() (string, error) {
-	bin, err := programs()
-	if err != nil {
-		return "", err
-	}
-	folder, err := os.MkdirTemp("", "cmwa-killpoints-")
-	if err != nil {
-		return "", err
-	}
-	temporary.add(folder)
-	runners, err := filepath.Glob(filepath.Join(bin, "workflow-runner*"))
-	if err != nil {
-		return "", err
-	}
-	for _, runner := range append(runners, filepath.Join(bin, "cmwa-cloud")) {
-		if err := os.Link(runner, filepath.Join(folder, filepath.Base(runner))); err != nil {
-			return "", err
-		}
-	}
-	args := []string{"build", "-buildvcs=false", "-tags=killpoints", "-o", folder + "/", module + "cmd/cmwa"}
-	if raceEnabled {
-		args = slices.Insert(args, 1, "-race")
-	}
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build: %w\n%s", err, out)
-	}
-	return folder, nil
-})
 
 // TestKillPoints kills the agent at each point of a job, starts it again, and checks that
 // the job ran once, was reported once, and left nothing.
@@ -84,7 +51,7 @@ type stories map[string]func(w *world)
 // agents send their requests through the observer.
 func (s stories) run(w *world, service *observer) {
 	w.t.Helper()
-	bin, err := killPrograms()
+	bin, err := staticPrograms()
 	if err != nil {
 		w.t.Fatal(err)
 	}

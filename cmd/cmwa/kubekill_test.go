@@ -1,13 +1,8 @@
 package main
 
 import (
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,26 +13,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// killFolder is the path of staticKillAgent's folder within the agent's container.
+// killFolder is the path of the folder of staticPrograms within the agent's container.
 const killFolder = "/killpoints"
-
-// staticKillAgent returns a folder with an agent that is built with the kill points. The
-// program is linked statically, because the image of the agent contains no libraries. It
-// is built once per test run.
-var staticKillAgent = sync.OnceValues(func() (string, error) {
-	folder, err := os.MkdirTemp("", "cmwa-static-")
-	if err != nil {
-		return "", err
-	}
-	temporary.add(folder)
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=killpoints", "-ldflags=-s -w",
-		"-o", filepath.Join(folder, "cmwa"), ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build: %w\n%s", err, out)
-	}
-	return folder, os.Chmod(folder, 0o755)
-})
 
 // pointsInPod returns the points at which TestKillPointsInPod kills: in make soak all
 // points of a job with the target kubernetes except PollAnswered, in make test three of
@@ -63,7 +40,7 @@ func TestKillPointsInPod(t *testing.T) {
 	for _, point := range pointsInPod() {
 		t.Run(string(point), func(t *testing.T) {
 			t.Parallel()
-			folder, err := staticKillAgent()
+			folder, err := staticPrograms()
 			if err != nil {
 				t.Fatal(err)
 			}

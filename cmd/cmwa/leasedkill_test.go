@@ -51,9 +51,9 @@ func (w *world) killLeased(point killpoint.Point) {
 	t := w.t.(*testing.T)
 
 	// Kill the agent at the point.
-	var err error
-	w.bin, err = killPrograms()
+	bin, err := staticPrograms()
 	w.must(err)
+	w.bin = bin
 	folder := filepath.Join(w.folder, "witness")
 	w.must(os.Mkdir(folder, 0o777))
 	w.must(os.Chmod(folder, 0o777))

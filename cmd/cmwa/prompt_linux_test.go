@@ -41,7 +41,7 @@ type person struct {
 // desk builds the programs, and then makes a new folder the current one.
 func desk(t *testing.T) {
 	t.Helper()
-	if _, err := programs(); err != nil {
+	if _, err := staticPrograms(); err != nil {
 		t.Fatal(err)
 	}
 	emptyFolder(t)
@@ -50,7 +50,7 @@ func desk(t *testing.T) {
 // sit starts cmwa configure at a new terminal, in the current folder.
 func sit(t *testing.T, args ...string) *person {
 	t.Helper()
-	bin, err := programs()
+	bin, err := staticPrograms()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -592,18 +592,13 @@ func TestReloadWarnsOfFileMount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
 	v, p := w.countPolls(), w.pools(2)
-	folder := t.TempDir() // for an agent that is linked statically
-	build := exec.Command("go", "build", "-trimpath", "-o", folder+"/", module+"cmd/cmwa")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	programs, err := staticPrograms()
+	w.must(err)
 	w.target = "process"
-	file := filepath.Join(folder, "agent.yaml")
+	file := filepath.Join(t.TempDir(), "agent.yaml")
 	w.must(os.WriteFile(file, []byte(w.content("working_directory: /run", "token: "+p[0].token)), 0o600))
-	runner := filepath.Join(w.bin, "workflow-runner")
-	container := w.engine("run", "--detach", "--volume", folder+"/cmwa:/run/cmwa:ro", "--volume", runner+
-		":/run/workflow-runner:ro", "--volume", file+":/run/agent.yaml:ro",
+	container := w.engine("run", "--detach", "--volume", programs+"/cmwa:/run/cmwa:ro", "--volume", programs+
+		"/workflow-runner:/run/workflow-runner:ro", "--volume", file+":/run/agent.yaml:ro",
 		"--env", "TMPDIR=/", "--entrypoint", "/run/cmwa", baseImage, "run", "--config", "/run/agent.yaml")
 	t.Cleanup(func() { w.engine("rm", "--force", container) })
 	w.waitPoll(v, p[0].token)
@@ -767,7 +762,7 @@ func name(i int, renamed bool) string {
 // limit above the number of held jobs.
 func fullEdition() (f edition) {
 	f.most = plenty
-	f.lines = []string{"polling_interval: 200ms"}
+	f.lines = []string{"polling_interval: 500ms"}
 	for i := range f.pools {
 		f.pools[i].most = heldOfEach + 2
 	}
@@ -787,7 +782,7 @@ func randomEdition(random *rand.Rand) (f edition) {
 	}
 	f.pools[random.IntN(poolCount)].absent = false
 	pick := func(values ...string) { f.lines = append(f.lines, values[random.IntN(len(values))]) }
-	pick("polling_interval: 200ms", "polling_interval: 250ms", "polling_interval: 0.3s")
+	pick("polling_interval: 500ms", "polling_interval: 550ms", "polling_interval: 0.6s")
 	pick("log_level: info", "log_level: debug")
 	pick("request_retry_count: 2", "request_retry_count: 5")
 	pick("circuit_breaker_timeout: 5s", "circuit_breaker_failures: 7")
@@ -889,7 +884,7 @@ func statesOf(port int) map[string]string {
 
 func TestReloadThousandEdits(t *testing.T) {
 	t.Parallel()
-	const edits, block, calm = 1000, 50, 500 * time.Millisecond
+	const edits, block, calm = 1000, 50, time.Second
 	began := time.Now()
 	w := newWorld(t, "docker")
 	v, pools, port := w.countPolls(), w.pools(poolCount), freePort(t)

@@ -54,8 +54,9 @@ const (
 // TestSoak runs short jobs on three agents, two of which share one Docker engine. Meanwhile
 // it kills the agents with SIGKILL and edits their files. A proxy changes the answers of the
 // service and breaks its connections, and the connections to the engine are reset. Each job
-// must succeed, must not run twice, and must leave nothing behind. The test logs the seed of
-// the faults and kills.
+// must succeed, must not run twice, and must leave nothing behind. The first agent has the race
+// detector, whose start takes much processor time. The test logs the seed of the faults and
+// kills.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	if text := os.Getenv(soakVariable); text != "" {
@@ -93,6 +94,7 @@ type soakAgent struct {
 	log    *os.File // of all its processes
 	port   int
 	target string
+	bin    string // folder of its program
 	random *rand.Rand
 
 	mu   sync.Mutex
@@ -115,13 +117,19 @@ func newSoak(t *testing.T) *soak {
 	}
 	w.must(os.Mkdir(s.witness, 0o777))
 	w.must(os.Chmod(s.witness, 0o777))
+	static, err := staticPrograms()
+	w.must(err)
 	for i, target := range []string{"docker", "docker", "process"} {
+		bin := static
+		if i == 0 {
+			bin = w.bin
+		}
 		name := fmt.Sprint("soak-", i)
 		log, err := os.Create(filepath.Join(w.folder, name+".log"))
 		w.must(err)
 		s.agents = append(s.agents, &soakAgent{
 			name: name, config: filepath.Join(w.folder, name+".yaml"), log: log, port: freePort(t), target: target,
-			random: rand.New(rand.NewPCG(seed, uint64(i))),
+			bin: bin, random: rand.New(rand.NewPCG(seed, uint64(i))),
 		})
 	}
 	for _, a := range s.agents {
@@ -166,7 +174,7 @@ func (s *soak) edit(a *soakAgent) {
 
 // startAgent starts an agent's process.
 func (s *soak) startAgent(a *soakAgent) {
-	cmd := exec.Command(filepath.Join(s.bin, "cmwa"), "run", "--config", a.config)
+	cmd := exec.Command(filepath.Join(a.bin, "cmwa"), "run", "--config", a.config)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.folder, a.log, a.log
 	cmd.Env = append(os.Environ(), s.environ()...)
 	cmd.Env = append(cmd.Env, "DOCKER_HOST=tcp://"+s.link.Address())

@@ -16,7 +16,7 @@ import (
 // seen returns the output of the real cmwa vet at a pseudo-terminal.
 func seen(t *testing.T, folder string, environ []string, args ...string) string {
 	t.Helper()
-	bin, err := programs()
+	bin, err := staticPrograms()
 	if err != nil {
 		t.Fatal(err)
 	}

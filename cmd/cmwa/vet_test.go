@@ -33,7 +33,7 @@ type vetted struct {
 // fails if the output shows the token canary.
 func vet(t testing.TB, folder, stdin string, environ []string, args ...string) vetted {
 	t.Helper()
-	bin, err := programs()
+	bin, err := staticPrograms()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestVetFormats(t *testing.T) {
 
 // TestVetPipes starts cmwa vet, which waits for input from a pipe, and ends it with an INT.
 func TestVetPipes(t *testing.T) {
-	bin, err := programs()
+	bin, err := staticPrograms()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -45,28 +46,17 @@ func skipUnlessCI(t testing.TB, missing string) {
 	t.Skip(missing)
 }
 
-// programs returns a folder with the real programs. They are built once per test run.
+// programs returns a folder with the real programs. They are built once per test run: cmwa with
+// the race detector, except for benchmarks.
 var programs = sync.OnceValues(func() (string, error) {
 	folder, err := os.MkdirTemp("", "cmwa-programs-")
 	if err != nil {
 		return "", err
 	}
 	temporary.add(folder)
-	build := func(env []string, args ...string) error {
-		cmd := exec.Command("go", append([]string{"build", "-buildvcs=false"}, args...)...)
-		cmd.Env = append(os.Environ(), env...)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build: %w\n%s", err, out)
-		}
-		return nil
-	}
-	var race []string
-	if raceEnabled {
-		race = []string{"-race"}
-	}
 	static := []string{"CGO_ENABLED=0"}
 	return folder, errors.Join(
-		build(nil, append(race, "-o", filepath.Join(folder, "cmwa"), module+"cmd/cmwa")...),
+		build(nil, raceFlag(), "-o", filepath.Join(folder, "cmwa"), module+"cmd/cmwa"),
 		// The service is built without the race detector, with which it would use most of the
 		// time of the tests. The service's own tests run with the race detector.
 		build(static, "-trimpath", "-o", filepath.Join(folder, "cmwa-cloud"), module+"cmd/cmwa-cloud"),
@@ -76,6 +66,48 @@ var programs = sync.OnceValues(func() (string, error) {
 			filepath.Join(folder, "workflow-runner-linux-"+goruntime.GOARCH), module+"cmd/workflow-runner"),
 	)
 })
+
+// staticPrograms returns a folder with the programs, in which cmwa is linked statically and
+// built without the race detector, with the kill points. A container without libraries can
+// run it, and tests with many agents use it because it needs far less processor time. Without
+// their variable, the kill points do nothing.
+var staticPrograms = sync.OnceValues(func() (string, error) {
+	bin, err := programs()
+	if err != nil {
+		return "", err
+	}
+	folder, err := os.MkdirTemp("", "cmwa-static-")
+	if err != nil {
+		return "", err
+	}
+	temporary.add(folder)
+	for _, name := range []string{"cmwa-cloud", "workflow-runner", "workflow-runner-linux-" + goruntime.GOARCH} {
+		if err := os.Link(filepath.Join(bin, name), filepath.Join(folder, name)); err != nil {
+			return "", err
+		}
+	}
+	return folder, errors.Join(
+		os.Chmod(folder, 0o755), // for the users of containers
+		build([]string{"CGO_ENABLED=0"}, "-trimpath", "-tags=killpoints", "-ldflags=-s -w",
+			"-o", filepath.Join(folder, "cmwa"), module+"cmd/cmwa"),
+	)
+})
+
+// raceFlag returns the flag of go build that builds the race detector in. A benchmark measures
+// programs without it.
+func raceFlag() string {
+	return fmt.Sprintf("-race=%t", flag.Lookup("test.bench").Value.String() == "")
+}
+
+// build runs go build with additional variables.
+func build(environ []string, args ...string) error {
+	cmd := exec.Command("go", append([]string{"build", "-buildvcs=false"}, args...)...)
+	cmd.Env = append(os.Environ(), environ...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return nil
+}
 
 // temporary holds the folders that all tests of a run share.
 var temporary folders
