@@ -75,7 +75,7 @@ func TestRunDiskFull(t *testing.T) {
 			smallDisk(w.t, filepath.Join(engine.data(), "containers"), smallDiskSize)
 			free := fill(w.t, filepath.Join(engine.data(), "containers"))
 			w.queue(w.stack(), w.shortJob(service))
-			agent := w.agent("docker: {network: host}")
+			agent := w.agent()
 			w.await(w.stack(), "failed")
 			free()
 			w.judge(service, agent, outcome{

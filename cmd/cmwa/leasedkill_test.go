@@ -57,7 +57,7 @@ func (w *world) killLeased(point killpoint.Point) {
 	folder := filepath.Join(w.folder, "witness")
 	w.must(os.Mkdir(folder, 0o777))
 	w.must(os.Chmod(folder, 0o777))
-	volumes := fmt.Sprintf("docker: {volumes: ['%s:%s']}", folder, folder)
+	volumes := fmt.Sprintf("docker: {network: host, volumes: ['%s:%s']}", folder, folder)
 	scan := w.scan(fmt.Sprintf("cd '%s'; echo x >>began; sleep 1; echo x >>finished", folder))
 	first := w.agentWith([]string{"CMWA_KILL_AT=" + string(point)}, volumes)
 	if !first.ends(storyLimit) {

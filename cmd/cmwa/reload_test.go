@@ -173,6 +173,7 @@ func (w *world) content(lines ...string) string {
 	for _, ours := range []string{
 		"service_url: " + w.url, "deploy_target: " + w.target, "working_directory: " + w.bin, "pull_image: false",
 		"polling_interval: 100ms", "job_status_loop_interval: 1s", "http_server_port: 0", "request_retry_wait: 200ms",
+		hostNetwork,
 	} {
 		key, _, _ := strings.Cut(ours, ":")
 		if !slices.ContainsFunc(lines[:own], func(line string) bool { return strings.HasPrefix(line, key+":") }) {
@@ -786,7 +787,8 @@ func randomEdition(random *rand.Rand) (f edition) {
 	pick("log_level: info", "log_level: debug")
 	pick("request_retry_count: 2", "request_retry_count: 5")
 	pick("circuit_breaker_timeout: 5s", "circuit_breaker_failures: 7")
-	pick("docker: {memory: 64m}", "docker: {labels: [team=one]}", "env_forward_allowlist: [LANG]")
+	pick("docker: {network: host, memory: 64m}", "docker: {network: host, labels: [team=one]}",
+		"env_forward_allowlist: [LANG]")
 	pick("shutdown_timeout: 30s", "health_threshold: 5m")
 	return f
 }

@@ -165,7 +165,7 @@ func (s *soak) edit(a *soakAgent) {
 		fmt.Sprint("max_concurrent_workflows: ", soakSlots-1+a.random.IntN(3)),
 		fmt.Sprintf("polling_interval: %dms", 200+a.random.IntN(300)),
 		"request_retry_max_wait: 1s", "circuit_breaker_timeout: 1s",
-		fmt.Sprintf("docker: {volumes: ['%s:/witness'], labels: ['soak=%d']}", s.witness, s.seed),
+		fmt.Sprintf("docker: {network: host, volumes: ['%s:/witness'], labels: ['soak=%d']}", s.witness, s.seed),
 	}
 	text := s.settings(settings)
 	s.must(os.WriteFile(a.config+".new", []byte(text), 0o600))

@@ -421,7 +421,7 @@ func (w *world) settings(lines []string, more ...string) string {
 	lines = slices.Clone(lines)
 	for _, line := range append(more,
 		"service_url: "+w.url, "deploy_target: "+w.target, "pull_image: false", "polling_interval: 200ms",
-		"job_status_loop_interval: 500ms", "request_retry_wait: 200ms", "log_level: debug",
+		"job_status_loop_interval: 500ms", "request_retry_wait: 200ms", "log_level: debug", hostNetwork,
 	) {
 		key, _, _ := strings.Cut(line, ":")
 		if !slices.ContainsFunc(lines, func(other string) bool { return strings.HasPrefix(other, key+":") }) {
@@ -430,6 +430,10 @@ func (w *world) settings(lines []string, more ...string) string {
 	}
 	return strings.Join(lines, "\n") + "\n"
 }
+
+// hostNetwork is a setting that more than halves the time which an engine needs to start a
+// container. Tests that set docker themselves use the engine's default network.
+const hostNetwork = "docker: {network: host}"
 
 // clusterSettings returns the settings for the test cluster, which cannot pull images.
 func (w *world) clusterSettings() []string {
