@@ -212,22 +212,25 @@ func TestRunEngineCrash(t *testing.T) {
 	for name, story := range map[string]struct {
 		options []string
 		fault   func(e *ownEngine)
+		sleep   int // seconds until the job ends by itself
 		end     outcome
 	}{
 		"dockerd killed with live-restore": {
 			options: []string{"--live-restore"},
 			fault:   func(e *ownEngine) { e.kill(); e.start() },
+			sleep:   3,
 			end:     success,
 		},
 		"dockerd killed without live-restore": {
 			fault: func(e *ownEngine) { e.kill(); e.start() },
+			sleep: 600, // the engine stops the container when it starts again
 			end: outcome{
-				// The engine stops the container.
 				status: "failed", reason: "Error: the job was stopped", runs: 1, claims: 1,
 			},
 		},
 		"containerd killed": {
 			fault: func(e *ownEngine) { e.killContainerd() },
+			sleep: 3,
 			end:   success,
 		},
 	} {
@@ -238,9 +241,9 @@ func TestRunEngineCrash(t *testing.T) {
 			service := w.observe()
 			stories{name: func(w *world) {
 				w.queue(w.stack(), order{Steps: []step{{
-					Name: "a", Run: service.witness(w) + "\necho begun; sleep 3; echo finished",
+					Name: "a", Run: service.witness(w) + fmt.Sprintf("\necho begun; sleep %d; echo finished", story.sleep),
 				}}})
-				agent := w.agent("docker: {network: host}")
+				agent := w.agent()
 				w.waitStarted(w.stack())
 				story.fault(engine)
 				w.judge(service, agent, story.end.at(time.Now()))
