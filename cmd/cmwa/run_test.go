@@ -112,7 +112,7 @@ func TestRunStepTimeout(t *testing.T) {
 				Steps: []step{
 					{
 						Name: "a", Run: "trap 'echo asked to stop; exit 1' TERM\necho begun\nsleep 600 & wait",
-						Timeout: "1s",
+						Timeout: "3s",
 					},
 					{Name: "b", Run: "true"},
 				},
@@ -121,7 +121,7 @@ func TestRunStepTimeout(t *testing.T) {
 		w.wantSteps("one", "succeeded", "failed", "not-started")
 		log := w.log("one")
 		if !strings.Contains(log, "asked to stop") ||
-			!strings.Contains(log, "the step took longer than its time limit of 1s and was stopped") {
+			!strings.Contains(log, "the step took longer than its time limit of 3s and was stopped") {
 			t.Errorf("the log must show the TERM and name the limit:\n%s", log)
 		}
 	})
