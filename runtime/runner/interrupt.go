@@ -3,14 +3,21 @@ package runner
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
-// maxNoted is the number of interrupts that the log of a step names.
-const maxNoted = 10
+const (
+	// maxNoted is the number of interrupts that the log of a step names.
+	maxNoted = 10
+
+	// startupTime is how long a process that has started during the stop is not interrupted:
+	// pulumi does not handle signals in the first moments after its start, and a SIGINT would
+	// kill it.
+	startupTime = time.Second
+)
 
 // process is a snapshot of one process.
 type process struct {
@@ -50,22 +57,25 @@ type interrupter struct {
 	others bool               // rule 2 must not be applied any more: only the first scan applies it
 	waits  bool               // a process that was or will be interrupted has not ended, as of the last scan
 	blind  bool               // processes cannot be listed
+
+	started map[processID]time.Time // when a process that has started during the stop was selected first
 }
 
 func newInterrupter(group int) interrupter {
-	return interrupter{group: group, sent: map[processID]bool{}, known: map[processID]bool{}}
+	return interrupter{
+		group: group, sent: map[processID]bool{}, known: map[processID]bool{}, started: map[processID]time.Time{},
+	}
 }
 
 // any reports whether a process was interrupted.
 func (i *interrupter) any() bool { return len(i.sent) > 0 || i.blind }
 
-// scan interrupts the selected processes that were not interrupted before. Before each of
-// the first maxNoted interrupts of the step, it calls note with the name of the process. A
-// process that has started since the last scan is interrupted by the next scan: pulumi does not
-// handle signals in the first moments after its start, and a SIGINT would kill it.
+// scan interrupts the selected processes that were not interrupted before, except those in
+// their startupTime, which a later scan interrupts. Before each of the first maxNoted
+// interrupts of the step, it calls note with the name of the process.
 func (i *interrupter) scan(note func(name string)) {
 	// List the processes of the step.
-	first, before := !i.others, maps.Clone(i.known)
+	first := !i.others
 	members, err := i.members()
 	if err != nil {
 		if !i.blind {
@@ -89,7 +99,7 @@ func (i *interrupter) scan(note func(name string)) {
 		switch {
 		case i.sent[p.processID]:
 			continue
-		case !first && !before[p.processID]:
+		case !first && i.startsUp(p.processID):
 			postponed = true
 			continue
 		}
@@ -102,6 +112,16 @@ func (i *interrupter) scan(note func(name string)) {
 
 	// Find out whether an interrupted process still runs, or one that will be interrupted.
 	i.waits = postponed || slices.ContainsFunc(members, func(p process) bool { return i.sent[p.processID] && !p.ended })
+}
+
+// startsUp reports whether a process is in its startupTime, which begins with the first call.
+func (i *interrupter) startsUp(id processID) bool {
+	since, ok := i.started[id]
+	if !ok {
+		since = time.Now()
+		i.started[id] = since
+	}
+	return time.Since(since) < startupTime
 }
 
 // members returns the processes of the step: those of its process group, and the
