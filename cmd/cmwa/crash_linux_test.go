@@ -241,7 +241,8 @@ func TestRunEngineCrash(t *testing.T) {
 			service := w.observe()
 			stories{name: func(w *world) {
 				w.queue(w.stack(), order{Steps: []step{{
-					Name: "a", Run: service.witness(w) + fmt.Sprintf("\necho begun; sleep %d; echo finished", story.sleep),
+					Name: "a",
+					Run:  service.witness(w) + fmt.Sprintf("\necho begun; sleep %d; echo finished", story.sleep),
 				}}})
 				agent := w.agent()
 				w.waitStarted(w.stack())
