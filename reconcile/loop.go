@@ -27,7 +27,6 @@ type Loop struct {
 	woken   chan struct{}  // holds one notification: a turn is due
 	change  *processChange // in preparation; nil without one; used by Run alone
 	stop    *shutdown      // nil until Run stops the pools
-	settled func()         // see AfterConverged
 
 	mu        sync.Mutex
 	desired   Desired
@@ -55,14 +54,9 @@ func New(build Build, process Process, inForce ProcessSpec, log *slog.Logger) *L
 		log:      log.With("component", "reconcile"),
 		set:      newSet(),
 		woken:    make(chan struct{}, 1),
-		settled:  func() {},
 		failures: map[string]failure{},
 	}
 }
-
-// AfterConverged sets a function that Run calls each time a new desired state is in force.
-// The next turn waits until the function returns. AfterConverged must be called before Run.
-func (l *Loop) AfterConverged(settled func()) { l.settled = settled }
 
 // Want replaces the desired state. Failed builds and changes are retried at once. While
 // the pools are being stopped, only the shutdown timeout is replaced.
@@ -153,8 +147,8 @@ func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 	l.finishChange()
 	desired, observed := l.observe()
 	plan := Diff(desired, observed)
-	if len(plan) == 0 && l.converged(desired, observed) {
-		l.settled()
+	if len(plan) == 0 {
+		l.converge(desired, observed)
 	}
 	if l.act(ctx, pools, plan) {
 		l.wake()
@@ -266,9 +260,9 @@ func (l *Loop) failed(key string, err error, log *slog.Logger, message string) {
 	log.Log(context.Background(), level, message, "error", err, "retry_in", wait)
 }
 
-// converged records that the desired state is in force, unless a pool starts or drains, or
-// an action is blocked. It reports whether the generation was not in force before.
-func (l *Loop) converged(desired Desired, observed Observed) bool {
+// converge records that the desired state is in force, unless a pool starts or drains, or an
+// action is blocked.
+func (l *Loop) converge(desired Desired, observed Observed) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	pools := 0
@@ -279,11 +273,10 @@ func (l *Loop) converged(desired Desired, observed Observed) bool {
 	}
 	if l.applied.Generation == desired.Generation || len(l.failures) > 0 ||
 		pools != len(desired.Pools) || !desired.allReady(observed.Pools) {
-		return false
+		return
 	}
 	l.applied, l.appliedAt = desired, observed.Now
 	l.log.Info("converged", "generation", desired.Generation, "pools", len(desired.Pools))
-	return true
 }
 
 // next returns a channel that receives when the first blocked action may be retried. It

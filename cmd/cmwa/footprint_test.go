@@ -145,7 +145,7 @@ func (p *program) look(socket string) footprint {
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.cmd.Process.Pid))
 	p.w.must(err)
 	now.threads = len(threads)
-	now.megabytes = residentMB(p.w.t, p)
+	now.megabytes = anonymousMB(p.w.t, p)
 	if p.ends(lookEvery) {
 		p.w.t.Fatalf("the program has ended:\n%s", p.output())
 	}

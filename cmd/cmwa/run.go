@@ -115,8 +115,6 @@ func runAgent(
 	control.Restore(controlled, log.Logger)
 	serveControl := control.Open(controlled, log.Logger)
 	reloader.Deliver(loop.Want)
-	releaseProgram()
-	loop.AfterConverged(releaseProgram)
 
 	// Run until the loop returns, or one of these goroutines fails. Until the loop returns,
 	// the agent follows its file and its HTTP server responds.
