@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -355,31 +353,6 @@ func (s *store) shrink(ctx context.Context) error {
 		}
 		before = free
 	}
-}
-
-// enableShrink changes a database of an older release so that shrink works. The change writes a
-// copy of the database. If the free space is smaller than three times the database,
-// enableShrink changes nothing: then free pages are used again, but they stay in the file.
-func enableShrink(ctx context.Context, db *sql.DB, path string) error {
-	var mode int
-	if err := db.QueryRowContext(ctx, `PRAGMA auto_vacuum`).Scan(&mode); err != nil || mode != 0 {
-		return err
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if free, err := freeSpace(filepath.Dir(path)); err != nil || free < 3*info.Size() {
-		return err
-	}
-	for _, statement := range []string{
-		`PRAGMA auto_vacuum = INCREMENTAL`, `VACUUM`, `PRAGMA wal_checkpoint(TRUNCATE)`,
-	} {
-		if err := run(ctx, db, statement); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // run runs a statement of SQLite and ignores the rows that it returns.

@@ -2,11 +2,9 @@ package server
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -419,46 +417,6 @@ func TestPrune(t *testing.T) {
 		}
 		t.Logf("%d bytes after the large log, at most %d, at the end %d", afterLargeLog, largest, w.size())
 	})
-
-	t.Run("the file of a database of an older release shrinks", func(t *testing.T) {
-		w := newWorld(t)
-		p, at := w.pool("p"), w.stack("s")
-		w.close()
-		db, err := sql.Open("sqlite", filepath.Join(w.folder, "cloud.db"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, statement := range []string{"PRAGMA auto_vacuum = NONE", "VACUUM"} {
-			if _, err := db.Exec(statement); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := db.Close(); err != nil {
-			t.Fatal(err)
-		}
-		w.open(limited(Retention{KeepDeployments: 1}))
-		for range 8 {
-			c, _ := w.started(p, at)
-			for offset := range 5 {
-				c.mustLog(0, offset, strings.Repeat("x", maxLine)+"\n")
-			}
-			lines := make([]string, 15)
-			for i := range lines {
-				lines[i] = strings.Repeat("y", maxLine)
-			}
-			c.mustLog(0, 5, lines...)
-			c.status(0, failed)
-		}
-		large := w.size()
-		if err := w.server.prune(t.Context(), time.Now().Add(time.Hour)); err != nil {
-			t.Fatal(err)
-		}
-		w.close()
-		info, err := os.Stat(filepath.Join(w.folder, "cloud.db"))
-		if err != nil || large < 9<<20 || info.Size() > 7<<20 { // 4 MiB of free pages stay
-			t.Errorf("the file had %d bytes and has %d: %v", large, info.Size(), err)
-		}
-	})
 }
 
 func TestFreeSpace(t *testing.T) {
@@ -473,72 +431,5 @@ func TestFreeSpace(t *testing.T) {
 	s.options.Folder, s.options.MinFreeDisk = filepath.Join(t.TempDir(), "none"), 1
 	if err := s.checkSpace(); err != nil {
 		t.Errorf("checkSpace fails although the space is unknown: %v", err)
-	}
-}
-
-// TestMigrateRunningJob opens a database of the previous schema with a running job, whose
-// log then exceeds the limit.
-func TestMigrateRunningJob(t *testing.T) {
-	all := migrations()
-	all = all[:slices.IndexFunc(all, func(text string) bool { return strings.Contains(text, "ADD COLUMN stored") })]
-	folder := filepath.Join(t.TempDir(), "data")
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	db, err := connect(filepath.Join(folder, "cloud.db"), "immediate", 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = inTransaction(context.Background(), db, func(t *tx) error {
-		for _, statement := range append(all, fmt.Sprintf(`PRAGMA user_version = %d`, len(all)),
-			`INSERT INTO organizations (name) VALUES ('o')`,
-			`INSERT INTO stacks (id, organization, project, name, created, tags, secret_key)
-				VALUES ('s', 'o', 'p', 's', 1, '{}', x'00')`,
-			`INSERT INTO deployments (seq, id, job, stack, organization, pool, version, operation, status, inherits,
-				initiator, requester, created, modified, definition)
-				VALUES (1, 'd', 'j', 's', 'o', '', 1, '', 'running', 1, '', '', 1, 1, x'00')`,
-			`INSERT INTO steps (deployment, number, name, status, lines) VALUES (1, 0, 'Setup', 'running', 20)`) {
-			if _, err := t.exec(statement); err != nil {
-				return err
-			}
-		}
-		for i := range 20 {
-			packed := packLines([]cloud.LogLine{{Time: time.Unix(1, 0), Text: "0123456789\n"}})
-			if _, err := t.exec(`INSERT INTO batches (deployment, step, start, count, lines) VALUES (1, 0, ?, 1, ?)`, i,
-				packed); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := openStore(t.Context(), folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.close()
-	s := &Server{store: store, options: Options{Retention: Retention{MaxLogBytes: 1000}}}
-	err = store.write(t.Context(), func(t *tx) error {
-		j, _, err := loadJob(t, "id", "d")
-		if err != nil {
-			return err
-		}
-		batch := cloud.LogBatch{Offset: 20, Lines: []cloud.LogLine{{Time: time.Unix(2, 0), Text: "new\n"}}}
-		if err := s.storeBatch(t, j, 0, batch, packLines(batch.Lines), time.Unix(2, 0)); err != nil {
-			return err
-		}
-		lines, next, err := s.readLines(t, j, 0, 0, 100, pageBytes)
-		if err != nil || next != 21 || len(lines) > 14 || len(lines) < 10 || lines[len(lines)-1].Text != "new\n" {
-			return fmt.Errorf("%d lines, next %d: %v", len(lines), next, err)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
 	}
 }

@@ -6,10 +6,10 @@ import (
 	"fmt"
 )
 
-// migrations returns the migrations of the schema, in order. The user_version of a database
-// is the number of migrations that were applied. A released migration is never changed.
-func migrations() []string {
-	return []string{`
+// schemaVersion is the user_version of a database with the schema.
+const schemaVersion = 1
+
+const schema = `
 CREATE TABLE organizations (
 	name         TEXT PRIMARY KEY,
 	default_pool TEXT NOT NULL DEFAULT ''
@@ -27,6 +27,7 @@ CREATE TABLE tokens (
 	expires INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX tokens_of ON tokens (kind, subject);
+CREATE INDEX tokens_by_end ON tokens (expires) WHERE expires > 0; -- tokens of pools that were exchanged for OIDC tokens
 
 CREATE TABLE pools (
 	id           TEXT PRIMARY KEY,
@@ -65,7 +66,8 @@ CREATE TABLE stacks (
 ) WITHOUT ROWID;
 CREATE INDEX stacks_by_pool ON stacks (pool) WHERE pool <> '';
 
--- pool is '' while the routing decides; ended is the reason of its end: steps, cancel, silence, age, superseded or pool
+-- pool is '' while the routing decides; requested is pool before the claim, for a claim that is lost; ended is the
+-- reason of its end: steps, cancel, silence, age, superseded or pool
 CREATE TABLE deployments (
 	seq          INTEGER PRIMARY KEY AUTOINCREMENT,
 	id           TEXT NOT NULL UNIQUE,
@@ -73,6 +75,7 @@ CREATE TABLE deployments (
 	stack        TEXT NOT NULL REFERENCES stacks (id) ON DELETE CASCADE,
 	organization TEXT NOT NULL,
 	pool         TEXT NOT NULL,
+	requested    TEXT NOT NULL DEFAULT '',
 	version      INTEGER NOT NULL,
 	operation    TEXT NOT NULL,
 	status       TEXT NOT NULL,
@@ -83,12 +86,12 @@ CREATE TABLE deployments (
 	created      INTEGER NOT NULL,
 	modified     INTEGER NOT NULL,
 	claimed      INTEGER NOT NULL DEFAULT 0,
-	heard        INTEGER NOT NULL DEFAULT 0,
 	definition   BLOB NOT NULL, -- sealed
 	UNIQUE (stack, version)
 );
 CREATE INDEX queue ON deployments (organization, pool, seq) WHERE status = 'not-started';
 CREATE INDEX active ON deployments (stack) WHERE status IN ('accepted', 'running');
+CREATE INDEX deployments_by_end ON deployments (modified) WHERE ended <> '';
 
 CREATE TABLE steps (
 	deployment INTEGER NOT NULL REFERENCES deployments (seq) ON DELETE CASCADE,
@@ -98,9 +101,12 @@ CREATE TABLE steps (
 	started    INTEGER NOT NULL DEFAULT 0,
 	modified   INTEGER NOT NULL DEFAULT 0,
 	lines      INTEGER NOT NULL DEFAULT 0, -- of its log
+	stored     INTEGER NOT NULL DEFAULT 0, -- size of its log in the database
 	PRIMARY KEY (deployment, number)
 ) WITHOUT ROWID;
 
+-- Lines that are not stored have a row in place of theirs: cut is the reason (limit or disk), bytes their size, and
+-- lines contains one empty line with the time of the last cut.
 CREATE TABLE batches (
 	id         INTEGER PRIMARY KEY,
 	deployment INTEGER NOT NULL REFERENCES deployments (seq) ON DELETE CASCADE,
@@ -108,12 +114,12 @@ CREATE TABLE batches (
 	start      INTEGER NOT NULL, -- index of the first line
 	count      INTEGER NOT NULL,
 	lines      BLOB NOT NULL,
+	bytes      INTEGER NOT NULL DEFAULT 0, -- of the text
+	cut        TEXT NOT NULL DEFAULT '',
 	UNIQUE (deployment, step, start)
 );
-`, `
--- tokens of pools that were exchanged for OIDC tokens expire
-CREATE INDEX tokens_by_end ON tokens (expires) WHERE expires > 0;
-`, `
+CREATE INDEX cuts ON batches (deployment, step, start) WHERE cut <> '';
+
 -- leased work; lease is the seq of the last lease, or 0; retries are those that are left; delay is in nanoseconds
 CREATE TABLE activities (
 	seq          INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -159,6 +165,7 @@ CREATE TABLE lease_steps (
 	started  INTEGER NOT NULL DEFAULT 0,
 	modified INTEGER NOT NULL DEFAULT 0,
 	lines    INTEGER NOT NULL DEFAULT 0,
+	stored   INTEGER NOT NULL DEFAULT 0,
 	PRIMARY KEY (lease, number)
 ) WITHOUT ROWID;
 
@@ -169,51 +176,30 @@ CREATE TABLE lease_batches (
 	start INTEGER NOT NULL,
 	count INTEGER NOT NULL,
 	lines BLOB NOT NULL,
+	bytes INTEGER NOT NULL DEFAULT 0,
+	cut   TEXT NOT NULL DEFAULT '',
 	UNIQUE (lease, step, start)
 );
-`, `
--- Lines that are not stored have a row in place of theirs: cut is the reason (limit or disk), bytes their size, and
--- lines contains one empty line with the time of the last cut. stored is the size of a step's log in the database.
-ALTER TABLE steps ADD COLUMN stored INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE batches ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0; -- of the text
-ALTER TABLE batches ADD COLUMN cut TEXT NOT NULL DEFAULT '';
-CREATE INDEX cuts ON batches (deployment, step, start) WHERE cut <> '';
-UPDATE batches SET bytes = length(lines)
-	WHERE deployment IN (SELECT seq FROM deployments WHERE status IN ('accepted', 'running'));
-UPDATE steps SET stored = (SELECT coalesce(sum(length(b.lines) + 64), 0) FROM batches b
-	WHERE b.deployment = steps.deployment AND b.step = steps.number) WHERE status = 'running';
-
-ALTER TABLE lease_steps ADD COLUMN stored INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE lease_batches ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE lease_batches ADD COLUMN cut TEXT NOT NULL DEFAULT '';
 CREATE INDEX lease_cuts ON lease_batches (lease, step, start) WHERE cut <> '';
+`
 
-CREATE INDEX deployments_by_end ON deployments (modified) WHERE ended <> '';
-`, `
--- requested is the value of pool before the claim, for a claim that is lost.
-ALTER TABLE deployments ADD COLUMN requested TEXT NOT NULL DEFAULT '';
-UPDATE deployments SET requested = pool;
-`}
-}
-
-// migrate applies missing migrations. It refuses a database of a newer program.
-func migrate(ctx context.Context, db *sql.DB) error {
+// applySchema creates the schema in an empty database. It refuses a database with another
+// version of the schema.
+func applySchema(ctx context.Context, db *sql.DB) error {
 	return inTransaction(ctx, db, func(t *tx) error {
 		var version int
 		if _, err := t.get([]any{&version}, `PRAGMA user_version`); err != nil {
 			return err
 		}
-		steps := migrations()
-		if version > len(steps) {
-			return fmt.Errorf("open the database: its schema has version %d and this program supports up to %d: "+
-				"use the release that wrote it, or a newer one", version, len(steps))
+		switch version {
+		case schemaVersion:
+			return nil
+		case 0:
+			_, err := t.exec(schema + fmt.Sprintf(`PRAGMA user_version = %d`, schemaVersion))
+			return err
+		default:
+			return fmt.Errorf("open the database: its schema has version %d and this program supports version %d: "+
+				"use the release that wrote it", version, schemaVersion)
 		}
-		for ; version < len(steps); version++ {
-			if _, err := t.exec(steps[version]); err != nil {
-				return fmt.Errorf("bring the database to version %d: %w", version+1, err)
-			}
-		}
-		_, err := t.exec(fmt.Sprintf(`PRAGMA user_version = %d`, version))
-		return err
 	})
 }

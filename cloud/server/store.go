@@ -25,7 +25,7 @@ type store struct {
 // readers is the number of connections for reads.
 const readers = 4
 
-// openStore opens the database of a folder, and applies missing migrations.
+// openStore opens the database of a folder, and creates it if it is missing.
 func openStore(ctx context.Context, folder string) (*store, error) {
 	path := filepath.Join(folder, "cloud.db")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -39,11 +39,8 @@ func openStore(ctx context.Context, folder string) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := migrate(ctx, writer); err != nil {
+	if err := applySchema(ctx, writer); err != nil {
 		return nil, errors.Join(err, writer.Close())
-	}
-	if err := enableShrink(ctx, writer, path); err != nil {
-		return nil, errors.Join(fmt.Errorf("open the database: %w", err), writer.Close())
 	}
 	reader, err := connect(path, "deferred", readers)
 	if err != nil {

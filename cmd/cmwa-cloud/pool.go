@@ -101,14 +101,6 @@ func poolCreate(s stdio) command.Command {
 				"printed"),
 			command.Bool(&standard, "default", "make the new pool the default pool of the organization")),
 		Run: func(ctx context.Context, args []string) error {
-			// In earlier releases, --token-file named the file to write.
-			if _, err := os.Stat(flags.tokenFile); flags.tokenFile != "" && output == "" &&
-				errors.Is(err, os.ErrNotExist) {
-				fmt.Fprintln(s.stderr, "warning: --token-file is the file with the access token: "+
-					"use --output for the new token of the pool")
-				output, flags.tokenFile = flags.tokenFile, ""
-			}
-
 			// Prepare the file before the token exists.
 			c, pools, err := flags.open(ctx)
 			if err != nil {
