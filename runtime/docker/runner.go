@@ -249,8 +249,8 @@ func (e *Executor) isFilled(ctx context.Context, id string) (bool, error) {
 	}
 }
 
-// loaderSuffix is the suffix of the names of loader containers, also in former releases.
-const loaderSuffix = "-door"
+// loaderSuffix is the suffix of the names of loader containers.
+const loaderSuffix = "-loader"
 
 // loaderName returns the name of the loader container of a runner.
 func loaderName(runner program) string { return volumeName(runner) + loaderSuffix }

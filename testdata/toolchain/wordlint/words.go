@@ -82,8 +82,6 @@ var exceptions = []exception{
 	{"testdata/toolchain/wordlint", "*", "the table and its test contain the retired words"},
 	{"testdata/toolchain/README.md", "words", "it names the rule and the file of this program"},
 	{"testdata/toolchain/base-image", "nobody", "the user of Unix"},
-	{"cloud/server/schema.go", "heard", "a column of a released schema"},
-	{"runtime/docker/runner.go", "door", "the suffix of containers that former releases have created"},
 	{"runtime/docker/settings_test.go", "nobody", "the user of Unix"},
 	{"cmd/cli/command/completion.go", "word", "the scripts work on the words of a shell's command line"},
 	{"cmd/cli/command/completion.go", "words", "the scripts work on the words of a shell's command line"},
