@@ -33,6 +33,9 @@ func (p *Proxy) decide(r *http.Request, body []byte) Fault {
 		fault = p.weather.fault
 	default:
 		fault = draw(p.o.Seed, series, n, p.o.Share)
+		if fault.Kind == BlackHole && !p.mayBlackhole(now) {
+			fault.Kind = Reset
+		}
 		p.beginStorm(now)
 	}
 	if r.URL.Path == pollPath {
@@ -55,6 +58,21 @@ func (p *Proxy) ordered(r *http.Request) Fault {
 	return Fault{}
 }
 
+// blackHoleGap is the shortest time between two black holes that the seed selects. A client
+// needs up to 25 s to detect one, and the service gives a job to another agent if the agent that
+// claimed the job is silent for 35 s: two black holes in a row exceed what an agent tolerates.
+const blackHoleGap = 40 * time.Second
+
+// mayBlackhole reports whether a black hole may begin, and if so, records that it does. The caller
+// holds the lock.
+func (p *Proxy) mayBlackhole(now time.Time) bool {
+	if now.Sub(p.weather.silent) < blackHoleGap {
+		return false
+	}
+	p.weather.silent = now
+	return true
+}
+
 // longestStorm is the longest time that a storm lasts.
 const longestStorm = 3 * time.Second
 
@@ -72,14 +90,14 @@ func (p *Proxy) beginStorm(now time.Time) {
 	}
 	weather.next = p.callsUntilStorm()
 	name := ""
-	switch weather.random.IntN(6) {
-	case 0:
+	switch kind := weather.random.IntN(6); {
+	case kind == 0 && p.mayBlackhole(now):
 		name = "all connections swallowed"
 		p.Blackhole()
-	case 1:
+	case kind <= 1:
 		name = "all connections reset"
 		p.Reset()
-	case 2:
+	case kind == 2:
 		name = "storm of untrusted certificates"
 		weather.certificate = now.Add(between(weather.random, time.Second, longestStorm))
 		p.Reset()

@@ -106,6 +106,7 @@ type storms struct {
 	next        int // calls until the next storm
 	until       time.Time
 	fault       Fault
+	silent      time.Time // when the last black hole began
 	certificate time.Time // until then new connections get a certificate of an unknown authority
 }
 

@@ -149,6 +149,22 @@ func TestProxy(t *testing.T) {
 			t.Errorf("the faults of two runs with the same seed are %v and %v", first[49], second[49])
 		}
 	})
+	t.Run("the seed selects one black hole at a time", func(t *testing.T) {
+		p, _, _ := proxied(t, runtimetest.ProxyOptions{Share: 1, Seed: 7})
+		for range 300 {
+			client := &http.Client{Timeout: 50 * time.Millisecond, Transport: &http.Transport{DisableKeepAlives: true}}
+			_ = fetch(client, p.URL()+"/api/x")
+		}
+		count := 0
+		for name, times := range p.Injected() {
+			if strings.HasPrefix(name, "black hole") || name == "all connections swallowed" {
+				count += times
+			}
+		}
+		if count != 1 {
+			t.Errorf("%d black holes in a few seconds, want one: %v", count, p.Injected())
+		}
+	})
 	t.Run("rates count per program", func(t *testing.T) {
 		p, client, _ := proxied(t, runtimetest.ProxyOptions{})
 		call := func(agent, path string, count int) {
