@@ -13,9 +13,8 @@ const (
 	// maxNoted is the number of interrupts that the log of a step names.
 	maxNoted = 10
 
-	// startupTime is how long a process that has started during the stop is not interrupted:
-	// pulumi does not handle signals in the first moments after its start, and a SIGINT would
-	// kill it.
+	// startupTime is how long a process that starts during the stop is not interrupted: pulumi
+	// does not handle signals in the first moments after its start, and a SIGINT would kill it.
 	startupTime = time.Second
 )
 
@@ -52,26 +51,23 @@ type processID struct {
 type interrupter struct {
 	group  int
 	sent   map[processID]bool // processes that got a SIGINT
-	known  map[processID]bool // processes of the step, also in other groups
 	pulumi bool               // pulumi ran
 	others bool               // rule 2 must not be applied any more: only the first scan applies it
 	waits  bool               // a process that was or will be interrupted has not ended, as of the last scan
 	blind  bool               // processes cannot be listed
 
-	started map[processID]time.Time // when a process that has started during the stop was selected first
+	known map[processID]time.Time // processes of the step, also in other groups, and when each was found
 }
 
 func newInterrupter(group int) interrupter {
-	return interrupter{
-		group: group, sent: map[processID]bool{}, known: map[processID]bool{}, started: map[processID]time.Time{},
-	}
+	return interrupter{group: group, sent: map[processID]bool{}, known: map[processID]time.Time{}}
 }
 
 // any reports whether a process was interrupted.
 func (i *interrupter) any() bool { return len(i.sent) > 0 || i.blind }
 
-// scan interrupts the selected processes that were not interrupted before, except those in
-// their startupTime, which a later scan interrupts. Before each of the first maxNoted
+// scan interrupts the selected processes that were not interrupted before. A process that the
+// first scan did not find is interrupted by the first scan after its startupTime. Before each of the first maxNoted
 // interrupts of the step, it calls note with the name of the process.
 func (i *interrupter) scan(note func(name string)) {
 	// List the processes of the step.
@@ -99,7 +95,7 @@ func (i *interrupter) scan(note func(name string)) {
 		switch {
 		case i.sent[p.processID]:
 			continue
-		case !first && i.startsUp(p.processID):
+		case !first && time.Since(i.known[p.processID]) < startupTime:
 			postponed = true
 			continue
 		}
@@ -114,16 +110,6 @@ func (i *interrupter) scan(note func(name string)) {
 	i.waits = postponed || slices.ContainsFunc(members, func(p process) bool { return i.sent[p.processID] && !p.ended })
 }
 
-// startsUp reports whether a process is in its startupTime, which begins with the first call.
-func (i *interrupter) startsUp(id processID) bool {
-	since, ok := i.started[id]
-	if !ok {
-		since = time.Now()
-		i.started[id] = since
-	}
-	return time.Since(since) < startupTime
-}
-
 // members returns the processes of the step: those of its process group, and the
 // descendants of the shell and of known processes in other groups.
 func (i *interrupter) members() ([]process, error) {
@@ -135,7 +121,7 @@ func (i *interrupter) members() ([]process, error) {
 	var queue []process
 	for _, p := range all {
 		children[p.parent] = append(children[p.parent], p)
-		if p.group == i.group || p.pid == i.group || i.known[p.processID] {
+		if p.group == i.group || p.pid == i.group || !i.known[p.processID].IsZero() {
 			queue = append(queue, p)
 		}
 	}
@@ -144,7 +130,9 @@ func (i *interrupter) members() ([]process, error) {
 	for ; len(queue) > 0; queue = queue[1:] {
 		if p := queue[0]; !found[p.pid] {
 			found[p.pid] = true
-			i.known[p.processID] = true
+			if i.known[p.processID].IsZero() {
+				i.known[p.processID] = time.Now()
+			}
 			members = append(members, p)
 			queue = append(queue, children[p.pid]...)
 		}

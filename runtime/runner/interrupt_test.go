@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -129,7 +130,22 @@ func pretendExecutor() {
 	os.Exit(1)
 }
 
-// programs adds the programs of pretend to the PATH of a fixture.
+// quickPulumi is a pulumi that handles signals a few milliseconds after its start. This test
+// program may need seconds on a busy machine, and a SIGINT would kill it.
+const quickPulumi = `#!/bin/sh
+n=0
+trap 'n=$((n+1)); echo "pulumi got interrupt as signal $n"' INT
+touch lock
+echo begun
+while [ $n = 0 ]; do sleep 0.1; done
+sleep 0.5 # for a second signal
+rm lock
+echo pulumi releases the lock
+exit 255
+`
+
+// programs adds the programs of pretend to the PATH of a fixture, and scripts/pulumi to the
+// directory of its steps.
 func (w *fixture) programs() {
 	w.t.Helper()
 	self, err := os.Executable()
@@ -141,6 +157,11 @@ func (w *fixture) programs() {
 		if err := os.Symlink(self, filepath.Join(folder, name)); err != nil {
 			w.t.Fatal(err)
 		}
+	}
+	scripts := filepath.Join(w.handoff.Root, "scripts")
+	if err := errors.Join(os.Mkdir(scripts, 0o755),
+		os.WriteFile(filepath.Join(scripts, "pulumi"), []byte(quickPulumi), 0o755)); err != nil {
+		w.t.Fatal(err)
 	}
 	for i, entry := range w.options.Environ {
 		if path, ok := strings.CutPrefix(entry, "PATH="); ok {
@@ -194,11 +215,9 @@ func TestInterrupt(t *testing.T) {
 			[]string{"signal 2"},
 		},
 		"pulumi that starts after another one": {
-			// The second one is a shell script, which handles signals sooner than this test program.
-			`printf '#!/bin/sh\ntrap "echo script got interrupt; exit 255" INT\n` +
-				`while :; do sleep 0.1; done' >script && chmod +x script && mkdir bin && mv script bin/pulumi; ` +
-				`pulumi 100ms; bin/pulumi; sleep 600`,
-			[]string{"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n", "script got interrupt\n"},
+			"pulumi 100ms; scripts/pulumi; sleep 600",
+			[]string{"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n", "begun\n",
+				"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n"},
 			[]string{"signal 2"},
 		},
 		"another program that handles SIGINT": {
