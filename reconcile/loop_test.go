@@ -289,6 +289,9 @@ func TestLoopRun(t *testing.T) {
 				t.Errorf("after the last job, generation %d is applied, want 2; %d pools, want 1",
 					s.Applied, len(s.Pools))
 			}
+			if log := h.log.String(); strings.Count(log, "msg=converged") != 2 {
+				t.Errorf("the log does not have one line for each of the two generations in force:\n%s", log)
+			}
 		})
 	})
 
