@@ -22,9 +22,6 @@ UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 # and make the tests seven times slower. The tests of cmd/cmwa build the programs that they run with the race detector.
 PLAIN = $(addprefix github.com/cmwa-project/cmwa/,schema cmd/cmwa)
 
-# SQLite, translated from C to Go, takes five times as long with the race detector, and is not ours to examine.
-RACE = -race -gcflags=modernc.org/sqlite/lib=-race=false
-
 SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))
 
 .PHONY: help build runners image test check oracle demo bench soak reference vet lint fmt cover toolchain clean
@@ -51,10 +48,12 @@ image: runners ## Build the container image of the agent into bin, as an archive
 	GOOS= GOARCH= go run -C $(TOOLCHAIN) ./image -version "$(VERSION)" -folder $(CURDIR)/bin
 
 test: toolchain ## Set up the toolchain and run all tests, without cached results and mostly with the race detector.
-	@echo "== running all tests, and comparing the check of Pod templates with the API server"
+	@echo "== running all tests"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { go test -count=1 -parallel 4 -timeout 44m $(PLAIN) & plain=$$!; \
-		{ go test -count=1 $(RACE) -parallel 4 -timeout 44m $(filter-out $(PLAIN),$(shell go list ./...)) && \
-		cd $(ORACLE) && go test -count=1 -timeout 20m ./...; } || { wait $$plain; exit 1; }; wait $$plain; }
+		go test -count=1 -race -parallel 4 -timeout 44m $(filter-out $(PLAIN),$(shell go list ./...)) || \
+		{ wait $$plain; exit 1; }; wait $$plain; }
+	@echo "== comparing the check of Pod templates with the API server"
+	@$(MAKE) --no-print-directory oracle
 
 check: build vet lint ## Build, vet, lint, and run the tests that need no engine and no cluster.
 	go test -timeout 5m $(UNIT)

@@ -112,7 +112,7 @@ func faultJob(i int, witness string) order {
 	}}
 }
 
-// behind starts an agent with its own configuration file, from a folder of programs. The
+// behind starts an agent with its own configuration file, from a directory with programs. The
 // agent calls the service through a proxy.
 func (w *world) behind(p *runtimetest.Proxy, number int, bin string) *program {
 	w.t.Helper()

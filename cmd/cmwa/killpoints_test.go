@@ -51,7 +51,7 @@ type stories map[string]func(w *world)
 // agents send their requests through the observer.
 func (s stories) run(w *world, service *observer) {
 	w.t.Helper()
-	bin, err := staticPrograms()
+	bin, err := killPrograms()
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// killFolder is the path of the folder of staticPrograms within the agent's container.
+// killFolder is the path of the directory of staticPrograms within the agent's container.
 const killFolder = "/killpoints"
 
 // pointsInPod returns the points at which TestKillPointsInPod kills: in make soak all
@@ -40,7 +40,7 @@ func TestKillPointsInPod(t *testing.T) {
 	for _, point := range pointsInPod() {
 		t.Run(string(point), func(t *testing.T) {
 			t.Parallel()
-			folder, err := staticPrograms()
+			directory, err := staticPrograms()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -48,7 +48,7 @@ func TestKillPointsInPod(t *testing.T) {
 			agents := w.deploy("agent", 1)
 
 			// Run a job with an agent that is killed.
-			agents.change(func(d *appsv1.Deployment) { killAt(&d.Spec.Template.Spec, folder, point) })
+			agents.change(func(d *appsv1.Deployment) { killAt(&d.Spec.Template.Spec, directory, point) })
 			w.eventually("the agent with kill points is ready, and no other one runs", func() bool {
 				pods := agents.allPods()
 				return len(pods) == 1 && isReady(pods[0]) && len(pods[0].Spec.Containers[0].Command) > 0

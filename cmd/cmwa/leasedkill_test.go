@@ -51,7 +51,7 @@ func (w *world) killLeased(point killpoint.Point) {
 	t := w.t.(*testing.T)
 
 	// Kill the agent at the point.
-	bin, err := staticPrograms()
+	bin, err := killPrograms()
 	w.must(err)
 	w.bin = bin
 	folder := filepath.Join(w.folder, "witness")

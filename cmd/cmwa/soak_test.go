@@ -94,7 +94,7 @@ type soakAgent struct {
 	log    *os.File // of all its processes
 	port   int
 	target string
-	bin    string // folder of its program
+	bin    string // directory of its program
 	random *rand.Rand
 
 	mu   sync.Mutex

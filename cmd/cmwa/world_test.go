@@ -67,31 +67,39 @@ var programs = sync.OnceValues(func() (string, error) {
 	)
 })
 
-// staticPrograms returns a folder with the programs, in which cmwa is linked statically and
-// built without the race detector, with the kill points. A container without libraries can
-// run it, and tests with many agents use it because it needs far less processor time. Without
-// their variable, the kill points do nothing.
+// killPrograms returns a directory with the programs, in which cmwa has the kill points.
+var killPrograms = sync.OnceValues(func() (string, error) { return programsWith(nil, raceFlag()) })
+
+// staticPrograms is killPrograms with a cmwa that is linked statically, for containers without
+// libraries, and therefore has no race detector. Tests with many agents use it too, because
+// such an agent needs far less processor time. Without their variable, the kill points do nothing.
 var staticPrograms = sync.OnceValues(func() (string, error) {
+	return programsWith([]string{"CGO_ENABLED=0"}, "-trimpath", "-ldflags=-s -w")
+})
+
+// programsWith returns a directory with the programs, in which cmwa has the kill points and is
+// built with these variables and flags.
+func programsWith(environ []string, flags ...string) (string, error) {
 	bin, err := programs()
 	if err != nil {
 		return "", err
 	}
-	folder, err := os.MkdirTemp("", "cmwa-static-")
+	directory, err := os.MkdirTemp("", "cmwa-killpoints-")
 	if err != nil {
 		return "", err
 	}
-	temporary.add(folder)
+	temporary.add(directory)
 	for _, name := range []string{"cmwa-cloud", "workflow-runner", "workflow-runner-linux-" + goruntime.GOARCH} {
-		if err := os.Link(filepath.Join(bin, name), filepath.Join(folder, name)); err != nil {
+		if err := os.Link(filepath.Join(bin, name), filepath.Join(directory, name)); err != nil {
 			return "", err
 		}
 	}
-	return folder, errors.Join(
-		os.Chmod(folder, 0o755), // for the users of containers
-		build([]string{"CGO_ENABLED=0"}, "-trimpath", "-tags=killpoints", "-ldflags=-s -w",
-			"-o", filepath.Join(folder, "cmwa"), module+"cmd/cmwa"),
+	args := append(slices.Clone(flags), "-tags=killpoints", "-o", filepath.Join(directory, "cmwa"), module+"cmd/cmwa")
+	return directory, errors.Join(
+		os.Chmod(directory, 0o755), // for the users of containers
+		build(environ, args...),
 	)
-})
+}
 
 // raceFlag returns the flag of go build that builds the race detector in. A benchmark measures
 // programs without it.
