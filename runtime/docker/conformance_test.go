@@ -18,6 +18,7 @@ func TestExecutorConformance(t *testing.T) {
 		New: func(t *testing.T) runtime.Executor { return newExecutor(t) },
 		Job: func(_ *testing.T, job *runtime.Job, work runtimetest.Work) {
 			job.Tuning.Instance.WorkingDirectory = runner
+			job.Tuning.Instance.Docker.Network = hostNetwork
 			job.Definition.Image.Reference = testImage
 			switch work {
 			case runtimetest.BadJob:
