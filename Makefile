@@ -61,7 +61,7 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
 		go test -count=1 -race -p 3 -parallel 4 -timeout 44m $(RACE) & race=$$!; \
 		{ go test -count=1 -run DiffProperty ./reconcile && $(oracle); } & rest=$$!; \
-		code=0; go test -count=1 -parallel 4 -timeout 44m $(PLAIN) || code=1; \
+		code=0; go test -count=1 -parallel 6 -timeout 44m $(PLAIN) || code=1; \
 		wait $$race || code=1; wait $$rest || code=1; exit $$code; }
 
 check: build vet lint ## Build, vet, lint, and run the tests that need no engine and no cluster.
