@@ -13,6 +13,7 @@ import (
 // Severity states whether a configuration with a problem can be used.
 type Severity int
 
+// The severities.
 const (
 	Error   Severity = iota // the configuration cannot be used
 	Warning                 // the configuration can be used, but may have an unexpected effect

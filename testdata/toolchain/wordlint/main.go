@@ -8,12 +8,8 @@
 // folder below the root and restricts the findings. With -count it prints the
 // number of findings of each rule and top folder instead. The rules are:
 //
-//	words   retired words in identifiers, comments, messages and documents
-//	lines   Go and Markdown lines of more than 120 columns
-//	tests   test functions with a long name, or a name that does not begin with what they test
-//	docs    exported names without a doc comment that begins with the name
-//	stages  functions of more than 25 lines without a comment in the body
-//	shadow  declarations that shadow a predeclared identifier
+//	words  retired words in identifiers, comments, messages and documents
+//	tests  test functions whose name does not begin with what they test
 //
 // The retired words and the exceptions are tables in words.go.
 package main
@@ -37,7 +33,7 @@ import (
 	"text/tabwriter"
 )
 
-var ruleNames = []string{"words", "lines", "tests", "docs", "stages", "shadow"}
+var ruleNames = []string{"words", "tests"}
 
 var errFindings = errors.New("there are findings")
 
@@ -223,16 +219,8 @@ func (l *linter) apply(rules []string) {
 			switch rule {
 			case "words":
 				l.words(s)
-			case "lines":
-				l.lines(s)
 			case "tests":
 				l.tests(s, units)
-			case "docs":
-				l.docs(s)
-			case "stages":
-				l.stages(s)
-			case "shadow":
-				l.shadow(s)
 			}
 		}
 	}

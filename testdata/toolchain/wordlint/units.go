@@ -83,7 +83,7 @@ func specNames(specs ...ast.Spec) (names []*ast.Ident) {
 	return names
 }
 
-// tests reports test functions whose name is long or begins with no unit.
+// tests reports test functions whose name begins with no unit.
 func (l *linter) tests(s *source, all units) {
 	if s.tree == nil || !s.isTest() || s.isFixture() {
 		return
@@ -116,9 +116,6 @@ func (l *linter) tests(s *source, all units) {
 		after, ok := testSuffix(name)
 		if !ok {
 			continue
-		}
-		if utf8.RuneCountInString(name) > maxTestName {
-			l.report(s, s.line(f.Pos()), "tests", "the name %s has more than %d letters", name, maxTestName)
 		}
 		if !startsWithUnit(after, allowed) {
 			l.report(s, s.line(f.Pos()), "tests", "the name %s does not begin with what it tests", name)
