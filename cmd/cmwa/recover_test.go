@@ -87,20 +87,13 @@ func (w *world) loseInstance(stack string) {
 // wantNoRecord waits until the journals of all agents are empty.
 func (w *world) wantNoRecord() {
 	w.t.Helper()
+	journals := filepath.Join(w.folder, "state", "cmwa", "*", "*", "records")
+	if found, err := filepath.Glob(journals); err != nil || len(found) == 0 {
+		w.t.Fatalf("there is no journal (%v)", err)
+	}
 	w.eventually("the records are removed", func() bool {
-		files, err := filepath.Glob(filepath.Join(w.folder, "state", "cmwa", "*", "*", "claims", "*"))
-		if err != nil || len(files) == 0 {
-			w.t.Fatalf("there is no journal (%v)", err)
-		}
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				w.t.Fatal(err)
-			}
-			if len(strings.Trim(string(text), "\x00")) > 0 {
-				return false
-			}
-		}
-		return true
+		files, err := filepath.Glob(filepath.Join(journals, "*.json*"))
+		w.must(err)
+		return len(files) == 0
 	})
 }

@@ -521,11 +521,7 @@ func (s *soak) leftovers() (left []string) {
 	for _, pattern := range []string{"cmwa-process-*/*", "workflow-runner-*"} {
 		left = append(left, s.files(pattern)...)
 	}
-	for _, path := range s.files("state/cmwa/*/*/claims/*") {
-		if text, err := os.ReadFile(path); err == nil && bytes.Contains(text, []byte("{")) {
-			left = append(left, path) // a file without a record contains only zeros
-		}
-	}
+	left = append(left, s.files("state/cmwa/*/*/records/*.json*")...)
 	processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range processes {
 		text, _ := os.ReadFile(path)

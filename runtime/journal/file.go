@@ -10,102 +10,76 @@ import (
 	"time"
 )
 
-// capacity is the initial size of a file in bytes. A larger record makes it grow.
-const capacity = 16 << 10
-
 // errForeign is wrapped by the error for a file that the journal did not write.
 var errForeign = errors.New("it was not written by this agent")
 
-// openFile opens a file of the journal and reads it. The error wraps errForeign if the
-// journal cannot have written the file.
-func openFile(path string) (_ *os.File, contents []byte, changed time.Time, err error) {
+// readFile returns the contents of a file of the journal, and the time of its last change. The
+// error wraps errForeign if the journal cannot have written the file.
+func readFile(path string) (contents []byte, changed time.Time, err error) {
 	foreign := func(reason string) error { return fmt.Errorf("%w: %s", errForeign, reason) }
-	// Open the file, without following a link or waiting for a pipe.
-	file, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	// Do not follow a link, and do not wait for the writer of a pipe.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, syscall.ELOOP):
-		return nil, nil, changed, foreign("it is a link")
-	case errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENXIO):
-		return nil, nil, changed, foreign("it is not a regular file")
+		return nil, changed, foreign("it is a link")
 	case errors.Is(err, os.ErrPermission):
-		return nil, nil, changed, foreign("its user or its permissions are different")
+		return nil, changed, foreign("its user or its permissions are different")
 	case err != nil:
-		return nil, nil, changed, err
+		return nil, changed, err
 	}
-	defer func() {
-		if err != nil {
-			_ = file.Close()
-		}
-	}()
-
-	// Check what was opened, and read it.
+	defer file.Close()
 	info, err := file.Stat()
 	if err != nil {
-		return nil, nil, changed, err
+		return nil, changed, err
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.Mode().IsRegular():
-		return nil, nil, changed, foreign("it is not a regular file")
+		return nil, changed, foreign("it is not a regular file")
 	case ok && int(stat.Uid) != os.Geteuid():
-		return nil, nil, changed, foreign("it belongs to another user")
+		return nil, changed, foreign("it belongs to another user")
 	case ok && stat.Nlink != 1:
-		return nil, nil, changed, foreign("it has another name, too")
+		return nil, changed, foreign("it has another name, too")
 	case info.Size() > maxRecord:
-		return nil, nil, changed, foreign(fmt.Sprintf("it has %d bytes", info.Size()))
+		return nil, changed, foreign(fmt.Sprintf("it has %d bytes", info.Size()))
 	case info.Mode().Perm() != 0o600:
 		if err := file.Chmod(0o600); err != nil {
-			return nil, nil, changed, err
+			return nil, changed, err
 		}
 	}
 	contents, err = io.ReadAll(io.LimitReader(file, maxRecord+1))
-	return file, contents, info.ModTime(), err
+	return contents, info.ModTime(), err
 }
 
-// createFile creates a free file with zeros, so that its first record needs no further disk
-// space.
-func createFile(path string) (_ *os.File, err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+// writeFile replaces a file, or creates it. If sync is true, the change is durable when
+// writeFile returns.
+func writeFile(path string, contents []byte, sync bool) (err error) {
+	file, err := os.OpenFile(path+newSuffix, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() {
 		if err != nil {
-			_ = file.Close()
-			_ = os.Remove(path)
+			_ = os.Remove(path + newSuffix) // a full disk needs the space
 		}
 	}()
-	if _, err := file.WriteAt(make([]byte, capacity), 0); err != nil {
-		return nil, err
+	_, err = file.Write(contents)
+	if err == nil && sync {
+		err = file.Sync()
 	}
-	if err := file.Sync(); err != nil {
-		return nil, err
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
 	}
-	return file, syncFolder(filepath.Dir(path))
+	if err := os.Rename(path+newSuffix, path); err != nil || !sync {
+		return err
+	}
+	return syncDirectory(filepath.Dir(path))
 }
 
-// clearFile overwrites the first size bytes of a file with zeros.
-func clearFile(file *os.File, size int) error {
-	_, err := file.WriteAt(make([]byte, size), 0)
-	return err
-}
-
-// shred overwrites a file that openFile accepts, and removes it. It removes anything else
-// without overwriting it, and returns an error for a folder with files.
-func shred(path string) error {
-	if file, contents, _, err := openFile(path); err == nil {
-		err = errors.Join(clearFile(file, len(contents)), syncData(file), file.Close())
-		if err != nil {
-			return err
-		}
-	}
-	return os.Remove(path)
-}
-
-// makeFolder creates a folder that only this user can access. If the folder exists,
-// makeFolder corrects its permissions. It returns an error for a link and for a folder of
-// another user.
-func makeFolder(path string) error {
+// makeDirectory creates a directory that only this user can access. If the directory exists,
+// makeDirectory corrects its permissions. It returns an error for a link and for a directory
+// of another user.
+func makeDirectory(path string) error {
 	err := os.Mkdir(path, 0o700)
 	if !errors.Is(err, os.ErrExist) {
 		return err
@@ -126,10 +100,10 @@ func makeFolder(path string) error {
 	return nil
 }
 
-func syncFolder(folder string) error {
-	dir, err := os.Open(folder)
+func syncDirectory(path string) error {
+	directory, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return errors.Join(directory.Sync(), directory.Close())
 }

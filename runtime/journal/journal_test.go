@@ -55,7 +55,7 @@ func (a *agent) open() *journal.Journal {
 }
 
 // path returns the path of a file of the journal.
-func (a *agent) path(name string) string { return filepath.Join(a.folder, journal.Folder, name) }
+func (a *agent) path(name string) string { return filepath.Join(a.folder, journal.Directory, name) }
 
 // contents returns the contents of all files below the folder.
 func (a *agent) contents() (all []byte) {
@@ -72,6 +72,22 @@ func (a *agent) contents() (all []byte) {
 		a.t.Fatal(err)
 	}
 	return all
+}
+
+// file returns the path of the file with the record of a job.
+func (a *agent) file(job string) string {
+	a.t.Helper()
+	paths, err := filepath.Glob(a.path("*.json"))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	for _, path := range paths {
+		if text, err := os.ReadFile(path); err == nil && bytes.Contains(text, []byte(`"job":"`+job+`"`)) {
+			return path
+		}
+	}
+	a.t.Fatalf("no file of %v has the record of %s", paths, job)
+	return ""
 }
 
 // damagedFiles returns the number of files that were renamed because they cannot be read.
@@ -141,45 +157,27 @@ func TestJournal(t *testing.T) {
 		}
 	})
 
-	t.Run("removed record leaves no token, and its file is reused", func(t *testing.T) {
+	t.Run("removed record leaves no token and no file", func(t *testing.T) {
 		a := newAgent(t)
 		j := a.open()
-		for i := range 20 {
+		for i := range 100 {
 			record := newRecord(fmt.Sprint("job-", i))
-			record.CA = strings.Repeat("certificate ", 100*i)
+			record.CA = strings.Repeat("certificate ", 10*i)
 			a.add(j, record)
-			if text := a.contents(); !bytes.Contains(text, []byte("token-of-job-")) {
-				t.Fatal("the record is not in a file")
-			}
-			for range 2 {
-				if err := j.Remove(ctx, record.Job); err != nil {
-					t.Fatal(err)
-				}
-			}
 		}
-		if text := a.contents(); len(bytes.TrimRight(text, "\x00")) > 0 {
-			t.Errorf("the files contain %q, want only zeros", text)
+		if text := a.contents(); !bytes.Contains(text, []byte("token-of-job-99")) {
+			t.Fatal("the record is not in a file")
 		}
-		if files, err := os.ReadDir(a.path("")); err != nil || len(files) != 1 {
-			t.Errorf("the files are %v (%v), want one", files, err)
-		}
-		a.want(j)
-	})
-
-	t.Run("many jobs at a time leave a few free files", func(t *testing.T) {
-		a := newAgent(t)
-		j := a.open()
-		for i := range 100 {
-			a.add(j, newRecord(fmt.Sprint("job-", i)))
-		}
-		for i := range 100 {
-			if err := j.Remove(ctx, fmt.Sprint("job-", i)); err != nil {
+		for i := range 200 {
+			if err := j.Remove(ctx, fmt.Sprint("job-", i/2)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if files, err := os.ReadDir(a.path("")); err != nil || len(files) > 20 {
-			t.Errorf("%d files are left (%v), want at most 20", len(files), err)
+		j.SetProgress("job-1", runtime.Progress{Step: 1}) // must not write the file again
+		if files, err := os.ReadDir(a.path("")); err != nil || len(files) != 1 || files[0].Name() != "reserve" {
+			t.Errorf("the files are %v (%v), want the reserve", files, err)
 		}
+		a.want(j)
 	})
 
 	t.Run("record of the same job is replaced", func(t *testing.T) {
@@ -211,13 +209,13 @@ func TestJournal(t *testing.T) {
 		j := a.open()
 		a.add(j, newRecord("a"))
 		j.Close()
-		for path, mode := range map[string]os.FileMode{a.path(""): 0o755, a.path("1"): 0o644} {
+		for path, mode := range map[string]os.FileMode{a.path(""): 0o755, a.file("a"): 0o644} {
 			if err := os.Chmod(path, mode); err != nil {
 				t.Fatal(err)
 			}
 		}
 		a.want(a.open(), "a")
-		for path, want := range map[string]os.FileMode{a.path(""): 0o700, a.path("1"): 0o600} {
+		for path, want := range map[string]os.FileMode{a.path(""): 0o700, a.file("a"): 0o600} {
 			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 				t.Errorf("%s has the mode %v (%v), want %v", path, info.Mode(), err, want)
 			}
@@ -234,7 +232,7 @@ func TestJournal(t *testing.T) {
 		a.want(j, "old", "long", "fresh") // they were just written
 		j.Close()
 		day := time.Now().Add(-25 * time.Hour)
-		if err := os.Chtimes(a.path("1"), day, day); err != nil {
+		if err := os.Chtimes(a.file("old"), day, day); err != nil {
 			t.Fatal(err)
 		}
 		a.want(a.open(), "long", "fresh")
@@ -273,15 +271,11 @@ func TestJournal(t *testing.T) {
 func TestOpen(t *testing.T) {
 	// Each case changes the file of job a. Job b must stay.
 	for name, damage := range map[string]func(t *testing.T, path string) error{
-		"truncated in the line": func(_ *testing.T, path string) error { return os.Truncate(path, 700) },
-		"truncated in the slot": func(_ *testing.T, path string) error { return os.Truncate(path, 100) },
-		"damaged line":          func(_ *testing.T, path string) error { return overwrite(path, "!", 600) },
+		"empty":     func(_ *testing.T, path string) error { return os.Truncate(path, 0) },
+		"truncated": func(_ *testing.T, path string) error { return os.Truncate(path, 100) },
+		"damaged":   func(_ *testing.T, path string) error { return overwrite(path, "!", 0) },
 		"another version": func(_ *testing.T, path string) error {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			return os.WriteFile(path, bytes.Replace(text, []byte(`"version":1`), []byte(`"version":2`), 1), 0o600)
+			return edit(path, `"version":1`, `"version":2`)
 		},
 		"link": func(t *testing.T, path string) error {
 			return replace(path, func() error {
@@ -317,16 +311,14 @@ func TestOpen(t *testing.T) {
 			}
 			return os.Chown(path, 1, 1)
 		},
-		"same job twice": func(_ *testing.T, path string) error {
-			return overwriteAll(path, filepath.Join(filepath.Dir(path), "2"))
-		},
+		"record of another job": func(_ *testing.T, path string) error { return edit(path, `"job":"a"`, `"job":"b"`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAgent(t)
 			j := a.open()
 			a.add(j, newRecord("a"), newRecord("b"))
 			j.Close()
-			if err := damage(t, a.path("1")); err != nil {
+			if err := damage(t, a.file("a")); err != nil {
 				t.Fatal(err)
 			}
 			j = a.open()
@@ -356,12 +348,12 @@ func TestOpen(t *testing.T) {
 		})
 	}
 
-	t.Run("damaged slot means that the job may have run", func(t *testing.T) {
+	t.Run("unknown stage means that the job may have run", func(t *testing.T) {
 		a := newAgent(t)
 		j := a.open()
 		a.add(j, newRecord("a"))
 		j.Close()
-		if err := overwrite(a.path("1"), "!", 20); err != nil {
+		if err := edit(a.file("a"), `"stage":"claimed"`, `"stage":"x"`); err != nil {
 			t.Fatal(err)
 		}
 		if got := a.want(a.open(), "a"); got[0].Stage != runtime.RecordHandedOff {
@@ -369,17 +361,20 @@ func TestOpen(t *testing.T) {
 		}
 	})
 
-	t.Run("interrupted removal is completed", func(t *testing.T) {
+	t.Run("interrupted change leaves the earlier record", func(t *testing.T) {
 		a := newAgent(t)
 		j := a.open()
-		a.add(j, newRecord("a"))
+		record := newRecord("a")
+		a.add(j, record)
 		j.Close()
-		if err := overwrite(a.path("1"), "\x00", 512); err != nil {
+		if err := os.WriteFile(a.file("a")+".new", []byte(`{"version":1,"token":"token-of-a-new-`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		a.want(a.open())
-		if bytes.Contains(a.contents(), []byte("token-of-a")) {
-			t.Error("the token is still in a file")
+		if got := a.want(a.open(), "a"); got[0] != record {
+			t.Error("List returned another record")
+		}
+		if bytes.Contains(a.contents(), []byte("token-of-a-new-")) || a.damagedFiles() != 0 {
+			t.Error("the new file still exists, or the old one counts as damaged")
 		}
 	})
 
@@ -389,7 +384,7 @@ func TestOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := t.TempDir()
-			if err := block(filepath.Join(folder, journal.Folder)); err != nil {
+			if err := block(filepath.Join(folder, journal.Directory)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := journal.Open(folder, slog.New(slog.DiscardHandler)); err == nil {
@@ -410,13 +405,13 @@ func overwrite(path, text string, offset int64) error {
 	return err
 }
 
-// overwriteAll gives a file the contents of another one.
-func overwriteAll(path, from string) error {
-	text, err := os.ReadFile(from)
+// edit replaces a text in a file.
+func edit(path, old, with string) error {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(path, text, 0o600)
+	return os.WriteFile(path, bytes.Replace(text, []byte(old), []byte(with), 1), 0o600)
 }
 
 // replace removes a file and creates another one.

@@ -1,70 +1,78 @@
-package journal_test
+package journal
 
 import (
-	"bytes"
-	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/runtime/journal"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// encode returns the contents of the file of a record.
-func encode(t testing.TB, record runtime.Record) []byte {
-	t.Helper()
-	contents, err := journal.Encode(record)
-	if err != nil {
-		t.Fatal(err)
+// claimed returns a record with every kind of field.
+func claimed() runtime.Record {
+	return runtime.Record{
+		Job: "a", Pool: "p", Token: secret.New("t"), Claimed: time.Unix(1_700_000_000, 0).UTC(),
+		Stage: runtime.RecordClaimed, Progress: runtime.Progress{Step: 3, Lines: 12, Status: runtime.Running},
 	}
-	return contents
 }
 
 func TestDecode(t *testing.T) {
-	t.Run("partly written record is never decoded as another record", func(t *testing.T) {
-		whole, other := encode(t, newRecord("a")), encode(t, newRecord("b"))
-		for _, below := range [][]byte{make([]byte, 4096), append(bytes.Clone(other), make([]byte, 4096)...)} {
-			for n := range len(whole) {
-				contents := append(bytes.Clone(whole[:n]), below[n:]...)
-				got, err := journal.Decode(contents)
-				switch {
-				case errors.Is(err, journal.ErrFree), errors.Is(err, journal.ErrDamaged):
-				case err != nil:
-					t.Fatalf("%d bytes: %v", n, err)
-				case got.Job == "a" && bytes.HasPrefix(contents, whole): // the remaining bytes are the same
-				case got.Job == "b" && bytes.HasPrefix(contents, other):
-				case got.Job == "b" && got.Stage == runtime.RecordHandedOff: // the line of b is complete
-				default:
-					t.Fatalf("%d bytes: got %s", n, got)
-				}
-			}
+	t.Run("part of a record is damaged", func(t *testing.T) {
+		whole, err := encode(claimed())
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-
-	t.Run("partly written slot never has the stage claimed", func(t *testing.T) {
-		record := newRecord("a")
-		before := encode(t, record)
-		record.Stage = runtime.RecordHandedOff
-		record.Progress = runtime.Progress{Step: 3, Lines: 12, Status: runtime.Running}
-		after := encode(t, record)
-		for n := 1; n <= 512; n++ {
-			contents := append(bytes.Clone(after[:n]), before[n:]...)
-			got, err := journal.Decode(contents)
-			if bytes.Equal(contents, before) { // the first bytes are the same
-				continue
-			}
-			if err != nil || got.Stage != runtime.RecordHandedOff {
-				t.Fatalf("%d bytes: got %s (%v)", n, got, err)
+		if got, err := decode(whole); err != nil || got != claimed() {
+			t.Fatalf("got %v (%v)", got, err)
+		}
+		for n := range len(whole) {
+			if got, err := decode(whole[:n]); err == nil {
+				t.Fatalf("%d bytes: got %v", n, got)
 			}
 		}
 	})
 
 	t.Run("record that is too large is not encoded", func(t *testing.T) {
-		record := newRecord("a")
-		record.Token = secret.New(strings.Repeat("x", 4<<20))
-		if _, err := journal.Encode(record); err == nil || strings.Contains(err.Error(), "xxx") {
+		record := claimed()
+		record.Token = secret.New(strings.Repeat("x", maxRecord))
+		if _, err := encode(record); err == nil || strings.Contains(err.Error(), "xxx") {
 			t.Errorf("got %v, want an error without the token", err)
+		}
+	})
+}
+
+// FuzzDecode checks that decode never panics, and that a decoded record is the same after
+// another encode and decode.
+func FuzzDecode(f *testing.F) {
+	whole, err := encode(claimed())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole)
+	f.Add([]byte("{}"))
+	f.Fuzz(func(t *testing.T, contents []byte) {
+		record, err := decode(contents)
+		if err != nil {
+			if record != (runtime.Record{}) {
+				t.Fatalf("decode returned the error %v and a record that is not empty", err)
+			}
+			return
+		}
+		if !record.Stage.Valid() || record.Job == "" || record.Pool == "" {
+			t.Fatalf("the stage is %q, or the job or the pool is empty", record.Stage)
+		}
+		text, err := encode(record)
+		if err != nil {
+			return // escapes in JSON can make the record too large
+		}
+		again, err := decode(text)
+		if err != nil || !again.Claimed.Equal(record.Claimed) {
+			t.Fatalf("decode the encoded record: %v, or another claim time", err)
+		}
+		again.Claimed = record.Claimed
+		if again != record {
+			t.Fatalf("the record differs after another encode and decode; its progress is %+v", again.Progress)
 		}
 	})
 }
