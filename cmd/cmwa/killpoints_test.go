@@ -31,12 +31,12 @@ func TestKillPoints(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		service := w.observe()
 		stories := stories{}
-		for i, entry := range killpoint.Points() {
+		for i, entry := range killEntries {
 			present := slices.DeleteFunc([]string{"docker", "kubernetes", "process"}, func(target string) bool {
-				return entry.Absent[target] != ""
+				return entry.absent[target] != ""
 			})
 			if slices.Contains(present, w.target) && inTurn(i, w.target, present) {
-				stories[string(entry.Point)] = func(w *world) { w.killAt(service, entry) }
+				stories[string(entry.point)] = func(w *world) { w.killAt(service, entry) }
 			}
 		}
 		stories.run(w, service)
@@ -79,25 +79,25 @@ func (s stories) run(w *world, service *observer) {
 
 // killAt runs a job whose agent is killed at a point. It then starts the agent again, and
 // checks the job.
-func (w *world) killAt(service *observer, entry killpoint.Entry) {
+func (w *world) killAt(service *observer, entry killEntry) {
 	w.t.Helper()
 	t, stack := w.t, w.stack()
 
 	// Queue the job, and kill its agent at the point.
-	job, settings := w.killedJob(service, entry.Point)
+	job, settings := w.killedJob(service, entry.point)
 	w.queue(stack, job)
-	first := w.agentWith([]string{"CMWA_KILL_AT=" + string(entry.Point)}, settings...)
+	first := w.agentWith([]string{"CMWA_KILL_AT=" + string(entry.point)}, settings...)
 	if !first.ends(storyLimit) {
-		t.Fatalf("the agent does not reach the point %s:\n%s", entry.Point, first.output())
+		t.Fatalf("the agent does not reach the point %s:\n%s", entry.point, first.output())
 	}
 	if status, ok := first.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
 		t.Fatalf("the agent ended with %v, and was not killed at the point %s:\n%s",
-			first.cmd.ProcessState, entry.Point, first.output())
+			first.cmd.ProcessState, entry.point, first.output())
 	}
 
 	// Start the agent again, and check the job.
 	end := outcome{status: "succeeded", runs: 1, claims: 1, since: time.Now()}
-	if entry.Outcome == killpoint.Requeued {
+	if entry.outcome == requeued {
 		end.claims = 2
 	}
 	w.judge(service, w.agent(settings...), end)

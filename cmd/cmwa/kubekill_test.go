@@ -24,9 +24,9 @@ func pointsInPod() []killpoint.Point {
 		return []killpoint.Point{killpoint.Journalled, killpoint.InstanceCreated, killpoint.HandoffSent}
 	}
 	var all []killpoint.Point
-	for _, entry := range killpoint.Points() {
-		if entry.Absent["kubernetes"] == "" && entry.Point != killpoint.PollAnswered {
-			all = append(all, entry.Point)
+	for _, entry := range killEntries {
+		if entry.absent["kubernetes"] == "" && entry.point != killpoint.PollAnswered {
+			all = append(all, entry.point)
 		}
 	}
 	return all

@@ -25,20 +25,20 @@ var notLeased = []killpoint.Point{
 // nothing.
 func TestKillPointsLeased(t *testing.T) {
 	t.Parallel()
-	for i, entry := range killpoint.Points() {
-		if slices.Contains(notLeased, entry.Point) {
+	for i, entry := range killEntries {
+		if slices.Contains(notLeased, entry.point) {
 			continue
 		}
 		present := slices.DeleteFunc([]string{"docker", "process"}, func(target string) bool {
-			return entry.Absent[target] != ""
+			return entry.absent[target] != ""
 		})
 		for _, target := range present {
 			if !inTurn(i, target, present) {
 				continue
 			}
-			t.Run(target+"/"+string(entry.Point), func(t *testing.T) {
+			t.Run(target+"/"+string(entry.point), func(t *testing.T) {
 				t.Parallel()
-				newWorld(t, target, leaseFlags()...).killLeased(entry.Point)
+				newWorld(t, target, leaseFlags()...).killLeased(entry.point)
 			})
 		}
 	}

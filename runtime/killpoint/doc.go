@@ -5,7 +5,6 @@
 // the environment variable CMWA_KILL_AT=NAME, or NAME:N, ends the process with SIGKILL at
 // the first, or the n-th, Hit of that point, so that nothing is cleaned up.
 //
-// [Points] is the table of all points: what has happened, and how the job ends if the agent
-// is killed there and started again. The table in cmd/cmwa/killpoints.md is generated from
-// it, and TestKillPoints in cmd/cmwa checks each row.
+// The table of the points in cmd/cmwa/killpoints.md describes what has happened at each, and how
+// the job ends if the agent is killed there and started again. TestKillPoints checks each row.
 package killpoint

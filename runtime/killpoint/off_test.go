@@ -12,8 +12,8 @@ import (
 func TestHit(t *testing.T) {
 	t.Run("a usual build inlines Hit, and ignores the variable", func(t *testing.T) {
 		t.Setenv("CMWA_KILL_AT", string(Started))
-		for _, e := range Points() {
-			Hit(e.Point)
+		for _, p := range Points() {
+			Hit(p)
 		}
 		var out bytes.Buffer
 		if n, err := Write(Started, &out, []byte("handoff")); n != 7 || err != nil || out.String() != "handoff" {

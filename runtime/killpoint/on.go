@@ -34,8 +34,7 @@ func choose(value string) Point {
 	if counted {
 		hits, err = strconv.Atoi(count)
 	}
-	known := slices.ContainsFunc(Points(), func(e Entry) bool { return e.Point == Point(name) })
-	if err != nil || hits < 1 || !known {
+	if err != nil || hits < 1 || !slices.Contains(Points(), Point(name)) {
 		fmt.Fprintf(os.Stderr, "%s=%s: the value must be the name of a point, or NAME:N\n", Variable, value)
 		os.Exit(exitUsage)
 	}
