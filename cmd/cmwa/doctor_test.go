@@ -90,6 +90,7 @@ func TestDoctor(t *testing.T) {
 		// Doctor changes nothing for a running agent.
 		agent := w.agent()
 		w.await("one", "succeeded")
+		w.wantNoRecord()
 		before := w.stateFolders()
 		w.doctor(cli.ExitOK, nil)
 		if after := w.stateFolders(); !slices.Equal(before, after) {
