@@ -28,8 +28,11 @@ PLAIN = $(addprefix github.com/cmwa-project/cmwa/,schema schema/effective schema
 LONGEST = $(addprefix github.com/cmwa-project/cmwa/runtime/,kube runner docker)
 RACE = $(LONGEST) $(filter-out $(PLAIN) $(LONGEST),$(shell go list ./...))
 
+# The flags of the programs that are built for the tests, so that Go compiles their packages only once.
+plain_test = CGO_ENABLED=0 go test -trimpath -count=1
+
 # A variable, because make runs a line with $(MAKE) even with --dry-run, which a test uses.
-oracle = cd $(ORACLE) && go test -count=1 -timeout 20m ./...
+oracle = cd $(ORACLE) && $(plain_test) -timeout 20m ./...
 
 SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))
 
@@ -60,8 +63,8 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 	@echo "== running all tests, and comparing the check of Pod templates with the API server"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
 		go test -count=1 -race -p 3 -parallel 4 -timeout 44m $(RACE) & race=$$!; \
-		{ go test -count=1 -run DiffProperty ./reconcile && $(oracle); } & rest=$$!; \
-		code=0; go test -count=1 -parallel 6 -timeout 44m $(PLAIN) || code=1; \
+		{ $(plain_test) -run DiffProperty ./reconcile && $(oracle); } & rest=$$!; \
+		code=0; $(plain_test) -parallel 6 -timeout 44m $(PLAIN) || code=1; \
 		wait $$race || code=1; wait $$rest || code=1; exit $$code; }
 
 check: build vet lint ## Build, vet, lint, and run the tests that need no engine and no cluster.

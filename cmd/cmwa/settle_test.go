@@ -68,9 +68,10 @@ func TestSettleLineByLine(t *testing.T) {
 			write(f, agent, w.content(append(lines, "polling_interval: 150ms")...))
 			if f.longest > quietSecond*9/10 {
 				// On a machine under load the writer may pause for so long that the lines so far are a
-				// complete file. Then only the last state is known.
+				// complete file. Then only the last state is known. The command compares the digest of
+				// the file with that of the configuration in force.
 				w.eventually("the complete file is in force", func() bool {
-					return probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", port)) == http.StatusOK
+					return w.once("plan", "--live", "--config", w.file(), w.file()).code == cli.ExitOK
 				})
 				return
 			}

