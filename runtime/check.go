@@ -50,11 +50,10 @@ const (
 )
 
 // checkExecutor returns the executor's ability, and begins a check if one is due. A check is
-// made only if the pool is about to poll, or if the last check found a problem. Next is the time
-// until another check is due. Next is zero while the result of a check is awaited, and if no
+// made only if the source is about to poll, or if the last check found a problem. Next is the
+// time until another check is due. Next is zero while the result of a check is awaited, and if no
 // check is made, for example because the executor is not a [Checker].
-func (p *Pool) checkExecutor(ctx context.Context, polls bool) (a ability, next time.Duration) {
-	// Begin a check if one is due.
+func (p *Pool) checkExecutor(ctx context.Context, s *source, polls bool) (a ability, next time.Duration) {
 	checker, ok := p.parts.Executor.(Checker)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,22 +66,20 @@ func (p *Pool) checkExecutor(ctx context.Context, polls bool) (a ability, next t
 		p.check.running, p.check.began = true, now
 		p.jobs.Go(func() { p.runCheck(ctx, checker) })
 	}
-
-	// Return the result of the last check, and set when the loop of the pool must turn again.
 	switch {
 	case p.check.problem != nil:
 		a = unable
 	case left <= 0:
 		a = unchecked
+	default:
+		return able, left
 	}
-	switch {
-	case p.check.running && a != able:
-		left = 0
-		p.due = p.check.began.Add(checkTimeout)
-	case a != able:
-		p.due = now.Add(left)
+	if p.check.running {
+		s.due = p.check.began.Add(checkTimeout)
+		return a, 0
 	}
-	return a, max(0, left)
+	s.due = now.Add(left)
+	return a, left
 }
 
 // runCheck checks the executor once and wakes the loop. If the settings change during the
@@ -118,27 +115,4 @@ func (p *Pool) runCheck(ctx context.Context, checker Checker) {
 	case err != nil && (before == nil || before.Error() != err.Error()):
 		p.log.Warn("polling paused: the executor cannot start jobs", "error", err)
 	}
-}
-
-// canStart reports whether a check of the executor has found no problem within checkValid. If
-// the last check found a problem or is older, canStart makes a check. While another check is
-// under way, it makes none, and reports the result of the last one.
-func (p *Pool) canStart(ctx context.Context) bool {
-	checker, ok := p.parts.Executor.(Checker)
-	if !ok {
-		return true
-	}
-	p.mu.Lock()
-	valid, running := p.check.problem == nil && time.Now().Before(p.check.due()), p.check.running
-	if !valid && !running {
-		p.check.running, p.check.began = true, time.Now()
-	}
-	p.mu.Unlock()
-	if valid || running { // the other loop's check ends soon
-		return valid
-	}
-	p.runCheck(ctx, checker)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.check.problem == nil && time.Now().Before(p.check.due())
 }

@@ -16,21 +16,20 @@ type polls struct {
 	next     NextPoll // when the next poll is allowed
 	outdated bool     // next was set during the poll that is under way, so the time in its result is ignored
 
-	since        time.Time // start of the poll that is under way; zero without one
 	answered     time.Time // time of the last response to a poll, or to a call about a job
 	failing      error     // reason why the last poll failed; nil if it succeeded
 	failingSince time.Time // start of the first poll of this series of failures
 }
 
-// end records the result of the poll that is under way.
-func (p *polls) end(err error) {
+// end records the result of a poll.
+func (p *polls) end(began time.Time, err error) {
 	switch {
 	case err == nil:
 		p.answered, p.failingSince = time.Now(), time.Time{}
 	case p.failing == nil:
-		p.failingSince = p.since
+		p.failingSince = began
 	}
-	p.failing, p.since = err, time.Time{}
+	p.failing = err
 }
 
 // dueNow makes the next poll due at once, unless next has a reason to wait.
@@ -40,67 +39,53 @@ func (p *polls) dueNow() {
 	}
 }
 
-// claim polls once and starts the claimed job, if there is one.
-//
-//  1. The end of ctx does not cancel the poll, because the response may be a job that the
-//     service gives to no other agent.
-//  2. Changes of the settings during the poll apply to its result.
-//  3. The job takes the slot, or the slot is released. After slotGrace without a response,
-//     another pool may use the slot.
-func (p *Pool) claim(ctx context.Context, granted *slot) {
-	started := false
-	defer func() {
-		if !started {
-			granted.release()
-		}
-	}()
+// deployments is the source of jobs that the service gives to one agent only.
+type deployments struct{ pool *Pool }
 
-	// 1. Poll.
-	limited, cancel := context.WithTimeout(p.finalCtx, claimLimit)
-	defer cancel()
-	slow := time.AfterFunc(slotGrace, granted.share)
-	before, tuned, ok := p.startPoll()
-	if !ok {
-		slow.Stop()
-		return
-	}
-	claim, err := p.parts.Cloud.Claim(limited)
-	slow.Stop()
-	p.parts.Recorder.Poll(before.Name, pollResult(claim, err))
+func (d *deployments) limit() time.Duration { return claimLimit }
 
-	// 2. Record the result.
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.polls.end(err)
+func (d *deployments) room() int {
+	return d.pool.spec.Tuning.MaxJobs - (len(d.pool.runs) - d.pool.leasedRuns())
+}
+
+func (d *deployments) next() NextPoll { return d.pool.polls.next }
+
+func (d *deployments) claim(ctx context.Context) (Claim, error) {
+	d.pool.mu.Lock()
+	d.pool.polls.outdated = false
+	name := d.pool.spec.Name
+	d.pool.mu.Unlock()
+	claim, err := d.pool.parts.Cloud.Claim(ctx)
+	d.pool.parts.Recorder.Poll(name, pollResult(claim, err))
+	return claim, err
+}
+
+func (d *deployments) record(began time.Time, claim Claim, err error) {
+	p := d.pool
+	p.polls.end(began, err)
 	if p.polls.next = claim.Next; p.polls.outdated {
 		p.polls.next = p.parts.Cloud.Tune(p.spec.Tuning)
 	}
-	if err != nil || claim.Job == nil {
-		return
-	}
-	job := claim.Job
-	p.complement(job, before, closed(tuned))
-	if running := p.runs[job.ID]; running != nil {
-		if running.offer(job) {
-			return
-		}
-		p.log.Warn("service returned a job that this agent already runs: ignored", "job", job.ID)
-		if p.polls.next.Reason == "" { // the Cloud allows a poll at once after a job
-			p.polls.next.At = time.Now().Add(p.spec.Tuning.PollingInterval)
-		}
-		return
-	}
+}
 
-	// 3. Start the job.
-	killpoint.Hit(killpoint.PollAnswered)
-	p.parts.Recorder.JobClaimed(job.PoolName, job.Kind)
-	p.log.Info("job claimed", "job", job.ID, string(job.Kind), job.WorkflowID)
-	if granted.keep() {
-		p.log.Info("the response to a poll was late, and another pool uses the slot: "+
-			"this job exceeds the limit of all pools", "job", job.ID)
+// accept offers a job that the agent runs already to its run, which may have lost its tokens in a
+// restart. See [jobRun.offer].
+func (d *deployments) accept(_ context.Context, r *jobRun) bool {
+	p := d.pool
+	running := p.runs[r.job.ID]
+	switch {
+	case running == nil:
+		killpoint.Hit(killpoint.PollAnswered)
+		r.log.Info("job claimed", string(r.job.Kind), r.job.WorkflowID)
+		return true
+	case running.offer(r.job):
+		return false
 	}
-	p.startRun(ctx, p.newRun(job, time.Now()), granted)
-	started = true
+	r.log.Warn("service returned a job that this agent already runs: ignored")
+	if p.polls.next.Reason == "" { // the Cloud allows a poll at once after a job
+		p.polls.next.At = time.Now().Add(p.spec.Tuning.PollingInterval)
+	}
+	return false
 }
 
 // pollResult returns the result of a poll.
@@ -126,21 +111,6 @@ func (p *Pool) complement(job *Job, checked PoolSpec, changed bool) {
 	if changed {
 		job.Tuning.Instance, job.Tuning.CA = checked.Tuning.Instance, checked.Tuning.CA
 	}
-}
-
-// startPoll records that a poll begins, and returns the spec in force, with a channel
-// that is closed when the spec changes. It reports false if a single run must not poll, because
-// leased work runs or is being acquired.
-func (p *Pool) startPoll() (PoolSpec, <-chan struct{}, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.spec.Tuning.SingleRun && (p.leasing.acquiring || p.leasedRuns() > 0) {
-		return PoolSpec{}, nil, false
-	}
-	now := time.Now()
-	p.polls.since, p.polls.outdated = now, false
-	p.due = now.Add(claimLimit)
-	return p.spec, p.tuned, true
 }
 
 // newRun returns the run of a job. The caller holds the lock.

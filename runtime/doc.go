@@ -4,9 +4,9 @@
 // configuration file.
 //
 // A pool or a job starts each goroutine and waits for its end. The goroutines of a [Pool] are
-// its two loops, checks, sweeps, jobs, and the search for orphaned instances. The goroutines of
-// a job are: heartbeats until the runner starts, progress, status polls, the wait for the end
-// of the instance, and removal.
+// one loop for each source of jobs, checks, sweeps, jobs, and the search for orphaned
+// instances. The goroutines of a job are: heartbeats until the runner starts, progress, status
+// polls, the wait for the end of the instance, and removal.
 //
 // There are two kinds of failure. The failure of a job is reported to the service, and the
 // pool continues. The failure of a pool ends [Pool.Run], and reconcile starts the pool
@@ -21,9 +21,9 @@
 // These files take part, from the poll to the report of the job's outcome. They are in the
 // order of their first use; some are used more than once.
 //
-//  1. pool.go: the loop waits until the next poll is allowed, the executor can start
-//     jobs, and the pool has a slot.
-//  2. claim.go: polls, stores the time of the next poll, and runs the job; recording.go
+//  1. source.go: the loop waits until the next poll is allowed, the executor can start
+//     jobs, and the pool has a slot. Then it polls.
+//  2. claim.go: stores the time of the next poll, and runs the job; recording.go
 //     records the claim in the journal, and later the progress of the job.
 //  3. ../cloud/client.go: Claim makes the request; Definition and Report follow later.
 //  4. ../cloud/call.go: one HTTP request, its response, its errors.
@@ -113,6 +113,6 @@
 // ([Adopter].LeavesJobs), it leaves them running, except jobs that are cancelled or over
 // their time limit, or whose runner hangs.
 //
-// A pool is healthy if its loop turns on time: [PoolState.Due] is the time of the next turn.
+// A pool is healthy if its loops turn on time: [PoolState.Due] is the time of the next turn.
 // The pool records no other progress for health.
 package runtime

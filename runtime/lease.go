@@ -7,78 +7,49 @@ import (
 	"time"
 )
 
-// Times of the loop that leases work.
-const (
-	acquireLimit = 2 * time.Minute       // timeout of one attempt
-	acquirePause = 50 * time.Millisecond // shortest wait of the loop
-)
+// acquireLimit bounds one poll for leased work.
+const acquireLimit = 2 * time.Minute
 
-// leasing is the state of a pool's leased work. The pool's lock guards it.
-type leasing struct {
-	changed   chan struct{} // holds a token after a change that the loop has not seen
-	acquiring bool          // a poll for leased work is under way
-	leftovers int           // instances of earlier leases that are not removed yet
+// leasedWork is the source of scans and policy evaluations that the service leases. A lease that
+// is not carried out uses up one of the retries of the work.
+type leasedWork struct {
+	pool   *Pool
+	leaser Leaser
 }
 
-// leaseLoop leases work until ctx ends. The work runs with the context jobs.
-//
-// It runs concurrently with the loop that claims deployments, and has its own limit. Both
-// loops share the slots of the process, the check of the executor, and the backoff after
-// failed starts.
-func (p *Pool) leaseLoop(ctx, jobs context.Context, leaser Leaser) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for ctx.Err() == nil {
-		// Acquire if that is allowed now.
-		delay, waits, tuned := p.nextLease(leaser)
-		if !waits && delay <= 0 {
-			if delay = p.acquire(ctx, jobs, leaser); delay <= 0 {
-				continue
-			}
-		}
+func (l *leasedWork) limit() time.Duration { return acquireLimit }
 
-		// Wait for the first event.
-		var due <-chan time.Time
-		if !waits {
-			timer.Reset(max(delay, acquirePause))
-			due = timer.C
-		}
-		select {
-		case <-ctx.Done():
-		case <-p.leasing.changed:
-		case <-tuned:
-		case <-due:
-		}
+// room returns the number of kinds that may be leased. It is 0 if something of an earlier lease is
+// left, because it might still run.
+func (l *leasedWork) room() int {
+	if l.pool.spec.Leftover || l.pool.leftovers > 0 {
+		return 0
 	}
+	return len(l.pool.leasableKinds())
 }
 
-// nextLease returns the time until the pool may lease work. If waits is true, the pool must
-// wait for an event instead. Tuned is closed when the settings change.
-//
-//  1. The pool must be configured for leased work, and neither drain nor be paused.
-//  2. Nothing of an earlier lease may be left: it might still run.
-//  3. A kind has not reached its limit. A single run is one deployment or one leased job.
-//  4. The executor can start jobs, and the pool does not back off.
-func (p *Pool) nextLease(leaser Leaser) (delay time.Duration, waits bool, tuned <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	t := p.spec.Tuning
-	switch {
-	case p.draining, t.Paused, p.spec.Leftover, len(t.LeasedKinds()) == 0: // 1.
-		return 0, true, p.tuned
-	case p.leasing.leftovers > 0: // 2.
-		return 0, true, p.tuned
-	case t.SingleRun && (len(p.runs) > 0 || p.ended > 0), len(p.leasableKinds()) == 0: // 3.
-		return 0, true, p.tuned
-	case t.SingleRun && !p.polls.since.IsZero():
-		return time.Second, false, p.tuned
-	case p.starts.failed > 0 && p.starting(): // 4.
-		return 0, true, p.tuned
-	case p.check.problem != nil:
-		return checkRetry, false, p.tuned
+func (l *leasedWork) next() NextPoll { return l.leaser.NextLease() }
+
+func (l *leasedWork) claim(ctx context.Context) (Claim, error) {
+	l.pool.mu.Lock()
+	kinds := l.pool.leasableKinds()
+	l.pool.mu.Unlock()
+	return l.leaser.Acquire(ctx, kinds)
+}
+
+func (l *leasedWork) record(time.Time, Claim, error) {}
+
+// accept gives work back that cannot be started any more, because the pool ends.
+func (l *leasedWork) accept(ctx context.Context, r *jobRun) bool {
+	p := l.pool
+	r.log = r.log.With("lease", r.job.Lease.ID)
+	r.leaser = l.leaser
+	if p.draining || ctx.Err() != nil || p.runs[r.job.ID] != nil {
+		p.jobs.Go(func() { p.giveBack(r, l.leaser) })
+		return false
 	}
-	now := time.Now()
-	return max(0, leaser.NextLease().At.Sub(now), p.starts.hold.At.Sub(now)), false, p.tuned
+	r.log.Info("lease acquired", string(r.job.Kind), r.job.WorkflowID)
+	return true
 }
 
 // leasableKinds returns the leased kinds whose limit is not reached. The caller holds the
@@ -101,114 +72,6 @@ func (p *Pool) leasedRuns() (count int) {
 		}
 	}
 	return count
-}
-
-// acquire leases work, if there is any, and starts it. It returns the time until the next
-// attempt, or 0 if the Leaser decides.
-//
-//  1. The executor has just been checked and the pool has a slot, because a lease that is
-//     not carried out uses up one of the retries of the work.
-//  2. The end of ctx does not cancel the poll.
-//  3. Work that cannot be started any more is given back.
-func (p *Pool) acquire(ctx, jobs context.Context, leaser Leaser) (delay time.Duration) {
-	// 1. Check the executor, take a slot, and check again if that took long.
-	if !p.canStart(ctx) {
-		return checkRetry
-	}
-	granted := p.waitForSlot(ctx, leaser)
-	if granted == nil {
-		return 0
-	}
-	started := false
-	defer func() {
-		if !started {
-			granted.release()
-		}
-	}()
-	if !p.canStart(ctx) {
-		return checkRetry
-	}
-	kinds, before, tuned := p.startAcquire()
-	if len(kinds) == 0 {
-		return acquirePause
-	}
-
-	// 2. Poll.
-	limited, cancel := context.WithTimeout(p.finalCtx, acquireLimit)
-	defer cancel()
-	slow := time.AfterFunc(slotGrace, granted.share)
-	claim, err := leaser.Acquire(limited, kinds)
-	slow.Stop()
-
-	// 3. Start the work, or give it back.
-	p.mu.Lock()
-	p.leasing.acquiring = false
-	p.wake()
-	if err != nil || claim.Job == nil {
-		p.mu.Unlock()
-		return 0
-	}
-	job := claim.Job
-	p.complement(job, before, closed(tuned))
-	r := p.newRun(job, time.Now())
-	r.log = r.log.With("lease", job.Lease.ID)
-	if p.draining || ctx.Err() != nil || p.runs[job.ID] != nil {
-		p.mu.Unlock()
-		p.giveBack(r, leaser)
-		return 0
-	}
-	defer p.mu.Unlock()
-	p.parts.Recorder.JobClaimed(job.PoolName, job.Kind)
-	r.log.Info("lease acquired", string(job.Kind), job.WorkflowID)
-	if granted.keep() {
-		r.log.Info("the response to a poll was late, and another pool uses the slot: " +
-			"this job exceeds the limit of all pools")
-	}
-	r.leaser = leaser
-	p.startRun(jobs, r, granted)
-	started = true
-	return 0
-}
-
-// startAcquire records that a poll for leased work begins, and returns the kinds that may be
-// leased. It also returns the spec in force, and a channel that is closed when the spec
-// changes. It returns no kinds if the pool drains, has reached the limit of each kind, or is
-// a single run that has or had a job or polls for deployments.
-func (p *Pool) startAcquire() (kinds []Kind, spec PoolSpec, tuned <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.draining || p.spec.Tuning.SingleRun && (len(p.runs) > 0 || p.ended > 0 || !p.polls.since.IsZero()) {
-		return nil, PoolSpec{}, nil
-	}
-	if kinds = p.leasableKinds(); len(kinds) == 0 {
-		return nil, PoolSpec{}, nil
-	}
-	p.leasing.acquiring = true
-	return kinds, p.spec, p.tuned
-}
-
-// waitForSlot returns a slot, or nil if the pool may not lease work any more.
-func (p *Pool) waitForSlot(ctx context.Context, leaser Leaser) *slot {
-	place := p.parts.Slots.join(p)
-	for {
-		delay, waits, tuned := p.nextLease(leaser)
-		if ctx.Err() != nil || waits || delay > 0 {
-			place.release()
-			return nil
-		}
-		select {
-		case <-place.granted:
-			return place
-		default:
-		}
-		select {
-		case <-place.granted:
-			return place
-		case <-ctx.Done():
-		case <-tuned:
-		case <-p.leasing.changed:
-		}
-	}
 }
 
 // giveBack completes the lease of work that is not started, so that the service leases the

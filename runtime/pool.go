@@ -40,6 +40,9 @@ type Pool struct {
 	forced    chan struct{} // closed by forceStop
 	forceStop func()
 
+	deployments *source
+	sources     []*source // deployments, and leased work if the service may have it
+
 	mu       sync.Mutex
 	spec     PoolSpec
 	tuned    chan struct{}      // closed and replaced by each Tune
@@ -53,15 +56,14 @@ type Pool struct {
 	polls          polls
 	starts         starts          // of jobs
 	check          check           // of the executor
-	leasing        leasing         // of scans and policy evaluations
+	leftovers      int             // instances of earlier leases that are not removed yet
 	idleSince      time.Time       // since when the pool has no job; see Tuning.IdleTimeout
 	adoptFailing   bool            // the last attempt to adopt jobs failed
 	orphans        []Record        // records of adopted jobs that are not recovered yet
 	recordsFailed  time.Time       // end of the last failed attempt to adopt records
 	awaiting       map[string]bool // adopted instances that wait for the next such attempt, by id
 	cancelAdoption func()          // cancels the attempt to adopt that is under way; nil without one
-	queued         bool            // waits for one of the process's slots
-	due            time.Time       // latest time of the loop's next turn; zero while it waits for an event
+	due            time.Time       // latest time at which Run begins to poll, or ends; zero while neither is due
 }
 
 // NewPool returns a pool that does nothing until [Pool.Run].
@@ -73,7 +75,7 @@ func NewPool(spec PoolSpec, parts Parts) *Pool {
 		parts.Journal = NoJournal{}
 	}
 	forced := make(chan struct{})
-	return &Pool{
+	p := &Pool{
 		forced: forced, forceStop: sync.OnceFunc(func() { close(forced) }),
 		parts:   parts,
 		log:     parts.Log.With("component", "pool", "pool", spec.Name),
@@ -81,9 +83,14 @@ func NewPool(spec PoolSpec, parts Parts) *Pool {
 		ready:   make(chan struct{}),
 		spec:    spec,
 		runs:    map[string]*jobRun{},
-		leasing: leasing{changed: make(chan struct{}, 1)},
 		tuned:   make(chan struct{}),
 	}
+	p.deployments = newSource(&deployments{p})
+	p.sources = []*source{p.deployments}
+	if leaser, ok := parts.Cloud.(Leaser); ok {
+		p.sources = append(p.sources, newSource(&leasedWork{pool: p, leaser: leaser}))
+	}
+	return p
 }
 
 // Run adopts the instances of an earlier run of this agent, then claims and runs jobs.
@@ -113,19 +120,19 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.due = time.Now().Add(listLimit + adoptLimit)
 	p.mu.Unlock()
 	err := p.adopt(ctx)
+	p.mu.Lock()
+	p.idleSince, p.due = time.Now(), time.Time{}
+	p.mu.Unlock()
 	if err == nil {
-		p.mu.Lock()
-		p.idleSince = time.Now()
-		p.mu.Unlock()
 		close(p.ready)
 		p.loop(ctx)
 	}
 
 	// Wait for the last job. If the pool is revived during the wait, begin again.
-	p.awaitJobs()
+	p.jobs.Wait()
 	for err == nil && p.isRevived(ctx) {
 		p.loop(ctx)
-		p.awaitJobs()
+		p.jobs.Wait()
 	}
 	if p.parts.Close != nil {
 		p.parts.Close()
@@ -134,14 +141,6 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer p.mu.Unlock()
 	p.stopped, p.err, p.due = true, err, time.Now()
 	return err
-}
-
-// awaitJobs waits for the jobs and the other goroutines of the pool.
-func (p *Pool) awaitJobs() {
-	p.mu.Lock()
-	p.due = time.Time{}
-	p.mu.Unlock()
-	p.jobs.Wait()
 }
 
 // isRevived reports whether [Pool.Tune] was called after the pool had drained.
@@ -155,135 +154,49 @@ func (p *Pool) isRevived(ctx context.Context) bool {
 // run and begins to poll. It stays open if the adoption fails.
 func (p *Pool) Ready() <-chan struct{} { return p.ready }
 
-// loop claims jobs until the pool is done or ctx ends. Each turn decides whether to
-// poll, and then waits for the first event.
+// loop runs the loops of the sources, adoptions and sweeps until the pool is done or ctx ends.
+// Jobs run with ctx, which ends later than the loops.
 func (p *Pool) loop(ctx context.Context) {
-	// Start the timers, and the adoption of orphaned instances.
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	loops, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, s := range p.sources {
+		p.jobs.Go(func() { p.poll(loops, ctx, s) })
+	}
+	if adopter, ok := p.parts.Executor.(Adopter); ok {
+		p.jobs.Go(func() { p.followOrphans(loops, ctx, adopter) })
+	}
 	sweepTicker := time.NewTicker(sweepInterval)
 	defer sweepTicker.Stop()
-	background, cancel := context.WithCancel(ctx) // for sweeps, checks and adoptions
-	defer cancel()
-	if adopter, ok := p.parts.Executor.(Adopter); ok {
-		p.jobs.Go(func() { p.followOrphans(background, ctx, adopter) })
-	}
-	if leaser, ok := p.parts.Cloud.(Leaser); ok {
-		p.jobs.Go(func() { p.leaseLoop(background, ctx, leaser) })
-	}
-
-	var place *slot // in the queue, or the slot itself; nil while the pool may not poll
 	for ctx.Err() == nil {
-		// Decide whether a poll is due and whether the executor can start a job.
-		capacity, delay := p.next()
-		if capacity < 0 {
-			break
-		}
-		polls := capacity > 0 && delay <= 0
-		executor, check := p.checkExecutor(background, polls)
-
-		// A pool that may not poll leaves the queue. One that has a slot polls if the
-		// last check of the executor is recent.
-		switch {
-		case !polls || executor == unable:
-			p.leaveQueue(place)
-			place = nil
-		case executor == able:
-			if place == nil {
-				place = p.parts.Slots.join(p)
-				p.setQueued(!place.isGranted())
-			}
-			if place.isGranted() {
-				granted := place
-				place = nil
-				p.setQueued(false)
-				p.claim(ctx, granted)
-				continue
-			}
-		}
-
-		// Wait for the first event. The timer is for the next poll; for the next check
-		// while the executor is unable or unchecked, or while the pool is in the queue; or
-		// for the idle timeout.
-		if executor != able || place != nil {
-			delay = check
-		}
-		delay = p.untilIdle(delay)
-		var due <-chan time.Time
-		if delay > 0 {
-			timer.Reset(delay)
-			due = timer.C
-		}
-		var granted <-chan struct{}
-		if place != nil && !place.isGranted() {
-			granted = place.granted
+		done, idle := p.isDone()
+		if done {
+			return
 		}
 		select {
 		case <-ctx.Done():
 		case <-p.changed:
+		case <-idle:
 		case <-sweepTicker.C:
-			p.jobs.Go(func() { p.listAndSweep(background) })
-		case <-due:
-		case <-granted:
+			p.jobs.Go(func() { p.listAndSweep(loops) })
 		}
 	}
-	p.leaveQueue(place)
 }
 
-// leaveQueue releases the pool's place in the queue for a slot, or its slot. Queued may
-// be nil.
-func (p *Pool) leaveQueue(queued *slot) {
-	if queued != nil {
-		queued.release()
-		p.setQueued(false)
-	}
-}
-
-// setQueued records whether the pool waits for a slot. While it does, an event wakes the
-// loop.
-func (p *Pool) setQueued(queued bool) {
+// isDone reports whether the pool drains and nothing of it is left. Otherwise an event wakes the
+// loop, or the channel idle, when a single run ends because it gets no job.
+func (p *Pool) isDone() (done bool, idle <-chan time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.queued = queued
-	if queued {
-		p.due = time.Time{}
-	}
-}
-
-// next returns the free capacity and the delay until the next poll. Capacity is -1
-// when the pool is done. Without capacity there is no delay: an event wakes the loop.
-func (p *Pool) next() (capacity int, delay time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	// End a pool that drains, and hold one whose jobs fail to start.
 	p.draining = p.draining || p.spec.Tuning.SingleRun && p.ended > 0
-	p.endIdle()
-	p.due = time.Time{}
+	idle = p.endIdle()
 	switch {
-	case p.draining && len(p.runs) == 0 && p.cancelAdoption != nil:
+	case !p.draining, len(p.runs) > 0, p.leftovers > 0, p.polling():
+		return false, idle
+	case p.cancelAdoption != nil:
 		p.cancelAdoption() // the end of the adoption wakes the loop; a job may have been adopted
-		return 0, 0
-	case p.draining && len(p.runs) == 0 && p.leasing.leftovers == 0: // their removal wakes the loop
-		return -1, 0
-	case p.draining, p.spec.Tuning.Paused, p.starts.failed > 0 && p.starting(): // see starts, 1.
-		return 0, 0
+		return false, nil
 	}
-
-	// Compute the capacity and the delay.
-	limit, running := p.spec.Tuning.MaxJobs, len(p.runs)-p.leasedRuns()
-	if p.spec.Tuning.SingleRun { // one deployment or one leased job
-		limit, running = 1, len(p.runs)
-	}
-	if capacity = limit - running; capacity <= 0 || p.spec.Tuning.SingleRun && p.leasing.acquiring {
-		return 0, 0
-	}
-	now := time.Now()
-	delay = max(0, p.polls.next.At.Sub(now), p.starts.hold.At.Sub(now))
-	if delay > 0 || !p.queued {
-		p.due = now.Add(delay)
-	}
-	return capacity, delay
+	return true, nil
 }
 
 // Tune gives the pool new settings. They are used from the next turn of the loop on. A
@@ -369,12 +282,18 @@ func (p *Pool) isLeftover() bool {
 	return p.spec.Leftover
 }
 
-// wake wakes both loops. The caller holds the lock.
+// wake wakes the loops of the pool and of its sources. The caller holds the lock.
 func (p *Pool) wake() {
-	for _, changed := range []chan struct{}{p.changed, p.leasing.changed} {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
+	notify(p.changed)
+	for _, s := range p.sources {
+		notify(s.changed)
+	}
+}
+
+// notify puts a token into a channel that holds at most one.
+func notify(changed chan<- struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default:
 	}
 }

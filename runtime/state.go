@@ -27,7 +27,7 @@ type PoolState struct {
 	Reason    string    // of a pause, of waiting, or of draining
 	PollError string    // why the last poll failed; empty if it succeeded
 	Jobs      []JobState
-	Due       time.Time // latest time of the loop's next turn; zero while the loop waits for an event
+	Due       time.Time // latest time of a loop's next turn; zero while the loops wait for events
 
 	// AnsweredAt is when the service last answered the pool: a poll, or a status poll of a
 	// job. Zero is never.
@@ -65,7 +65,7 @@ type JobState struct {
 	Since      time.Time // of the claim, or when the instance of an adopted job was started
 }
 
-// Overdue returns the time since the loop's next turn was due, or 0 if it is not due.
+// Overdue returns the time since a loop's next turn was due, or 0 if it is not due.
 func (s PoolState) Overdue(now time.Time) time.Duration {
 	if s.Due.IsZero() {
 		return 0
@@ -82,10 +82,10 @@ func (p *Pool) State() PoolState {
 	state := PoolState{
 		Spec:  p.spec,
 		Phase: p.phase(),
-		Due:   p.due,
+		Due:   p.nextDue(),
 		Ready: closed(p.ready),
 
-		AnsweredAt: p.polls.answered, FailingSince: p.polls.failingSince, PollingSince: p.polls.since,
+		AnsweredAt: p.polls.answered, FailingSince: p.polls.failingSince, PollingSince: p.deployments.polling,
 
 		Completed: p.err == nil && p.spec.Tuning.SingleRun && (p.ended > 0 || p.idleEnd),
 		Err:       p.err,
@@ -132,7 +132,7 @@ func (p *Pool) phase() PoolPhase {
 		return PoolStarting
 	case p.spec.Tuning.Paused, p.check.problem != nil, time.Now().Before(p.hold().At):
 		return PoolPaused
-	case p.queued:
+	case p.deployments.queued:
 		return PoolWaiting
 	default:
 		return PoolPolling
@@ -146,4 +146,15 @@ func (p *Pool) hold() NextPoll {
 		return p.polls.next
 	}
 	return p.starts.hold
+}
+
+// nextDue returns the earliest time at which a loop of the pool is due. The caller holds the lock.
+func (p *Pool) nextDue() time.Time {
+	due := p.due
+	for _, s := range p.sources {
+		if due.IsZero() || !s.due.IsZero() && s.due.Before(due) {
+			due = s.due
+		}
+	}
+	return due
 }

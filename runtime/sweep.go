@@ -131,7 +131,7 @@ func (p *Pool) dropLeased(ctx context.Context, instances []Instance) (others []I
 			continue
 		}
 		p.mu.Lock()
-		p.leasing.leftovers++
+		p.leftovers++
 		p.mu.Unlock()
 		p.jobs.Go(func() { p.removeLeased(ctx, instance) })
 	}
@@ -158,6 +158,6 @@ func (p *Pool) removeLeased(ctx context.Context, instance Instance) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.leasing.leftovers--
+	p.leftovers--
 	p.wake()
 }
