@@ -1,8 +1,9 @@
 package runtime_test
 
 import (
+	"context"
 	"errors"
-	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,169 +13,102 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-func TestStartBackoff(t *testing.T) {
-	gone := errors.New("the engine is gone")
-	cannotStart := runtimetest.Script{Fail: gone}
-	t.Run("after two failures one job is claimed at a time, after delays from 5 s to 5 min", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(cannotStart)
-			st.queue(30)
-			st.start()
-			st.wantClaimed(30, 2)
-			st.wantPaused(5 * time.Second)
-			claimed := 2
-			for _, pause := range []time.Duration{5, 10, 20, 40, 80, 160, 300, 300, 300} {
-				wait(pause*time.Second - time.Millisecond)
-				st.wantClaimed(30, claimed)
-				wait(time.Millisecond)
-				claimed++
-				st.wantClaimed(30, claimed)
+func TestBackoffAttempts(t *testing.T) {
+	backoff := runtime.Backoff{First: time.Second, Max: 5 * time.Second}
+	times := func(ctx context.Context, wake <-chan struct{}, count int) (made []time.Duration) {
+		start := time.Now()
+		for range backoff.Attempts(ctx, wake) {
+			if made = append(made, time.Since(start)); len(made) == count {
+				break
 			}
-			if why := st.pool.State().Reason; !strings.Contains(why, "11 jobs in a row") ||
-				!strings.Contains(why, gone.Error()) {
-				t.Errorf("the reason is %q", why)
-			}
-			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Second})
-			wait(6 * time.Minute)
-			st.wantClaimed(30, 30)
-			if state := st.pool.State(); state.Phase != runtime.PoolPolling {
-				t.Errorf("the pool is %s after a job has started", state.Phase)
-			}
-		})
-	})
-	t.Run("pool of eight tries one job at a time", func(t *testing.T) {
-		play(t, spec(most(8)), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Starting: time.Minute, Fail: gone})
-			st.queue(30)
-			st.start()
-			wait(time.Minute) // eight jobs were being started
-			st.wantClaimed(30, 8)
-			st.wantPaused(5 * time.Second) // the eight failures cause one backoff
-			wait(5*time.Second + 30*time.Second)
-			st.wantClaimed(30, 9) // one job is being started
-			wait(30 * time.Second)
-			st.wantPaused(10 * time.Second)
-			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
-			wait(10 * time.Second)
-			st.wantClaimed(30, 9+8)
-		})
-	})
-	t.Run("single failure delays nothing", func(t *testing.T) {
-		play(t, spec(most(4)), func(t *testing.T, st *fixture) {
-			st.engine.SetScript("job-0", cannotStart)
-			st.queue(5)
-			st.start()
-			st.wantClaimed(5, 5)
-		})
-	})
-	t.Run("jobs that fail by their own fault delay nothing", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Fail: fmt.Errorf("%w: no such image", runtime.ErrJobFault)})
-			st.queue(30)
-			st.start()
-			st.wantClaimed(30, 30)
-		})
-	})
-	t.Run("jobs that fail by their own fault do not end the series", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(cannotStart)
-			st.engine.SetScript("job-1", runtimetest.Script{Fail: fmt.Errorf("%w: no such image", runtime.ErrJobFault)})
-			st.queue(30)
-			st.start()
-			st.wantClaimed(30, 3)
-		})
-	})
-	t.Run("definition that cannot be fetched counts as a failure", func(t *testing.T) {
-		for _, refusal := range []error{errors.New("403 forbidden"), runtime.ErrGone} {
-			play(t, spec(), func(t *testing.T, st *fixture) {
-				st.cloud.Fail(runtimetest.Define, 30, refusal)
-				st.queue(30)
-				st.start()
-				wait(time.Minute)
-				st.wantClaimed(30, 5)
-			})
 		}
-	})
-	t.Run("runner that ends before its first step counts as a failure", func(t *testing.T) {
-		for _, exit := range []runtime.Exit{{Code: runtime.CodeUsage}, {Code: runtime.CodeFailedUnreported},
-			{Code: 137, Reason: "out of memory"}} {
-			play(t, spec(), func(t *testing.T, st *fixture) {
-				st.engine.SetDefaultScript(runtimetest.Script{Silent: true, Exit: exit})
-				st.queue(30)
-				st.start()
-				wait(time.Minute)
-				st.wantClaimed(30, 5)
-				if why := st.pool.State().Reason; why == "" {
-					t.Error("the pause has no reason")
+		return made
+	}
+	for name, c := range map[string]struct {
+		ended bool            // the context
+		wake  bool            // has a token
+		want  []time.Duration // since the first attempt
+	}{
+		"the delay doubles up to the limit": {false, false, []time.Duration{0, 1e9, 3e9, 7e9, 12e9, 17e9}},
+		"a token ends one delay early":      {false, true, []time.Duration{0, 0, 2e9, 6e9}},
+		"an ended context allows one call":  {true, false, []time.Duration{0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.ended {
+					cancel()
+				}
+				wake := make(chan struct{}, 1)
+				if c.wake {
+					wake <- struct{}{}
+				}
+				if made := times(ctx, wake, max(2, len(c.want))); !slices.Equal(made, c.want) {
+					t.Errorf("attempts at %v, want %v", made, c.want)
 				}
 			})
-		}
-	})
-	t.Run("runner that is killed in a step does not count as a failure", func(t *testing.T) {
+		})
+	}
+}
+
+func TestRetryEngine(t *testing.T) {
+	away := errors.New("the engine is away")
+	killed := runtime.Exit{Code: 137, Reason: "out of memory"}
+
+	t.Run("if the engine does not answer while a job runs, Wait is retried until the job ends", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Second, Exit: runtime.Exit{Code: 137}})
-			st.queue(30)
+			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour, Exit: killed,
+				WaitErrors: []error{away, away, away}})
+			st.cloud.Queue("a")
 			st.start()
 			wait(time.Minute)
-			st.wantClaimed(30, 30)
-		})
-	})
-	t.Run("cancelled starts do not count as failures", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Starting: time.Hour})
-			st.queue(4)
-			for i := range 4 {
-				st.cloud.SetJobStatus(fmt.Sprint("job-", i), runtime.Cancelled)
+			st.wantOperations("a", "start", "started")
+			if jobs := st.pool.State().Jobs; len(jobs) != 1 || jobs[0].Phase != runtime.Started {
+				t.Fatalf("the pool has the jobs %+v, want the job that runs", jobs)
 			}
-			st.start()
-			wait(2*time.Minute + time.Second) // the status of each job is polled after 30 s
-			st.wantClaimed(4, 4)
-		})
-	})
-	t.Run("new settings for jobs end the backoff, and other edits do not", func(t *testing.T) {
-		play(t, in("/a"), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(cannotStart)
-			st.queue(30)
-			st.start()
-			wait(time.Minute) // during the backoff of 40 s
-			st.wantClaimed(30, 5)
-			st.pool.Tune(in("/a", most(3)))
-			synctest.Wait()
-			st.wantClaimed(30, 5)
-			st.pool.Tune(in("/b", most(3)))
-			synctest.Wait()
-			st.wantClaimed(30, 6)
-			st.wantPaused(5 * time.Second)
-			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
-			st.pool.Tune(in("/c", most(3)))
-			synctest.Wait()
-			st.wantClaimed(30, 9)
-		})
-	})
-	t.Run("executor is checked again after a failed start", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *fixture) {
-			st.engine.SetScript("job-0", cannotStart)
-			st.queue(1)
-			st.start()
-			if checks := len(st.engine.Checks()); checks != 2 {
-				t.Errorf("the executor was checked %d times, want once before each of the two polls", checks)
+			wait(time.Hour)
+			st.wantStep("a", 1, runtime.Failed, "out of memory (exit code 137)")
+			st.wantOperations("a", "start", "started", "remove", "removed")
+			if times := strings.Count(st.log.String(), away.Error()); times != 1 {
+				t.Errorf("a series of failures is logged %d times, want once:\n%s", times, st.log)
 			}
 		})
 	})
-	t.Run("adopted job does not count as a start", func(t *testing.T) {
-		play(t, spec(most(2)), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour, Progress: []runtimetest.TimedProgress{
-				{After: 2 * time.Second, Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
-			}})
-			adopted := job("adopted")
-			adopted.Agent, adopted.Pool = "agent-1", spec().Key()
-			st.cloud.AddClaimed(adopted, runtimetest.Definition("sleep 3600"))
-			st.engine.Adopt(&adopted, time.Now())
-			st.engine.SetDefaultScript(cannotStart)
-			st.queue(30)
+
+	t.Run("delays double to half a minute", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			// The first eight calls of Wait fail. The delays before the second to the ninth call are 1, 2, 4, 8,
+			// 16, 30, 30 and 30 s, which are 121 s in all. The job has ended before the ninth call.
+			var errs []error
+			for range 8 {
+				errs = append(errs, away)
+			}
+			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Second, Exit: killed, WaitErrors: errs})
+			st.cloud.Queue("a")
 			st.start()
-			wait(4 * time.Second)
-			st.wantClaimed(30, 2)
+			wait(121*time.Second - time.Millisecond)
+			st.wantOperations("a", "start", "started")
+			wait(time.Millisecond)
+			st.wantOperations("a", "start", "started", "remove", "removed")
+		})
+	})
+
+	t.Run("a job can be stopped while calls of Wait fail", func(t *testing.T) {
+		play(t, spec(), func(t *testing.T, st *fixture) {
+			errs := make([]error, 1000)
+			for i := range errs {
+				errs[i] = away
+			}
+			st.engine.SetDefaultScript(runtimetest.Script{Running: runtimetest.Forever, WaitErrors: errs})
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Minute)
+			st.cloud.SetJobStatus("a", runtime.Cancelled)
+			wait(2 * time.Minute)
+			if present, jobs := st.engine.Present(), st.pool.State().Jobs; len(present) > 0 || len(jobs) > 0 {
+				t.Errorf("got instances %v and jobs %+v of the pool, want none", present, jobs)
+			}
 		})
 	})
 }

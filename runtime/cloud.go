@@ -35,8 +35,8 @@ type Cloud interface {
 	// cancelled.
 	JobStatus(ctx context.Context, job *Job) (JobStatus, error)
 
-	// Report sends a report of the agent about a step. It is safe to repeat. It returns
-	// [ErrGone] if the service no longer accepts reports of the job.
+	// Report sends a report of the agent about a step. It retries until ctx ends, and is safe to
+	// repeat. It returns [ErrGone] if the service no longer accepts reports of the job.
 	Report(ctx context.Context, job *Job, report Report) error
 }
 

@@ -69,7 +69,7 @@
 // [Adopter].
 //
 // You can skip the following files, because each is used through one call: slots.go (the
-// limit of all pools), check.go (the check of the executor before a poll), backoff.go (jobs
+// limit of all pools), check.go (the check of the executor before a poll), starts.go (jobs
 // that fail to start), sweep.go (instances that have ended), recorder.go (counts of polls and
 // jobs), ../cloud/token.go (the pool's token), ../cloud/status.go (the status poll), and
 // docker/check.go, docker/follow.go, docker/wait.go and docker/remove.go.

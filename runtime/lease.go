@@ -201,8 +201,8 @@ func (r *jobRun) extendLease(ctx context.Context, leaser Leaser, begin bool) err
 	ctx, cancel := context.WithTimeoutCause(ctx, window, errLeaseExpires)
 	defer cancel()
 	failed := false
-	for delay := max(leaseRetryMin, window/30); ; delay = min(2*delay, window/5) {
-		// Make an attempt.
+	backoff := Backoff{First: max(leaseRetryMin, window/30), Max: window / 5}
+	for range backoff.Attempts(ctx, nil) {
 		began := time.Now()
 		once, stop := context.WithTimeout(ctx, window/leaseAttempts)
 		granted, err := leaser.Renew(once, r.job, begin)
@@ -223,16 +223,8 @@ func (r *jobRun) extendLease(ctx context.Context, leaser Leaser, begin bool) err
 			r.log.Warn("cannot renew lease", "error", err,
 				"expires_in", time.Until(r.leaseEnd()).Round(time.Millisecond))
 		}
-
-		// Wait before the next attempt.
-		timer := time.NewTimer(delay)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		case <-timer.C:
-		}
 	}
+	return context.Cause(ctx)
 }
 
 // setLeaseEnd sets when the lease expires.

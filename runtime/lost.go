@@ -68,7 +68,7 @@ func (r *jobRun) isOver(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
-	for delay := retryMin; ; delay = min(2*delay, retryMax) {
+	for delay := range engineBackoff.Attempts(ctx, nil) {
 		limited, stop := context.WithTimeout(ctx, confirmLimit)
 		status, err := r.pool.parts.Cloud.JobStatus(limited, r.job)
 		stop()
@@ -79,10 +79,8 @@ func (r *jobRun) isOver(ctx context.Context) bool {
 			return false
 		}
 		r.log.Debug("status request failed", "error", err, "retry_in", delay)
-		if sleep(ctx, nil, delay); ctx.Err() != nil {
-			return false
-		}
 	}
+	return false
 }
 
 // findStep returns the progress of the step that runs: the recorded one, or a later one that

@@ -16,8 +16,8 @@ const (
 	// an earlier run may have been ahead.
 	clockSkew = time.Minute
 
-	// confirmLimit is the timeout of one request to the service about a recovered job. It is
-	// longer than the half minute after which a client accepts a refusal.
+	// confirmLimit is the timeout of a request for the status or the definition of a recovered job.
+	// It is longer than the half minute after which a client accepts a refusal.
 	confirmLimit = 45 * time.Second
 )
 
@@ -250,38 +250,21 @@ func (r *jobRun) prepareAgain(ctx context.Context, left []Instance) error {
 	return context.Cause(ctx)
 }
 
-// confirm sends heartbeats of the job until the service accepts or refuses one or hands out
-// the job again, or until limit has passed.
-func (r *jobRun) confirm(ctx context.Context, limit time.Duration) (err error) {
+// confirm sends a heartbeat of the job until the service accepts or refuses it, or hands out the
+// job again, or until limit has passed. The Cloud retries the heartbeat.
+func (r *jobRun) confirm(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	for delay := retryMin; ; delay = min(2*delay, retryMax) {
-		// Send a heartbeat.
-		once, stop := context.WithTimeout(ctx, confirmLimit)
-		answer := make(chan error, 1)
-		go func() { answer <- r.pool.parts.Cloud.Report(once, r.job, Report{}) }()
-		select {
-		case err = <-answer:
-			stop()
-		case job := <-r.recovery.reclaimed:
-			stop()
-			<-answer
-			r.reclaim(job)
-			return nil
-		}
-		if err == nil || isRefusal(err) {
-			return err
-		}
-
-		// Wait before the next heartbeat.
-		select {
-		case job := <-r.recovery.reclaimed:
-			r.reclaim(job)
-			return nil
-		case <-ctx.Done():
-			return err
-		case <-time.After(delay):
-		}
+	response := make(chan error, 1)
+	go func() { response <- r.pool.parts.Cloud.Report(ctx, r.job, Report{}) }()
+	select {
+	case err := <-response:
+		return err
+	case job := <-r.recovery.reclaimed:
+		cancel()
+		<-response
+		r.reclaim(job)
+		return nil
 	}
 }
 

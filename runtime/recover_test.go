@@ -154,8 +154,11 @@ func TestRecovery(t *testing.T) {
 	t.Run("job waits for a service that does not answer", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.leave("a", runtime.RecordClaimed, time.Minute)
-			st.cloud.Fail(runtimetest.Report, 5, errors.New("the service is away"))
+			release := st.cloud.Hang(runtimetest.Report)
 			st.start()
+			wait(2 * time.Minute)
+			st.wantOperations("a")
+			release()
 			wait(2 * time.Minute)
 			st.wantOperations("a", "start", "started", "remove", "removed")
 			st.wantNothingLeft("a", again)

@@ -78,11 +78,11 @@ func (r *jobRun) start(ctx context.Context, children *sync.WaitGroup) (id string
 }
 
 // createInstance creates the instance and starts the runner in it. A start that lost the
-// connection to the engine is tried again, with the delays of retryEngine, until
+// connection to the engine is tried again, with the delays of engineBackoff, until
 // startRetryLimit has passed since the connection was lost first.
 func (r *jobRun) createInstance(ctx context.Context, setup *Setup) (id string, err error) {
 	var lost time.Time // when the connection was lost first
-	for delay := retryMin; ; delay = min(2*delay, retryMax) {
+	for delay := range engineBackoff.Attempts(ctx, nil) {
 		id, err = r.pool.parts.Executor.Start(ctx, r.job, setup)
 		if !errors.Is(err, ErrConnectionLost) || ctx.Err() != nil {
 			return id, err
@@ -102,11 +102,8 @@ func (r *jobRun) createInstance(ctx context.Context, setup *Setup) (id string, e
 		if !r.removeFailedStart(err) {
 			return "", err
 		}
-		sleep(ctx, nil, delay)
-		if ctx.Err() != nil {
-			return "", context.Cause(ctx)
-		}
 	}
+	return "", context.Cause(ctx)
 }
 
 // untilNoHeartbeat returns a context that ends when accepted has not been called for

@@ -12,10 +12,11 @@ const (
 	sweepGrace    = time.Minute      // after the end of an instance, in which its owner may still remove it
 	sweepInterval = 10 * time.Minute // between two sweeps
 
-	leftoverGrace   = 5 * time.Second // between SIGTERM and SIGKILL of leased work of an earlier run
-	leftoverRetry   = time.Second     // between a failed removal of such work and the first retry; doubles
-	leftoverMaxWait = time.Minute     // longest time between two such retries
+	leftoverGrace = 5 * time.Second // between SIGTERM and SIGKILL of leased work of an earlier run
 )
+
+// leftoverBackoff is for the removal of leased work of an earlier run.
+var leftoverBackoff = Backoff{First: time.Second, Max: time.Minute}
 
 // sweep removes instances that have ended: those of an earlier run, and those whose removal
 // failed. It reports nothing about their jobs, because no agent has the tokens of these jobs
@@ -142,22 +143,18 @@ func (p *Pool) dropLeased(ctx context.Context, instances []Instance) (others []I
 func (p *Pool) removeLeased(ctx context.Context, instance Instance) {
 	log := p.log.With("job", instance.Job, "instance", instance.ID)
 	log.Info("removing leased work of an agent that has ended; its lease expires")
-	for delay := leftoverRetry; ; delay = min(2*delay, leftoverMaxWait) {
+	for delay := range leftoverBackoff.Attempts(ctx, nil) {
 		limited, cancel := context.WithTimeout(ctx, leftoverGrace+removeLimit)
 		err := p.parts.Executor.Remove(limited, instance.ID, leftoverGrace)
 		cancel()
-		if err == nil {
-			break
+		if err != nil {
+			log.Warn("cannot remove leased work; the pool leases nothing until it is gone", "error", err, "retry_in", delay)
+			continue
 		}
-		log.Warn("cannot remove leased work; the pool leases nothing until it is gone", "error", err, "retry_in", delay)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(delay):
-		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.leftovers--
+		p.wake()
+		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.leftovers--
-	p.wake()
 }

@@ -110,7 +110,7 @@ func profiled(t *testing.T) (path string) {
 		t.Fatal(err)
 	}
 	path = filepath.Join(t.TempDir(), "cmwa")
-	if err := build(nil, raceFlag(), "-overlay", file, "-o", path, "."); err != nil {
+	if err := build(raceEnvironment, raceFlag(), "-overlay", file, "-o", path, "."); err != nil {
 		t.Fatal(err)
 	}
 	return path
