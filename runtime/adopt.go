@@ -17,8 +17,8 @@ const (
 // agent has left, and the instances of agents that no longer exist.
 //
 //  1. A job with a record is adopted, started again, reported as failed, or removed: see
-//     recoverRecords. If the records or the instances cannot be listed, it is not known
-//     what may run, so the pool fails and is started again.
+//     recovery. If the records or the instances cannot be listed, it is not known what may
+//     run, so the pool fails and is started again.
 //  2. A running instance without a record becomes a job of the pool, and takes a slot even
 //     if none is free. It is never started again: its runner has the job's token and
 //     reports by itself.
@@ -38,23 +38,38 @@ func (p *Pool) adopt(ctx context.Context) error {
 	}
 	instances = p.dropLeased(ctx, instances)
 
-	// 1. Recover the jobs with a record.
-	others := p.recoverRecords(ctx, records, instances, false)
-
-	// 2. Adopt what runs.
-	for _, instance := range others {
-		if instance.Running {
-			p.adoptInstance(ctx, instance, "job resumed: an earlier run of this agent started it")
+	var ended []Instance
+	for _, l := range join(records, instances) {
+		if l.record == nil && !l.instances[0].Running {
+			ended = append(ended, l.instances[0]) // 3.
+			continue
 		}
+		p.takeOver(ctx, l, false) // 1. and 2.
 	}
-
-	// 3. Sweep what has ended.
-	p.jobs.Go(func() { p.sweep(ctx, others) })
+	p.jobs.Go(func() { p.sweep(ctx, ended) })
 
 	if adopter, ok := p.parts.Executor.(Adopter); ok {
 		p.adoptOrphans(ctx, ctx, adopter)
 	}
 	return nil
+}
+
+// takeOver recovers the job of a record, or makes a running instance without a record a job of
+// the pool. If orphan is true, the agent of the job no longer exists, and an instance that has
+// ended is removed without the grace period of sweep.
+func (p *Pool) takeOver(ctx context.Context, l leftover, orphan bool) {
+	switch {
+	case l.record != nil && l.record.Stage == RecordReported:
+		p.jobs.Go(func() { p.removeReported(ctx, l) })
+	case l.record != nil:
+		p.startRecovery(ctx, &recovery{record: *l.record, instances: l.instances, orphan: orphan})
+	case !l.instances[0].Running:
+		p.jobs.Go(func() { p.removeEnded(ctx, l.instances[0]) })
+	case orphan:
+		p.adoptInstance(ctx, l.instances[0], "job adopted: its agent no longer exists")
+	default:
+		p.adoptInstance(ctx, l.instances[0], "job resumed: an earlier run of this agent started it")
+	}
 }
 
 // listRecords returns the records of the agent for the pool.
@@ -104,13 +119,17 @@ func (p *Pool) followOrphans(ctx, jobs context.Context, adopter Adopter) {
 	}
 }
 
-// adoptOrphans adopts instances of agents that no longer exist.
+// adoptOrphans takes over jobs of agents that no longer exist.
 //
 //  1. A pool that drains begins no attempt, because its agent may be about to end. An
 //     attempt that has begun may still adopt jobs, so the pool waits for its end. When a
 //     draining pool has no job left, it cancels the attempt.
-//  2. A running instance becomes a job. An instance that has ended is removed without the
-//     grace period of sweep: its owner no longer exists, and so does not remove it.
+//  2. If there are instances or records to take over, all instances of the pool are listed,
+//     because a record may belong to an instance that was adopted before. If they cannot be listed,
+//     everything waits for the next attempt.
+//  3. If the records could not be adopted, an instance that has ended waits for the next attempt,
+//     because its record would be removed with it. It waits until [HeartbeatLimit] after its end.
+//     A running instance does not wait: its runner has the job's token and reports by itself.
 func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter Adopter) {
 	// 1. Make an attempt.
 	limited, cancel := context.WithTimeout(ctx, adoptLimit)
@@ -132,107 +151,90 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter Adopter) {
 			p.wake()
 		}
 	}()
-	instances, err := adopter.AdoptOrphans(limited, func(pool string) bool { return pool == key })
+	mine := func(pool string) bool { return pool == key }
+	instances, err := adopter.AdoptOrphans(limited, mine)
 	p.logAdoption(limited, err)
+	records, complete := p.adoptRecords(limited, mine)
 
-	// 2. Adopt what runs, and remove what has ended.
-	instances = slices.DeleteFunc(instances, func(i Instance) bool { return i.Pool != key && i.Kind.Leased() })
-	for _, instance := range p.recoverOrphans(limited, jobs, p.dropLeased(jobs, instances)) {
-		switch {
-		case instance.Pool != key: // its labels were edited after AdoptOrphans selected it
-		case p.hasJob(instance.Job): // an earlier call returned the instance, too
-		case instance.Running:
-			p.adoptInstance(jobs, instance, "job adopted: its agent no longer exists")
-		default:
-			p.jobs.Go(func() { p.removeEnded(jobs, instance) })
-		}
+	// 2. List the instances of the pool. Labels may have been edited since AdoptOrphans read them.
+	instances = slices.DeleteFunc(instances, func(i Instance) bool { return i.Pool != key })
+	if len(instances)+len(records) == 0 && !p.retriesAdoption(complete) {
+		return
 	}
-}
-
-// recoverOrphans takes over the records of agents that no longer exist, if agents share the
-// journal. It returns the instances that have no record. If the instances of the pool cannot
-// be listed, the records wait for the next attempt. If the records cannot be adopted, instances
-// wait for it: see awaitRecords.
-func (p *Pool) recoverOrphans(ctx, jobs context.Context, instances []Instance) (other []Instance) {
-	// Take over the records. Right after a failure, the journal may return none and no error.
-	adopter, ok := p.parts.Journal.(RecordAdopter)
-	if !ok {
-		return instances
-	}
-	key := p.State().Spec.Key()
-	adopted, err := adopter.AdoptRecords(ctx, func(pool string) bool { return pool == key })
-	if err != nil {
-		p.log.Debug("cannot adopt the records of jobs", "error", err)
-	}
-	p.mu.Lock()
-	if err != nil {
-		p.recordsFailed = time.Now()
-	}
-	failed := time.Since(p.recordsFailed) < adoptInterval/2
-	records := append(p.orphans, slices.DeleteFunc(adopted, func(r Record) bool { return r.Pool != key })...)
-	p.orphans = nil
-	nothing := len(records) == 0 && (failed || len(p.awaiting) == 0)
-	p.mu.Unlock()
-	if nothing {
-		return p.awaitRecords(instances, failed)
-	}
-
-	// Recover their jobs, also those whose instances were adopted before.
-	all, err := p.list(ctx)
+	all, err := p.list(jobs)
 	if err != nil {
 		p.log.Debug("cannot list instances", "error", err)
-		p.mu.Lock()
-		p.orphans = append(p.orphans, records...)
-		p.mu.Unlock()
-		return p.awaitRecords(slices.DeleteFunc(instances, func(i Instance) bool {
-			return slices.ContainsFunc(records, func(r Record) bool { return r.Job == i.Job })
-		}), failed)
+		p.retryAdoption(records)
+		return
 	}
 	for _, instance := range instances {
 		if !slices.ContainsFunc(all, func(i Instance) bool { return i.ID == instance.ID }) {
 			all = append(all, instance)
 		}
 	}
-	others := p.recoverRecords(jobs, records, all, true)
 
-	// Return the instances without a record, also those that have waited for it.
-	var waited map[string]bool
-	if !failed {
-		p.mu.Lock()
-		waited, p.awaiting = p.awaiting, nil
-		p.mu.Unlock()
+	// 3. Take over what is complete.
+	for _, l := range join(records, p.dropLeased(jobs, all)) {
+		switch {
+		case l.record == nil && p.hasJob(l.instances[0].Job):
+		case l.record == nil && !complete && !l.instances[0].Running && !endedBefore(l.instances[0], HeartbeatLimit):
+			p.retryAdoption(nil)
+		default:
+			p.takeOver(jobs, l, true)
+		}
 	}
-	return p.awaitRecords(slices.DeleteFunc(others, func(i Instance) bool {
-		adopted := slices.ContainsFunc(instances, func(adopted Instance) bool { return adopted.ID == i.ID })
-		return !adopted && !waited[i.ID]
-	}), failed)
 }
 
-// awaitRecords returns the instances that do not wait for the next attempt to adopt records.
-// If an attempt has failed, instances that have ended wait for the next one, because their
-// records may be removed with them. An instance waits until [HeartbeatLimit] after its end. A
-// running instance does not wait.
-func (p *Pool) awaitRecords(instances []Instance, failed bool) (others []Instance) {
+// adoptRecords takes over the records of agents that no longer exist, if agents share the journal,
+// and returns them with those of an earlier attempt. Complete is false if records may be missing:
+// right after a failure, the journal may return none and no error.
+func (p *Pool) adoptRecords(ctx context.Context, mine func(string) bool) (records []Record, complete bool) {
+	adopter, ok := p.parts.Journal.(RecordAdopter)
+	if !ok {
+		return nil, true
+	}
+	records, err := adopter.AdoptRecords(ctx, mine)
+	records = slices.DeleteFunc(records, func(r Record) bool { return !mine(r.Pool) })
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, instance := range instances {
-		if !failed || instance.Running || endedBefore(instance, HeartbeatLimit) {
-			others = append(others, instance)
-			continue
-		}
-		if p.awaiting == nil {
-			p.awaiting = map[string]bool{}
-		}
-		p.awaiting[instance.ID] = true
+	if err != nil {
+		p.log.Debug("cannot adopt the records of jobs", "error", err)
+		p.adoption.failed = time.Now()
 	}
-	return others
+	records, p.adoption.records = append(p.adoption.records, records...), nil
+	return records, time.Since(p.adoption.failed) >= adoptInterval/2
 }
 
-// awaitsRecord reports whether an instance waits for the next attempt to adopt records.
-func (p *Pool) awaitsRecord(id string) bool {
+// adoption is what the last attempts to adopt jobs have left.
+type adoption struct {
+	records []Record  // adopted, but not taken over yet
+	failed  time.Time // end of the last failed attempt to adopt records
+	again   bool      // instances were adopted, but not taken over yet
+	failing bool      // the last attempt to adopt instances failed
+}
+
+// retryAdoption makes a later attempt take over the records, and the instances of the pool.
+func (p *Pool) retryAdoption(records []Record) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.awaiting[id]
+	p.adoption.records, p.adoption.again = append(p.adoption.records, records...), true
+}
+
+// retriesAdoption reports whether instances of an earlier attempt are to be taken over now. They
+// wait until records can be adopted.
+func (p *Pool) retriesAdoption(complete bool) (retries bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	retries = p.adoption.again && complete
+	p.adoption.again = p.adoption.again && !complete
+	return retries
+}
+
+// awaitsRecords reports whether ended instances of the pool wait for their records.
+func (p *Pool) awaitsRecords() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.adoption.again
 }
 
 // logAdoption logs the first failure of a series as a warning, later failures for debugging,
@@ -242,8 +244,8 @@ func (p *Pool) logAdoption(ctx context.Context, err error) {
 		return
 	}
 	p.mu.Lock()
-	before := p.adoptFailing
-	p.adoptFailing = err != nil
+	before := p.adoption.failing
+	p.adoption.failing = err != nil
 	p.mu.Unlock()
 	switch {
 	case err != nil && !before:

@@ -54,16 +54,13 @@ type Pool struct {
 	err      error              // why Run returned
 
 	polls          polls
-	starts         starts          // of jobs
-	check          check           // of the executor
-	leftovers      int             // instances of earlier leases that are not removed yet
-	idleSince      time.Time       // since when the pool has no job; see Tuning.IdleTimeout
-	adoptFailing   bool            // the last attempt to adopt jobs failed
-	orphans        []Record        // records of adopted jobs that are not recovered yet
-	recordsFailed  time.Time       // end of the last failed attempt to adopt records
-	awaiting       map[string]bool // adopted instances that wait for the next such attempt, by id
-	cancelAdoption func()          // cancels the attempt to adopt that is under way; nil without one
-	due            time.Time       // latest time at which Run begins to poll, or ends; zero while neither is due
+	starts         starts    // of jobs
+	check          check     // of the executor
+	leftovers      int       // instances of earlier leases that are not removed yet
+	idleSince      time.Time // since when the pool has no job; see Tuning.IdleTimeout
+	adoption       adoption  // of jobs of agents that no longer exist
+	cancelAdoption func()    // cancels the attempt to adopt that is under way; nil without one
+	due            time.Time // latest time at which Run begins to poll, or ends; zero while neither is due
 }
 
 // NewPool returns a pool that does nothing until [Pool.Run].

@@ -28,7 +28,11 @@ var (
 		"or the machine was restarted")
 )
 
-// recovery is a record of an earlier run of the agent, with the instances of its job.
+// recovery continues the job of a record of an earlier run of the agent, with the instances of the job.
+//
+//  1. A claimed job has not run: it is started again.
+//  2. A job that was handed off may have run: it is adopted. It is started again only if
+//     its instance shows that nothing has run. If it has no instance, it has failed.
 type recovery struct {
 	record    Record
 	instances []Instance // usually one; an engine may create another for a call whose answer was lost
@@ -43,42 +47,33 @@ type recovery struct {
 	outcome Outcome // empty if the job continues, or is left to the next agent
 }
 
-// recoverRecords adds the job of each record to the jobs of the pool, and returns the
-// instances of other jobs.
-//
-//  1. The outcome of a reported job is known to the service: its instance and its record
-//     are removed.
-//  2. A claimed job has not run: it is started again.
-//  3. A job that was handed off may have run: it is adopted. It is started again only if
-//     its instance shows that nothing has run. If it has no instance, it has failed.
-//
-// If orphans is true, the records are those of agents that no longer exist.
-func (p *Pool) recoverRecords(
-	ctx context.Context, records []Record, instances []Instance, orphans bool,
-) (other []Instance) {
+// leftover is what is left of a job: its record and its instances, or one instance without a
+// record.
+type leftover struct {
+	record    *Record
+	instances []Instance // usually one
+}
+
+// join returns the leftovers of these records and instances, those with a record first.
+func join(records []Record, instances []Instance) (all []leftover) {
 	byJob := map[string][]Instance{}
 	for _, instance := range instances {
 		byJob[instance.Job] = append(byJob[instance.Job], instance)
 	}
 	for _, record := range records {
-		r := &recovery{record: record, instances: byJob[record.Job], orphan: orphans}
+		all = append(all, leftover{&record, byJob[record.Job]})
 		delete(byJob, record.Job)
-		if record.Stage == RecordReported { // 1.
-			p.jobs.Go(func() { p.removeReported(ctx, r) })
-			continue
-		}
-		p.startRecovery(ctx, r) // 2. and 3.
 	}
 	for _, instance := range instances {
 		if byJob[instance.Job] != nil {
-			other = append(other, instance)
+			all = append(all, leftover{nil, []Instance{instance}})
 		}
 	}
-	return other
+	return all
 }
 
 // removeReported removes what is left of a job whose outcome the service knows.
-func (p *Pool) removeReported(ctx context.Context, r *recovery) {
+func (p *Pool) removeReported(ctx context.Context, r leftover) {
 	log := p.log.With("job", r.record.Job)
 	ctx, cancel := context.WithTimeout(ctx, removeLimit)
 	defer cancel()

@@ -21,8 +21,8 @@ var leftoverBackoff = Backoff{First: time.Second, Max: time.Minute}
 // sweep removes instances that have ended: those of an earlier run, and those whose removal
 // failed. It reports nothing about their jobs, because no agent has the tokens of these jobs
 // any more. If a runner did not report the outcome of its job, the service declares the job
-// failed after [HeartbeatLimit]. Instances that ended within the last minute stay, and those
-// that wait for their records (awaitRecords) stay for as long as that. The end of an instance
+// failed after [HeartbeatLimit]. Instances that ended within the last minute stay, and while
+// adopted instances wait for their records, all stay for as long as that. The end of an instance
 // that was never started is the time of its creation. An end in the future comes from an
 // engine whose clock is ahead of the agent's.
 func (p *Pool) sweep(ctx context.Context, instances []Instance) {
@@ -31,7 +31,7 @@ func (p *Pool) sweep(ctx context.Context, instances []Instance) {
 			return
 		}
 		grace := sweepGrace
-		if p.awaitsRecord(instance.ID) {
+		if p.awaitsRecords() {
 			grace = HeartbeatLimit
 		}
 		if p.hasJob(instance.Job) || instance.Running || !endedBefore(instance, grace) {
