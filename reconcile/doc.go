@@ -16,7 +16,7 @@
 //     compares the desired state with the observed state, and starts the actions.
 //  6. plan.go: [Diff] returns the actions.
 //  7. set.go: [Set] starts, tunes, drains and removes pools.
-//  8. ../runtime/pool.go: Tune changes the settings of a running pool, and Run runs a new
+//  8. ../runtime/pool/pool.go: Tune changes the settings of a running pool, and Run runs a new
 //     one.
 //
 // Three further files take part: ../cmd/cmwa/run.go connects the watcher, the Reloader and

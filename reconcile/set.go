@@ -15,7 +15,7 @@ const (
 	buildsAtOnce = 8           // largest number of pools that are built at the same time
 )
 
-// Pool contains the methods of [runtime.Pool] that the Set uses.
+// Pool contains the methods of [runtime/pool.Pool] that the Set uses.
 type Pool interface {
 	Run(ctx context.Context) error
 	Tune(spec runtime.PoolSpec)
@@ -239,7 +239,7 @@ func (s *Set) drainAll() {
 }
 
 // cancelAll cancels every member that has not stopped: its pool stops its jobs, and then
-// ends. See [runtime.Pool.Run].
+// ends. See [runtime/pool.Pool.Run].
 func (s *Set) cancelAll(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -95,6 +95,8 @@ var (
 	ErrGone = errors.New("the service no longer has this job")
 	// ErrLogsDropped is returned if a report's lines were not accepted, but its status was.
 	ErrLogsDropped = errors.New("log lines were not accepted")
+	// ErrCancelled is the reason why a job ends that the service has cancelled.
+	ErrCancelled = errors.New("the service cancelled the job")
 	// ErrUnauthorized is returned if the service rejects the credentials of the pool.
 	ErrUnauthorized = errors.New("the service rejects the token")
 )

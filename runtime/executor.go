@@ -82,6 +82,28 @@ type Explainer interface {
 	EndReason(ctx context.Context, id string) string
 }
 
+// Checker is an optional interface of an [Executor] that can check whether it is able to
+// start jobs.
+type Checker interface {
+	// Check returns nil if a job could be started now with these settings. Otherwise it
+	// returns an error of one line with the reason and the cure. It finds only problems
+	// that fail every job and that cost little to find, and starts nothing. A pool calls
+	// Check before it polls, at most every five seconds, and every second while Check
+	// returns an error. It returns soon after the end of ctx, and is safe for concurrent
+	// use.
+	Check(ctx context.Context, tuning Tuning) error
+}
+
+// Interrupter is an optional interface of an [Executor] that can send a signal to a
+// runner. With an executor that lacks it, the cancel grace period is part of the grace period
+// of Remove, and the executor may use the period that was in force when the job started.
+type Interrupter interface {
+	// Interrupt sends the runner a SIGINT, and does not wait for the end of the runner. The
+	// runner only interrupts its step; a later Remove stops the runner. Interrupt returns
+	// [ErrNoInstance] if there is no instance, and nil if the runner has ended.
+	Interrupt(ctx context.Context, id string) error
+}
+
 // Instance is one instance that an executor found by its labels.
 type Instance struct {
 	ID         string

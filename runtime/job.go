@@ -67,8 +67,8 @@ const (
 	Failed     Status = "failed"
 )
 
-// final reports whether the step has ended.
-func (s Status) final() bool { return s == Succeeded || s == Failed }
+// Final reports whether the step has ended.
+func (s Status) Final() bool { return s == Succeeded || s == Failed }
 
 // Phase is the phase of a job in the agent.
 type Phase string

@@ -99,8 +99,8 @@ func (r Record) Spec() PoolSpec {
 	return PoolSpec{Name: r.PoolName, Identity: r.Identity, Tuning: tuning, Leftover: true}
 }
 
-// newRecord returns the record of a job that was just claimed.
-func newRecord(job *Job, claimed time.Time) Record {
+// NewRecord returns the record of a job that was just claimed.
+func NewRecord(job *Job, claimed time.Time) Record {
 	return Record{
 		Job: job.ID, WorkflowID: job.WorkflowID, Kind: job.Kind, Token: job.Token, OIDC: job.OIDC,
 		Pool: job.Pool, PoolName: job.PoolName, Identity: job.Identity, Generation: job.Generation,

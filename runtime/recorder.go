@@ -1,8 +1,6 @@
 package runtime
 
 import (
-	"context"
-	"errors"
 	"time"
 )
 
@@ -123,57 +121,9 @@ func (NoRecorder) JobRecovered(string, RecoveryAction) {}
 // JournalFailed implements [Recorder].
 func (NoRecorder) JournalFailed(string) {}
 
-// measure begins to measure a stage, and returns a function that ends and records the
+// Measure begins to measure a stage, and returns a function that ends and records the
 // measurement.
-func measure(recorder Recorder, stage Stage) (end func()) {
+func Measure(recorder Recorder, stage Stage) (end func()) {
 	start := time.Now()
 	return func() { recorder.JobStage(stage, time.Since(start)) }
-}
-
-// startOutcome returns the outcome of a job that could not be started.
-func startOutcome(ctx context.Context, err error) Outcome {
-	switch {
-	case errors.Is(err, ErrGone), errors.Is(err, errJobGone):
-		return OutcomeLost
-	case ctx.Err() != nil, errors.Is(err, errCancelled):
-		return OutcomeCancelled
-	}
-	return OutcomeFailed
-}
-
-// outcome returns the outcome of a job whose instance has ended.
-//
-//  1. The job succeeded if the runner's exit code means success, or if the service has
-//     accepted the success of the last step.
-//  2. A job that was stopped and has not succeeded was cancelled, unless it exceeded its time
-//     limit or its runner did not exit. It is lost if the service no longer has the job.
-//  3. Otherwise the job failed. The outcome is lost if it is not known how the instance
-//     ended, or if the job was adopted without a token and the agent cannot report it.
-func (r *jobRun) outcome(ctx context.Context, end instanceEnd) Outcome {
-	// 1. Check whether the job succeeded.
-	cause, last := context.Cause(ctx), r.lastProgress()
-	steps := max(r.steps, r.job.Definition.Steps)
-	switch {
-	case end.err == nil && (end.exit.Code == CodeSucceeded || end.exit.Code == CodeSucceededUnreported),
-		last.Status == Succeeded && steps > 0 && last.Step == steps-1:
-		return OutcomeSucceeded
-	}
-
-	// 2. Find out whether the job was stopped.
-	switch {
-	case errors.Is(cause, errJobGone):
-		return OutcomeLost
-	case cause != nil && !errors.Is(cause, errTimeLimit) && !errors.Is(cause, errRunnerHung),
-		end.err == nil && end.exit.Code == CodeGone:
-		return OutcomeCancelled
-	}
-
-	// 3. Distinguish a failure from an unknown end.
-	switch {
-	case last.Status == Failed, end.err == nil && IsRunnerCode(end.exit.Code):
-		return OutcomeFailed
-	case end.err != nil, r.job.Token.Empty():
-		return OutcomeLost
-	}
-	return OutcomeFailed
 }

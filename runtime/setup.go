@@ -35,22 +35,27 @@ type Setup struct {
 	moved    bool   // the service has corrected accepted
 	handed   bool   // the handoff is written: from now on the runner reports step 0
 
-	began      time.Time
-	recorder   Recorder
-	handingOff func(ctx context.Context) error // called before the handoff is made; may be nil
-	withdrawn  func(ctx context.Context)       // called by Withdraw; may be nil
-	progressed func(Progress)                  // called when the service has accepted a report; may be nil
+	began time.Time
+	hooks SetupHooks
+}
+
+// SetupHooks are called by a [Setup]. Each of the functions may be nil.
+type SetupHooks struct {
+	Recorder   Recorder
+	HandingOff func(ctx context.Context) error // before the handoff is returned
+	Withdrawn  func(ctx context.Context)       // by Withdraw, after a handoff
+	Progressed func(Progress)                  // before a report, and when the service has accepted it
 }
 
 // NewSetup returns the setup of a job. The setup adds the state of step 0 to the handoff.
 func NewSetup(job *Job, cloud Cloud, handoff Handoff) *Setup {
-	return &Setup{job: job, cloud: cloud, handoff: handoff, began: time.Now(), recorder: NoRecorder{}}
+	return &Setup{job: job, cloud: cloud, handoff: handoff, began: time.Now(), hooks: SetupHooks{Recorder: NoRecorder{}}}
 }
 
 // Measure begins to measure a stage of the start, and returns a function that ends and
 // records the measurement: defer setup.Measure(runtime.StagePull)(). Unlike the other
 // methods it is safe for concurrent use.
-func (s *Setup) Measure(stage Stage) (end func()) { return measure(s.recorder, stage) }
+func (s *Setup) Measure(stage Stage) (end func()) { return Measure(s.hooks.Recorder, stage) }
 
 // Log adds one or more lines to the log of step 0. It does not block and cannot fail;
 // [Setup.Flush] sends them. Texts of engines and registries may be large or contain
@@ -130,18 +135,27 @@ func (s *Setup) report(ctx context.Context) error {
 
 // recordProgress records how many lines the service has, and how many more it may have.
 func (s *Setup) recordProgress() {
-	if s.progressed == nil {
+	if s.hooks.Progressed == nil {
 		return
 	}
 	p := Progress{Step: 0, Lines: s.accepted, Sent: s.unsure + s.sent}
 	if s.opened {
 		p.Status = Running
 	}
-	s.progressed(p)
+	s.hooks.Progressed(p)
 }
 
-// resume continues the log of an earlier run of the agent that ended before the first step.
-func (s *Setup) resume(last Progress) {
+// Hook sets the hooks of the setup.
+func (s *Setup) Hook(hooks SetupHooks) { s.hooks = hooks }
+
+// SetHandoff replaces the handoff, to which the setup adds the state of step 0.
+func (s *Setup) SetHandoff(handoff Handoff) { s.handoff = handoff }
+
+// Accepted returns the number of lines of step 0 that the service has accepted.
+func (s *Setup) Accepted() int { return s.accepted }
+
+// Resume continues the log of an earlier run of the agent that ended before the first step.
+func (s *Setup) Resume(last Progress) {
 	if last.Step == 0 {
 		s.accepted, s.unsure = last.Lines, last.Sent
 	}
@@ -185,7 +199,7 @@ func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
 	if !s.job.Kind.Leased() && time.Since(s.began) > recheckAfter { // the end of a lease cancels ctx
 		status, err := s.cloud.JobStatus(ctx, s.job)
 		if err == nil && (status == Cancelled || status == Completing || status == Gone) {
-			return nil, fmt.Errorf("the job was not started: %w", errCancelled)
+			return nil, fmt.Errorf("the job was not started: %w", ErrCancelled)
 		}
 	}
 	if ctx.Err() != nil {
@@ -201,8 +215,8 @@ func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
 	}
 
 	// Record that the job may run from now on.
-	if s.handingOff != nil {
-		if err := s.handingOff(ctx); err != nil {
+	if s.hooks.HandingOff != nil {
+		if err := s.hooks.HandingOff(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -220,8 +234,8 @@ func (s *Setup) Withdraw(ctx context.Context) {
 		return
 	}
 	s.handed = false
-	if s.withdrawn != nil {
-		s.withdrawn(ctx)
+	if s.hooks.Withdrawn != nil {
+		s.hooks.Withdrawn(ctx)
 	}
 }
 

@@ -169,3 +169,94 @@ func TestHandoff(t *testing.T) {
 		}
 	})
 }
+
+// lossy is a service that loses the answers to some reports. It refuses a report whose lines
+// leave a gap after the stored lines, or that repeats stored lines and does not end with the
+// last of them.
+type lossy struct {
+	runtime.Cloud
+	answers []bool // whether each of the next reports is answered, in order; all later ones are
+	lines   []string
+	status  []runtime.Status
+	refused []string
+}
+
+func (l *lossy) Report(_ context.Context, _ *runtime.Job, report runtime.Report) error {
+	answer := true
+	if len(l.answers) > 0 {
+		answer, l.answers = l.answers[0], l.answers[1:]
+	}
+	var texts []string
+	for _, line := range report.Lines {
+		texts = append(texts, line.Text)
+	}
+	known := len(l.lines) - report.Offset
+	switch {
+	case report.Offset > len(l.lines), known > 0 && known != len(texts):
+		l.refused = append(l.refused, strings.Join(texts, ""))
+		return errors.New("400 bad request")
+	case known == 0:
+		l.lines = append(l.lines, texts...)
+	}
+	if report.Status != "" {
+		l.status = append(l.status, report.Status)
+	}
+	if !answer {
+		return errors.New("connection reset")
+	}
+	return nil
+}
+
+func TestSetup(t *testing.T) {
+	t.Run("pending lines begin with those that the service may have", func(t *testing.T) {
+		setup, cloud := newSetup(t)
+		dropped := fmt.Errorf("%w: connection reset", runtime.ErrLogsDropped)
+		setup.Log("one")
+		if err := setup.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		cloud.Fail(runtimetest.Report, 2, dropped)
+		setup.Log("two")
+		_ = setup.Flush(t.Context()) // the answer is lost
+		setup.Log("three")
+		text, err := setup.Handoff(t.Context(), "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := runtime.ReadHandoff(bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(h.Pending) != 2 || h.Pending[0].Text != "two\n" || h.Pending[1].Text != "three\n" ||
+			h.SetupLines != 1 || h.Resend != 1 {
+			t.Errorf("got line %d with %+v pending, of which %d may be stored", h.SetupLines, h.Pending,
+				h.Resend)
+		}
+	})
+	t.Run("lines of a report whose answer was lost are sent again unchanged", func(t *testing.T) {
+		for i, end := range []string{"handoff", "failure", "handoff", "failure"} {
+			service := &lossy{answers: []bool{i < 2, false, false}}
+			setup := runtime.NewSetup(&runtime.Job{ID: "a", Token: secret.New("t")}, service,
+				runtime.Handoff{Version: runtime.HandoffVersion})
+			setup.Log("one")
+			for _, line := range []string{"two", "three", "four"} {
+				_ = setup.Flush(t.Context()) // fails if the answer is lost
+				setup.Log("%s", line)
+			}
+			want := "one\ntwo\nthree\nfour\n"
+			if end == "handoff" {
+				if _, err := setup.Handoff(t.Context(), "/"); err != nil {
+					t.Errorf("%s: %v", end, err)
+				}
+			} else {
+				want += "Error: no such image\n"
+				if err := setup.Fail(t.Context(), errors.New("no such image")); err != nil {
+					t.Errorf("%s: %v", end, err)
+				}
+			}
+			if got := strings.Join(service.lines, ""); got != want || len(service.refused) > 0 {
+				t.Errorf("%s: the service has %q and refused %q", end, got, service.refused)
+			}
+		}
+	})
+}

@@ -1,10 +1,6 @@
 package runtime
 
-import (
-	"maps"
-	"slices"
-	"time"
-)
+import "time"
 
 // PoolPhase is what a pool is doing.
 type PoolPhase string
@@ -71,90 +67,4 @@ func (s PoolState) Overdue(now time.Time) time.Duration {
 		return 0
 	}
 	return max(0, now.Sub(s.Due))
-}
-
-// State returns a snapshot of the pool.
-func (p *Pool) State() PoolState {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	// Copy the state of the pool, its polls and its service.
-	state := PoolState{
-		Spec:  p.spec,
-		Phase: p.phase(),
-		Due:   p.nextDue(),
-		Ready: closed(p.ready),
-
-		AnsweredAt: p.polls.answered, FailingSince: p.polls.failingSince, PollingSince: p.deployments.polling,
-
-		Completed: p.err == nil && p.spec.Tuning.SingleRun && (p.ended > 0 || p.idleEnd),
-		Err:       p.err,
-	}
-	if reporter, ok := p.parts.Cloud.(ServiceHealthReporter); ok {
-		health := reporter.ServiceHealth()
-		state.BreakerOpen, state.TokenExpiry = health.BreakerOpen, health.TokenExpiry
-	}
-	if p.polls.failing != nil {
-		state.PollError = p.polls.failing.Error()
-	}
-
-	// Add the reason why the pool does not poll, if it does not, and list the jobs.
-	switch {
-	case state.Phase == PoolPaused && p.spec.Tuning.Paused:
-		state.Reason = "paused by cmwa pause"
-	case state.Phase == PoolPaused && p.check.problem != nil:
-		state.Reason = "the executor cannot start jobs, so the pool does not poll"
-		state.ExecutorProblem = p.check.problem.Error()
-	case state.Phase == PoolPaused:
-		hold := p.hold()
-		state.Until, state.Reason = hold.At, hold.Reason
-	}
-	if state.Phase == PoolWaiting {
-		state.Reason = "all job slots of the agent are in use, by jobs or by polls of other pools"
-	}
-	if state.Phase == PoolDraining && p.spec.Leftover {
-		state.Reason = "the pool is no longer configured, and finishes jobs of an earlier run of the agent"
-	}
-	for _, id := range slices.Sorted(maps.Keys(p.runs)) {
-		state.Jobs = append(state.Jobs, p.runs[id].state())
-	}
-	return state
-}
-
-// phase returns the phase of the pool. The caller holds the lock.
-func (p *Pool) phase() PoolPhase {
-	switch {
-	case p.stopped:
-		return PoolStopped
-	case p.draining:
-		return PoolDraining
-	case !closed(p.ready):
-		return PoolStarting
-	case p.spec.Tuning.Paused, p.check.problem != nil, time.Now().Before(p.hold().At):
-		return PoolPaused
-	case p.deployments.queued:
-		return PoolWaiting
-	default:
-		return PoolPolling
-	}
-}
-
-// hold returns the hold of the Cloud or the hold after failed starts, the one that ends
-// later. Its end may be past. The caller holds the lock.
-func (p *Pool) hold() NextPoll {
-	if p.polls.next.Reason != "" && p.polls.next.At.After(p.starts.hold.At) {
-		return p.polls.next
-	}
-	return p.starts.hold
-}
-
-// nextDue returns the earliest time at which a loop of the pool is due. The caller holds the lock.
-func (p *Pool) nextDue() time.Time {
-	due := p.due
-	for _, s := range p.sources {
-		if due.IsZero() || !s.due.IsZero() && s.due.Before(due) {
-			due = s.due
-		}
-	}
-	return due
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/agentid"
 	"github.com/cmwa-project/cmwa/runtime/docker"
 	"github.com/cmwa-project/cmwa/runtime/kube"
+	"github.com/cmwa-project/cmwa/runtime/pool"
 	"github.com/cmwa-project/cmwa/runtime/process"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
@@ -34,7 +35,7 @@ var carriedOut = schema.Release{
 // builder returns the function that creates pools, each with a client and an executor.
 // All pools share the agent's id and the slots.
 func builder(
-	environ environment, agent *agentid.Agent, executors *executors, slots *runtime.Slots,
+	environ environment, agent *agentid.Agent, executors *executors, slots *pool.Slots,
 	counters *status.Counters, log *slog.Logger,
 ) reconcile.Build {
 	host := hostname()
@@ -66,7 +67,7 @@ func builder(
 			Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"),
 			Log: log.With("component", "cloud", "pool", spec.Name), Recorder: counters,
 		})
-		return runtime.NewPool(spec, runtime.Parts{
+		return pool.New(spec, pool.Parts{
 			Cloud: client, Executor: executor, Journal: journal, Agent: agent.ID, InFlight: agent.Jobs, Slots: slots,
 			UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log, Recorder: counters,
 			Close: func() {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cmwa/logging"
 	"github.com/cmwa-project/cmwa/reconcile"
-	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/pool"
 )
 
 // closeTimeout is the time in which the HTTP server must finish its responses.
@@ -22,7 +22,7 @@ const closeTimeout = 5 * time.Second
 // and the limit of all jobs. A reload can replace each of them.
 type daemon struct {
 	log     *logging.Log
-	slots   *runtime.Slots
+	slots   *pool.Slots
 	handler atomic.Pointer[http.Handler]
 	servers sync.WaitGroup
 
@@ -36,7 +36,7 @@ type daemon struct {
 // newDaemon opens the log and the HTTP server of a configuration. It ignores the end of ctx:
 // a signal during this call ends the agent later, and is not an error of the listener.
 func newDaemon(ctx context.Context, log *logging.Log, spec reconcile.ProcessSpec) (*daemon, error) {
-	d := &daemon{log: log, slots: runtime.NewSlots(spec.MaxJobs), failed: make(chan error, 1)}
+	d := &daemon{log: log, slots: pool.NewSlots(spec.MaxJobs), failed: make(chan error, 1)}
 	none := reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
 	change, err := d.prepare(context.WithoutCancel(ctx), none, spec)
 	if err != nil {

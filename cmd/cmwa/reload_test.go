@@ -146,18 +146,18 @@ func (w *world) wantNoPolls(v *pollCounter, token, other string) {
 	}
 }
 
-// pool is a pool at the service.
-type pool struct{ id, token string }
+// servicePool is a pool at the service.
+type servicePool struct{ id, token string }
 
 // pools creates further pools at the service.
-func (w *world) pools(count int) []pool {
+func (w *world) pools(count int) []servicePool {
 	w.t.Helper()
-	made := make([]pool, count)
+	made := make([]servicePool, count)
 	for i := range made {
 		var answer struct{ ID, TokenValue string }
 		w.call(http.MethodPost, "/api/orgs/organization/agent-pools",
 			map[string]string{"name": fmt.Sprint("pool-", i)}, &answer)
-		made[i] = pool{answer.ID, answer.TokenValue}
+		made[i] = servicePool{answer.ID, answer.TokenValue}
 	}
 	return made
 }
@@ -579,7 +579,7 @@ func TestReloadFileThatAppears(t *testing.T) {
 			filepath.Join(w.folder, "token"),
 	}, "cmwa", "run")
 	w.waitPoll(v, p[0].token)
-	own := func(p pool) string { return "pools: [{name: own, token: " + p.token + "}]\n" }
+	own := func(p servicePool) string { return "pools: [{name: own, token: " + p.token + "}]\n" }
 	w.replace(home, own(p[1]))
 	w.waitPoll(v, p[1].token)
 	w.replace(here, own(p[2]))
@@ -794,7 +794,7 @@ func randomEdition(random *rand.Rand) (f edition) {
 }
 
 // text returns the text of the configuration. The pools come last, in YAML's block style.
-func (f edition) text(w *world, pools []pool, port int) string {
+func (f edition) text(w *world, pools []servicePool, port int) string {
 	lines := append(slices.Clone(f.lines), fmt.Sprint("max_concurrent_workflows: ", f.most),
 		fmt.Sprint("http_server_port: ", port))
 	var b strings.Builder
@@ -830,7 +830,7 @@ var spoilers = []func(good string) string{
 
 // pollingTokens returns the tokens of the pools that poll when this configuration is in
 // force and only the held jobs run.
-func (f edition) pollingTokens(pools []pool) []string {
+func (f edition) pollingTokens(pools []servicePool) []string {
 	var tokens []string
 	for i, p := range f.pools {
 		if !p.absent && f.most > heldOfAll && (p.renamed || p.most > heldOfEach) {

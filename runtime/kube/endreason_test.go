@@ -13,6 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/handoff"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/runtime/pool"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
@@ -140,7 +141,7 @@ func TestEndReasonOnCluster(t *testing.T) {
 			identity := job.Identity
 			identity.Service = job.Service
 			tuning.Kinds = []runtime.Kind{runtime.Deployment}
-			pool := runtime.NewPool(runtime.PoolSpec{Name: "main", Identity: identity, Tuning: tuning}, runtime.Parts{
+			pool := pool.New(runtime.PoolSpec{Name: "main", Identity: identity, Tuning: tuning}, pool.Parts{
 				Cloud: cloud, Executor: e, Agent: "agent-1", Environ: func(string) (string, bool) { return "", false },
 				Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 			})

@@ -24,6 +24,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/runtime/pool"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -237,7 +238,7 @@ func runJobs(t testing.TB, jobs int) (l loadResult) {
 	// jobs run longer than that.
 	records := journalOf(e, journalTuning())
 	records.listed = time.Now().Add(time.Hour)
-	pool := runtime.NewPool(spec, runtime.Parts{
+	pool := pool.New(spec, pool.Parts{
 		Cloud: cloud, Executor: e, Journal: records, Agent: "agent-1", Close: e.Close,
 		Log:     slog.New(slog.DiscardHandler),
 		Environ: func(string) (string, bool) { return "", false },

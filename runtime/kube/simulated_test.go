@@ -15,6 +15,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/runtime/pool"
 )
 
 // simulated is a pool on a fake cluster, in simulated time.
@@ -22,7 +23,7 @@ type simulated struct {
 	*fakeCluster
 	t    *testing.T
 	e    *Executor
-	pool *runtime.Pool
+	pool *pool.Pool
 	log  *lockedBuffer
 
 	mu     sync.Mutex
@@ -56,7 +57,7 @@ func simulate(t *testing.T, job func(s *simulated, id string), scenario func(s *
 		spec := runtime.PoolSpec{Name: template.PoolName, Identity: template.Identity, Tuning: runtime.Tuning{
 			MaxJobs: 10, PollingInterval: time.Second, StatusInterval: 30 * time.Second,
 		}}
-		s.pool = runtime.NewPool(spec, runtime.Parts{
+		s.pool = pool.New(spec, pool.Parts{
 			Cloud: s, Executor: s.e, Agent: "agent-1", Close: s.e.Close,
 			Environ: func(string) (string, bool) { return "", false },
 			Log:     slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),

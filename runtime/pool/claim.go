@@ -1,0 +1,150 @@
+package pool
+
+import (
+	"context"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
+)
+
+// claimLimit bounds one claim. It is longer than any useful request_timeout, because it
+// only guards against a Cloud without a timeout.
+const claimLimit = 10 * time.Minute
+
+// polls is the state of a pool's polls.
+type polls struct {
+	next     runtime.NextPoll // when the next poll is allowed
+	outdated bool             // next was set during the poll that is under way, so the time in its result is ignored
+
+	answered     time.Time // time of the last response to a poll, or to a call about a job
+	failing      error     // reason why the last poll failed; nil if it succeeded
+	failingSince time.Time // start of the first poll of this series of failures
+}
+
+// end records the result of a poll.
+func (p *polls) end(began time.Time, err error) {
+	switch {
+	case err == nil:
+		p.answered, p.failingSince = time.Now(), time.Time{}
+	case p.failing == nil:
+		p.failingSince = began
+	}
+	p.failing = err
+}
+
+// dueNow makes the next poll due at once, unless next has a reason to wait.
+func (p *polls) dueNow() {
+	if p.next.Reason == "" {
+		p.next.At = time.Time{}
+	}
+}
+
+// deployments is the source of jobs that the service gives to one agent only.
+type deployments struct{ pool *Pool }
+
+func (d *deployments) limit() time.Duration { return claimLimit }
+
+func (d *deployments) room() int {
+	return d.pool.spec.Tuning.MaxJobs - (len(d.pool.runs) - d.pool.leasedRuns())
+}
+
+func (d *deployments) next() runtime.NextPoll { return d.pool.polls.next }
+
+func (d *deployments) claim(ctx context.Context) (runtime.Claim, error) {
+	d.pool.mu.Lock()
+	d.pool.polls.outdated = false
+	name := d.pool.spec.Name
+	d.pool.mu.Unlock()
+	claim, err := d.pool.parts.Cloud.Claim(ctx)
+	d.pool.parts.Recorder.Poll(name, pollResult(claim, err))
+	return claim, err
+}
+
+func (d *deployments) record(began time.Time, claim runtime.Claim, err error) {
+	p := d.pool
+	p.polls.end(began, err)
+	if p.polls.next = claim.Next; p.polls.outdated {
+		p.polls.next = p.parts.Cloud.Tune(p.spec.Tuning)
+	}
+}
+
+// accept offers a job that the agent runs already to its run, which may have lost its tokens in a
+// restart. See [jobRun.offer].
+func (d *deployments) accept(_ context.Context, r *jobRun) bool {
+	p := d.pool
+	running := p.runs[r.job.ID]
+	switch {
+	case running == nil:
+		killpoint.Hit(killpoint.PollAnswered)
+		r.log.Info("job claimed", string(r.job.Kind), r.job.WorkflowID)
+		return true
+	case running.offer(r.job):
+		return false
+	}
+	r.log.Warn("service returned a job that this agent already runs: ignored")
+	if p.polls.next.Reason == "" { // the Cloud allows a poll at once after a job
+		p.polls.next.At = time.Now().Add(p.spec.Tuning.PollingInterval)
+	}
+	return false
+}
+
+// pollResult returns the result of a poll.
+func pollResult(claim runtime.Claim, err error) runtime.PollResult {
+	switch {
+	case err != nil:
+		return runtime.PollFailed
+	case claim.Job == nil:
+		return runtime.PollEmpty
+	}
+	return runtime.PollClaimed
+}
+
+// complement fills in the fields of a job about its pool and agent. If the settings have
+// changed since the poll began, the job gets the certificates and the settings for instances with
+// which the executor was checked. The caller holds the lock.
+func (p *Pool) complement(job *runtime.Job, checked runtime.PoolSpec, changed bool) {
+	job.Pool, job.PoolName, job.Identity = p.spec.Key(), p.spec.Name, p.spec.Identity
+	job.Agent = p.parts.Agent
+	job.Generation = p.spec.Generation
+	job.Service = p.spec.Identity.Service
+	job.Tuning = p.spec.Tuning
+	if changed {
+		job.Tuning.Instance, job.Tuning.CA = checked.Tuning.Instance, checked.Tuning.CA
+	}
+}
+
+// newRun returns the run of a job. The caller holds the lock.
+func (p *Pool) newRun(job *runtime.Job, since time.Time) *jobRun {
+	return &jobRun{
+		pool: p, job: job, startedAt: since, phase: runtime.Claimed, stepEnded: make(chan struct{}),
+		log: p.log.With("job", job.ID, "generation", job.Generation),
+	}
+}
+
+// startRun runs a job in a goroutine and releases its slot afterwards. A job that an earlier
+// run of an agent has claimed does not count as the single run. The caller holds the lock.
+func (p *Pool) startRun(ctx context.Context, r *jobRun, granted *slot) {
+	earlier := r.adopted || r.recovery != nil
+	p.runs[r.job.ID] = r
+	if p.parts.InFlight != nil {
+		p.parts.InFlight(+1)
+	}
+	p.jobs.Go(func() {
+		gone := r.runJob(ctx)
+		if gone && p.parts.InFlight != nil {
+			p.parts.InFlight(-1)
+		}
+		granted.release()
+		killpoint.Hit(killpoint.SlotFreed)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.runs, r.job.ID)
+		if !earlier {
+			p.ended++
+		}
+		p.idleSince = time.Now()
+		p.polls.dueNow() // the service may have the next job
+		p.wake()
+	})
+}

@@ -1,0 +1,117 @@
+// Package pool runs the jobs of a pool: poll, claim, start, watch, report, remove, and poll
+// again; and it recovers the jobs of an agent that was killed. It does not depend on a particular
+// service or engine, and does not read a configuration file.
+//
+// A pool or a job starts each goroutine and waits for its end. The goroutines of a [Pool] are
+// one loop for each source of jobs, checks, sweeps, jobs, and the search for orphaned
+// instances. The goroutines of a job are: heartbeats until the runner starts, progress, status
+// polls, the wait for the end of the instance, and removal.
+//
+// There are two kinds of failure. The failure of a job is reported to the service, and the
+// pool continues. The failure of a pool ends [Pool.Run], and reconcile starts the pool
+// again.
+//
+// # How one job flows
+//
+//	wait for the poll time -> claim -> record -> get definition -> start
+//	-> (read progress, poll status, wait for exit: concurrently)
+//	-> report -> remove -> remove the record -> poll again at once
+//
+// These files take part, from the poll to the report of the job's outcome. They are in the
+// order of their first use; some are used more than once.
+//
+//  1. source.go: the loop waits until the next poll is allowed, the executor can start
+//     jobs, and the pool has a slot. Then it polls.
+//  2. claim.go: stores the time of the next poll, and runs the job; recording.go
+//     records the claim in the journal, and later the progress of the job.
+//  3. ../../cloud/client.go: Claim makes the request; Definition and Report follow later.
+//  4. ../../cloud/call.go: one HTTP request, its response, its errors.
+//  5. ../../cloud/schedule.go: computes the time of the next poll from the result of this poll.
+//  6. jobrun.go: one job from its claim to its removal, and its goroutines.
+//  7. start.go: heartbeats and the definition; ../setup.go: the log of step 0 and the handoff.
+//  8. ../../cloud/jobs.go: the calls about a job: its definition, heartbeats and reports.
+//  9. ../docker/start.go: the actions of a start, in order; after an error they are undone.
+//  10. ../docker/image.go: finds the image, or pulls it.
+//  11. ../docker/runner.go: finds the runner program and, when the container exists, copies
+//     it into the volume that the container mounts.
+//  12. ../docker/container.go: creates the container with its labels and its folder and, when
+//     it has started, writes the handoff to its standard input.
+//  13. progress.go: reads the runner's progress from its output.
+//  14. ending.go: logs how the job ended, and reports it if the runner could not.
+//
+// # The journal
+//
+// A [runtime.Journal] has a record of each claimed job, so that a job is never lost and never runs
+// twice if the agent is killed. recording.go writes it: the record is stored before anything
+// else is done with the claim, and its stage is changed before the handoff is sent. If the
+// stage cannot be written, the record is removed. If the removal fails, too, the job does not
+// start. A job whose record cannot be stored runs without a record.
+//
+// At its start a pool recovers the jobs with a record, before the first claim (recover.go):
+//
+//	stage       instance      the pool
+//	claimed     any or none   removes the instance, and starts the job again if the claim is less
+//	                          than nine minutes old and the service accepts a heartbeat;
+//	                          otherwise it reports step 0 as failed
+//	handed off  any           adopts the job, and reports its true outcome; if the runner ended
+//	                          without a handoff, the job is treated as claimed
+//	handed off  none          reports the recorded step as failed (lost.go), unless the service
+//	                          knows that the job is over
+//	reported    any or none   removes the instance, and reports nothing
+//
+// If the instances or the records cannot be listed, it is not known which jobs run. The pool
+// then fails and starts no job. TestRecoveryProperty kills an agent at random calls.
+//
+// A pool also runs jobs that it has not claimed (adopt.go). At its start it recovers the jobs
+// of an earlier run of the agent, with their records in the journal (recover.go). At its start
+// and at intervals it adopts jobs of agents that no longer exist, if the executor is an
+// [runtime.Adopter].
+//
+// You can skip the following files, because each is used through one call: slots.go (the
+// limit of all pools), check.go (the check of the executor before a poll), starts.go (jobs
+// that fail to start), sweep.go (instances that have ended), outcome.go (the outcome of a job,
+// for its metrics), ../../cloud/token.go (the pool's token), ../../cloud/status.go (the status poll), and
+// ../docker/check.go, ../docker/follow.go, ../docker/wait.go and ../docker/remove.go.
+//
+// Scans and policy evaluations are leased, concurrently with the deployments and with a limit
+// of their own: lease.go polls for them, and renews the lease of a job until its instance is
+// removed. Everything else is as for a deployment.
+//
+// # Leased work
+//
+//  1. Leased work must have ended when its lease expires, because another agent then gets
+//     the work. If the lease was not renewed when two thirds of it are over, the work is
+//     stopped. The grace period between SIGTERM and SIGKILL is at most half of the time that
+//     is then left.
+//  2. One goroutine makes all calls about a lease, so that no other work delays a renewal.
+//     The goroutine ends after the instance.
+//  3. Leased work is never adopted. Instances have a label with the kind of leased work. A
+//     pool removes the leased instances of an earlier run, and leases nothing before they
+//     are removed.
+//  4. Leased work has no record in the journal: a lease without a renewal expires by itself.
+//
+// A third of a lease is enough time for an engine to stop the work, and for a renewal of which
+// two calls are lost. The clock of the machine must run while the agent does: after a machine
+// was suspended, work may run until the service has refused the next renewal or report.
+//
+// # Decisions
+//
+// The Cloud computes the schedule of polls, because only the Cloud knows retries, Retry-After
+// and circuit breaker. A pool stores the time of the next poll that the Cloud returned. It
+// polls earlier only if this time results from the polling interval alone: when a job has
+// ended or the executor can start jobs again.
+//
+// Reconnection to an engine is here (retryEngine), and executors do not retry: an engine
+// that restarts fails Wait, Follow and Remove in the same way, and one place decides how
+// long to wait and what to log. A start that loses the connection is tried again as long as
+// the runner cannot have the whole handoff ([runtime.ErrConnectionLost]). There is one retry in an
+// executor: for a few seconds it finds out how much of the handoff the runner has.
+//
+// When a pool must stop, it stops its jobs with a grace period, because the instances of an
+// agent that is not started again would run forever. If another agent can adopt them
+// ([runtime.Adopter].LeavesJobs), it leaves them running, except jobs that are cancelled or over
+// their time limit, or whose runner hangs.
+//
+// A pool is healthy if its loops turn on time: [runtime.PoolState.Due] is the time of the next turn.
+// The pool records no other progress for health.
+package pool

@@ -1,0 +1,170 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/pool"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
+)
+
+// explainer is an executor that knows why its instances ended.
+type explainer struct {
+	*runtimetest.Executor
+	reason string // empty if the reason is never known
+}
+
+func (e *explainer) EndReason(ctx context.Context, _ string) string {
+	if e.reason == "" {
+		<-ctx.Done()
+	}
+	return e.reason
+}
+
+func TestReportEnd(t *testing.T) {
+	failed := func(p runtime.Progress) runtimetest.Script {
+		p.Step, p.Status = 3, runtime.Failed
+		return runtimetest.Script{
+			Running: 62 * time.Second, Exit: runtime.Exit{Code: runtime.CodeFailed},
+			Progress: []runtimetest.TimedProgress{{After: time.Minute, Progress: p}},
+		}
+	}
+	for name, c := range map[string]struct {
+		script runtimetest.Script
+		want   string
+	}{
+		"runner reports step name and reason": {
+			failed(runtime.Progress{StepName: "pulumi update", Reason: "exit code 127"}),
+			`level=WARN msg="job failed" component=pool pool=default job=a generation=7 ` +
+				`step=3 step_name="pulumi update" reason="exit code 127" duration=1m2s`,
+		},
+		"runner reports neither": {
+			failed(runtime.Progress{}),
+			`level=WARN msg="job failed" component=pool pool=default job=a generation=7 step=3 duration=1m2s`,
+		},
+		"step name has a line break": {
+			failed(runtime.Progress{StepName: "a\nlevel=ERROR"}), `step=3 step_name="a\nlevel=ERROR" duration=1m2s`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			play(t, spec(), func(t *testing.T, st *fixture) {
+				st.engine.SetScript("a", c.script)
+				st.cloud.Add(job("a"), runtimetest.Definition("one", "two", "three"))
+				st.start()
+				wait(2 * time.Minute)
+				if log := st.log.String(); !strings.Contains(log, c.want) {
+					t.Errorf("got the log\n%swant\n%s", log, c.want)
+				}
+			})
+		})
+	}
+}
+
+func TestAddEndReason(t *testing.T) {
+	const evicted = "Evicted: the node was low on memory"
+	// The runner gets a TERM after a minute, reports that the step was stopped, and ends
+	// three seconds later.
+	terminated := runtimetest.Script{
+		Running: 63 * time.Second, Exit: runtime.Exit{Code: runtime.CodeFailed},
+		Progress: []runtimetest.TimedProgress{
+			{After: time.Second, Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
+			{After: 2 * time.Second, Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
+			{After: time.Minute, Progress: runtime.Progress{Step: 1, Status: runtime.Running, Stopped: true}},
+			{After: time.Minute, Progress: runtime.Progress{Step: 1, Status: runtime.Running, Stopped: true}}, // twice
+		},
+	}
+	// story runs job a to its end with an executor that knows this reason. Prepare is
+	// called before the pool starts.
+	story := func(t *testing.T, reason string, prepare func(*fixture)) *fixture {
+		t.Helper()
+		var st *fixture
+		synctest.Test(t, func(t *testing.T) {
+			st = newFixture(t, spec())
+			st.pool = pool.New(spec(), pool.Parts{
+				Cloud: st.cloud, Executor: &explainer{st.engine, reason}, Agent: "agent-1", Environ: unset,
+				Log: slog.New(slog.NewTextHandler(st.log, nil)),
+			})
+			st.engine.SetScript("a", terminated)
+			st.cloud.Queue("a")
+			prepare(st)
+			st.start()
+			wait(2 * time.Minute)
+			st.stop(errors.New("the test is over"))
+			if err := st.end(); err != nil {
+				t.Error(err)
+			}
+		})
+		st.t = t
+		return st
+	}
+	// reports returns the lines that the agent has sent to the log of step 1.
+	reports := func(st *fixture) (lines []string) {
+		for _, report := range st.cloud.Reports("a") {
+			for _, line := range report.Lines {
+				if report.Step == 1 {
+					lines = append(lines, line.Text)
+				}
+			}
+		}
+		return lines
+	}
+
+	t.Run("agent adds the reason and the runner reports the failure", func(t *testing.T) {
+		st := story(t, evicted, func(*fixture) {})
+		if got := reports(st); len(got) != 1 || got[0] != "Reason: "+evicted+"\n" {
+			t.Errorf("the agent added %q to the log, want the reason", got)
+		}
+		for _, report := range st.cloud.Reports("a") {
+			if report.Status == runtime.Failed {
+				t.Errorf("the agent reports step %d as failed, want the runner to report it", report.Step)
+			}
+		}
+		st.wantOperations("a", "start", "started", "remove", "removed")
+		if h := st.engine.Handoff("a"); h.Yield.Duration() <= 2*time.Second {
+			t.Errorf("the runner waits for %s, want more than the 2s that the agent may take", h.Yield.Duration())
+		}
+		if log := st.log.String(); !strings.Contains(log, "job failed") || !strings.Contains(log, evicted) {
+			t.Errorf("the log is\n%s", log)
+		}
+	})
+	t.Run("a runner that is killed before it reports", func(t *testing.T) {
+		st := story(t, evicted, func(st *fixture) {
+			killed := terminated
+			killed.Running, killed.Exit = 61*time.Second, runtime.Exit{Code: 137, Reason: evicted}
+			st.engine.SetScript("a", killed)
+		})
+		st.wantStep("a", 1, runtime.Failed, "Reason: "+evicted+"\nError: the instance of this job ended")
+	})
+	t.Run("a reason that is not known", func(t *testing.T) {
+		st := story(t, "", func(*fixture) {})
+		if got := reports(st); len(got) != 0 {
+			t.Errorf("the agent added %q to the log, want nothing", got)
+		}
+	})
+	t.Run("a report that fails", func(t *testing.T) {
+		st := story(t, evicted, func(st *fixture) {
+			time.AfterFunc(50*time.Second,
+				func() { st.cloud.Fail(runtimetest.Report, 1, errors.New("connection reset")) })
+		})
+		if log := st.log.String(); !strings.Contains(log, "cannot add the end reason to the job's log") ||
+			!strings.Contains(log, "job failed") {
+			t.Errorf("the log is\n%s", log)
+		}
+	})
+	t.Run("the runner does not wait if the executor is no Explainer", func(t *testing.T) {
+		play(t, spec(), func(_ *testing.T, st *fixture) {
+			st.cloud.Queue("a")
+			st.start()
+			wait(time.Second)
+			if h := st.engine.Handoff("a"); h.Yield != 0 {
+				t.Errorf("the runner waits for %s, want 0s", h.Yield.Duration())
+			}
+		})
+	})
+}

@@ -1,0 +1,20 @@
+package pool
+
+import "time"
+
+// endIdle drains the pool if it is a single run that has had no job for idle_timeout. Otherwise
+// it returns a channel that delivers when that time is over, or nil. Time during which the pool
+// runs a job, or is paused, does not count, and the pool does not end during a poll. The caller
+// holds the lock.
+func (p *Pool) endIdle() <-chan time.Time {
+	t := p.spec.Tuning
+	if !t.SingleRun || t.IdleTimeout <= 0 || t.Paused || p.draining || len(p.runs) > 0 || p.polling() {
+		return nil
+	}
+	if left := t.IdleTimeout - time.Since(p.idleSince); left > 0 {
+		return time.After(left)
+	}
+	p.draining, p.idleEnd = true, true
+	p.log.Info("single run ends: the pool got no job within idle_timeout", "idle_timeout", t.IdleTimeout)
+	return nil
+}

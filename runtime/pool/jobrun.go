@@ -1,0 +1,332 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
+)
+
+// Limits of a job that are not configurable.
+const (
+	failGrace        = 30 * time.Second // for the runner to exit after it reported a failure
+	completeGrace    = time.Minute      // for the runner to exit after it reported the last success
+	finalReportLimit = 5 * time.Minute  // for the last report of a job
+	removeLimit      = 2 * time.Minute  // for removing an instance, in addition to its grace period
+	timeLimitGrace   = 5 * time.Minute  // after the job's own time limit, which the runner enforces
+
+	reasonWait  = 3 * time.Second // how long a runner waits after a signal for the agent to log the reason
+	reasonLimit = 2 * time.Second // for the agent to get the reason and add it to the log
+
+	exitGrace   = time.Second      // maximum time from the end of the progress stream to the exit of the instance
+	streamGrace = 5 * time.Second  // maximum time from the exit of the instance to the end of the progress stream
+	waitGrace   = 10 * time.Second // maximum time from the removal of an instance to the result of Wait
+)
+
+// Causes for which a job is stopped.
+var (
+	errJobGone    = fmt.Errorf("%w: the service no longer has the job", runtime.ErrCancelled)
+	errNoTime     = errors.New("the time limit for stopping jobs is exceeded")
+	errTimeLimit  = errors.New("the job exceeded its time limit")
+	errRunnerHung = errors.New("the last step is reported, but the runner does not exit")
+)
+
+// jobRun is one job from its claim to its removal. It starts the goroutines of the job and
+// waits for them: heartbeats until the runner starts, progress, status polls, the wait for
+// its end, and removal.
+type jobRun struct {
+	pool *Pool
+	log  *slog.Logger
+	job  *runtime.Job
+	id   string // id of the instance; before run, only an adopted job has one
+
+	adopted   bool // the instance existed before the run: the service may not know the job
+	step0Done bool // the runner has reported the end of step 0; guarded by the pool's lock
+	recorded  bool // the journal has a record of the job
+	settled   bool // the service needs no further report of the job
+	startLost bool // a start lost the connection to the engine
+	steps     int  // number of steps of the definition; 0 before fetchSteps
+
+	recovery *recovery // nil without a record of an earlier run
+
+	startedAt     time.Time // time of the claim, or of the start of the instance of an adopted job
+	mu            sync.Mutex
+	phase         runtime.Phase
+	last          runtime.Progress // last progress that the runner has reported; the service has accepted it
+	stopReason    string           // why this agent stops the job; empty if it does not
+	endReason     string           // why the job ended, as added to its log; empty if unknown
+	pulumi        runtime.Pulumi   // how pulumi ended in a step that was stopped; empty if it did not run
+	stack         string           // of that pulumi; empty if unknown
+	agentLogLines int              // lines that the agent has added to the log of the last step
+
+	reporting  context.Context // of the last reports; it ends with finalCtx, or when the lease is lost
+	endReports context.CancelCauseFunc
+
+	stepEnded chan struct{} // closed when a stopped step has ended, and the reason was added to its log
+
+	// The following fields are for the lease of leased work.
+	leaser     runtime.Leaser  // nil for a deployment
+	leaseUntil time.Time       // when the lease expires
+	leaseSpan  time.Duration   // from the last renewal to the end of the lease
+	ended      runtime.Outcome // empty before the end
+	end        instanceEnd
+	startErr   error // why the job could not be started
+
+	stream progressReader // used only by the goroutine of follow
+}
+
+// runJob runs the job, with its lease if it has one. The result is the one of run.
+func (r *jobRun) runJob(ctx context.Context) (gone bool) {
+	r.reporting, r.endReports = context.WithCancelCause(r.pool.finalCtx)
+	defer r.endReports(nil)
+	if r.leaser != nil {
+		return r.runLeased(ctx, r.leaser)
+	}
+	return r.run(ctx)
+}
+
+// run starts the job, waits for its end, and reports its outcome. When ctx ends, run stops
+// the job with a grace period and still reports the outcome, or it leaves the job running
+// (leavesInstance). The result gone is whether the instance and the record of the job no
+// longer exist, as far as the agent knows.
+func (r *jobRun) run(ctx context.Context) (gone bool) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var children sync.WaitGroup
+	defer func() {
+		cancel(nil)
+		children.Wait()
+	}()
+
+	// Record the job, or find out what an earlier run of the agent has left of it.
+	switch {
+	case r.recovery != nil:
+		if !r.recover(ctx) {
+			return r.endRecovery()
+		}
+	case !r.adopted && r.leaser == nil: // leased work needs no record: its lease expires without the agent
+		r.record()
+	}
+	if r.leaser == nil { // renewals of the lease detect the cancellation of leased work
+		known := !r.adopted // adopted changes if an adopted job is started again
+		children.Go(func() { r.pollStatus(ctx, cancel, known) })
+	}
+
+	// Start the job, unless it has an instance, and wait for its end. If an instance of an
+	// earlier run of the agent ended without a handoff, nothing has run in it: start the
+	// job again in a new instance.
+	for {
+		if r.id == "" {
+			id, err := r.start(ctx, &children)
+			if err != nil {
+				gone = r.removeFailedStart(err)
+				r.countFailedStart(ctx, err)
+				r.ended, r.startErr = startOutcome(ctx, err), err
+				r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, r.ended)
+				r.recordReport()
+				return r.removeRecord() && gone
+			}
+			r.id = id
+		}
+		end, stopped := r.waitForEnd(ctx, cancel, &children)
+		switch {
+		case !stopped || !r.hasNotRun(ctx, end):
+			return r.finish(ctx, end, stopped)
+		case !r.startAgain(ctx, runtime.Instance{ID: r.id}):
+			return r.endRecovery()
+		}
+	}
+}
+
+// waitForEnd waits for the end of the instance, and stops the job if it exceeds its time
+// limit.
+func (r *jobRun) waitForEnd(
+	ctx context.Context, cancel context.CancelCauseFunc, children *sync.WaitGroup,
+) (_ instanceEnd, stopped bool) {
+	r.setPhase(runtime.Started)
+	runningSince := time.Now()
+	if r.adopted {
+		runningSince = r.startedAt
+	}
+
+	// The runner enforces the time limit, counted from its own start. The timer is a
+	// fallback: its limit is longer by timeLimitGrace and the cancel grace period.
+	if limit := r.job.Definition.Timeout; limit > 0 {
+		grace := timeLimitGrace + r.job.Tuning.CancelGrace
+		limit = min(limit, math.MaxInt64-grace) + grace
+		overdue := time.AfterFunc(limit, func() { cancel(errTimeLimit) })
+		defer overdue.Stop()
+	}
+	end, stopped := r.wait(ctx, children)
+	if stopped {
+		r.pool.parts.Recorder.JobStage(runtime.StageRun, time.Since(runningSince))
+	}
+	return end, stopped
+}
+
+// finish reports how the job ended and removes its instance, unless the job still runs. The
+// result gone is whether the instance and the record no longer exist, as far as the agent
+// knows.
+func (r *jobRun) finish(ctx context.Context, end instanceEnd, stopped bool) (gone bool) {
+	switch {
+	case !stopped && r.leavesInstance(ctx):
+		r.log.Info("job left running for the next agent", "instance", r.id)
+		return false
+	case !stopped:
+		r.log.Error("cannot stop job before shutdown; left running for adoption", "instance", r.id)
+		return false
+	}
+
+	// Report the outcome.
+	killpoint.Hit(killpoint.RunnerEnded)
+	r.setPhase(runtime.Done)
+	r.countEnd(ctx, end)
+	r.settled = r.reportEnd(ctx, end.exit, end.err)
+	killpoint.Hit(killpoint.Reported)
+	r.recordReport()
+	r.ended, r.end = r.outcome(ctx, end), end
+	r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, r.ended)
+
+	// Remove the instance. If that fails, a later sweep finds it by its labels.
+	removed := runtime.Measure(r.pool.parts.Recorder, runtime.StageRemove)
+	// A recovered job, or a job that was started again, may have other instances.
+	gone = r.removeEnded(r.id)
+	if r.recovery != nil || r.startLost {
+		gone = r.removeAll()
+	}
+	removed()
+	killpoint.Hit(killpoint.Removed)
+	return gone && r.removeRecord()
+}
+
+// instanceEnd is how the instance of a job ended.
+type instanceEnd struct {
+	exit runtime.Exit
+	err  error
+}
+
+// wait blocks until the job has ended. When ctx ends first, it stops the job, or leaves it
+// running (leavesInstance). Ok is false if the job may still run.
+func (r *jobRun) wait(ctx context.Context, children *sync.WaitGroup) (_ instanceEnd, ok bool) {
+	// Wait for the end and follow the progress, each in its own goroutine. The first
+	// goroutine writes end, and end is read only after endedCh is closed.
+	var end instanceEnd
+	endedCh, followedCh := make(chan struct{}), make(chan struct{})
+	waitCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	children.Go(func() {
+		defer close(endedCh)
+		r.retryEngine(waitCtx, nil, "cannot wait for instance", func() (done bool, err error) {
+			end.exit, end.err = r.pool.parts.Executor.Wait(waitCtx, r.id)
+			return end.err == nil || errors.Is(end.err, runtime.ErrNoInstance), end.err
+		})
+	})
+	children.Go(func() {
+		defer close(followedCh)
+		r.follow(waitCtx, endedCh)
+	})
+
+	// Wait for the end of the job or of ctx.
+	select {
+	case <-endedCh:
+	case <-ctx.Done():
+		if r.leavesInstance(ctx) && !closed(endedCh) {
+			return instanceEnd{}, false
+		}
+		cause := context.Cause(ctx)
+		r.setStopping(cause)
+		r.log.Info("stopping job", "reason", cause)
+		if !r.stop(cause, endedCh, children) {
+			return instanceEnd{}, false
+		}
+	}
+
+	// Wait until follow has read the last lines of the stream, which already exist.
+	select {
+	case <-followedCh:
+	case <-time.After(streamGrace):
+	}
+	if !closed(endedCh) {
+		return instanceEnd{err: errors.New("the engine did not report how the instance ended")}, true
+	}
+	return end, true
+}
+
+// leavesInstance reports whether the job is left running after ctx has ended: the pool
+// has to stop, and another agent adopts the executor's instances. A job that must end
+// for another reason, and leased work, is stopped.
+func (r *jobRun) leavesInstance(ctx context.Context) bool {
+	adopter, ok := r.pool.parts.Executor.(runtime.Adopter)
+	if !ok || !adopter.LeavesJobs() || r.leaser != nil {
+		return false
+	}
+	cause := context.Cause(ctx)
+	return !errors.Is(cause, runtime.ErrCancelled) && !errors.Is(cause, errTimeLimit) && !errors.Is(cause, errRunnerHung)
+}
+
+// follow reads the runner's progress until the job has ended and endedCh is closed. A
+// stream that breaks off earlier is read again from its beginning.
+func (r *jobRun) follow(ctx context.Context, endedCh <-chan struct{}) {
+	r.retryEngine(ctx, endedCh, "cannot read progress", func() (done bool, err error) {
+		complete := closed(endedCh)
+		err = r.readStream(ctx)
+		switch {
+		case complete, ctx.Err() != nil, errors.Is(err, runtime.ErrNoInstance):
+			return true, nil
+		case err == nil: // the end, or a stream that broke off without an error
+			return r.endsSoon(ctx, endedCh), nil
+		}
+		return false, err
+	})
+}
+
+// endsSoon reports whether the job or ctx ends within exitGrace.
+func (r *jobRun) endsSoon(ctx context.Context, endedCh <-chan struct{}) bool {
+	select {
+	case <-endedCh:
+		return true
+	case <-ctx.Done():
+		return true
+	case <-time.After(exitGrace):
+		return false
+	}
+}
+
+// remove removes the instance. It uses finalCtx, so it also works after the context of the
+// job has ended.
+func (r *jobRun) remove(grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(r.pool.finalCtx, grace+removeLimit)
+	defer cancel()
+	return r.pool.parts.Executor.Remove(ctx, r.id, grace)
+}
+
+// setStopping records that the job is stopped, and why.
+func (r *jobRun) setStopping(cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phase, r.stopReason = runtime.Stopping, cause.Error()
+}
+
+func (r *jobRun) setPhase(phase runtime.Phase) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phase = phase
+}
+
+// lastProgress returns the last progress that the runner has reported.
+func (r *jobRun) lastProgress() runtime.Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+func (r *jobRun) state() runtime.JobState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return runtime.JobState{ID: r.job.ID, WorkflowID: r.job.WorkflowID, Kind: r.job.Kind, Phase: r.phase, Since: r.startedAt}
+}

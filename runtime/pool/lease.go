@@ -1,0 +1,257 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// acquireLimit bounds one poll for leased work.
+const acquireLimit = 2 * time.Minute
+
+// leasedWork is the source of scans and policy evaluations that the service leases. A lease that
+// is not carried out uses up one of the retries of the work.
+type leasedWork struct {
+	pool   *Pool
+	leaser runtime.Leaser
+}
+
+func (l *leasedWork) limit() time.Duration { return acquireLimit }
+
+// room returns the number of kinds that may be leased. It is 0 if something of an earlier lease is
+// left, because it might still run.
+func (l *leasedWork) room() int {
+	if l.pool.spec.Leftover || l.pool.leftovers > 0 {
+		return 0
+	}
+	return len(l.pool.leasableKinds())
+}
+
+func (l *leasedWork) next() runtime.NextPoll { return l.leaser.NextLease() }
+
+func (l *leasedWork) claim(ctx context.Context) (runtime.Claim, error) {
+	l.pool.mu.Lock()
+	kinds := l.pool.leasableKinds()
+	l.pool.mu.Unlock()
+	return l.leaser.Acquire(ctx, kinds)
+}
+
+func (l *leasedWork) record(time.Time, runtime.Claim, error) {}
+
+// accept gives work back that cannot be started any more, because the pool ends.
+func (l *leasedWork) accept(ctx context.Context, r *jobRun) bool {
+	p := l.pool
+	r.log = r.log.With("lease", r.job.Lease.ID)
+	r.leaser = l.leaser
+	if p.draining || ctx.Err() != nil || p.runs[r.job.ID] != nil {
+		p.jobs.Go(func() { p.giveBack(r, l.leaser) })
+		return false
+	}
+	r.log.Info("lease acquired", string(r.job.Kind), r.job.WorkflowID)
+	return true
+}
+
+// leasableKinds returns the leased kinds whose limit is not reached. The caller holds the
+// lock.
+func (p *Pool) leasableKinds() []runtime.Kind {
+	running := map[runtime.Kind]int{}
+	for _, r := range p.runs {
+		running[r.job.Kind]++
+	}
+	return slices.DeleteFunc(p.spec.Tuning.LeasedKinds(), func(kind runtime.Kind) bool {
+		return running[kind] >= p.spec.Tuning.MaxLeased
+	})
+}
+
+// leasedRuns returns the number of leased jobs that run. The caller holds the lock.
+func (p *Pool) leasedRuns() (count int) {
+	for _, r := range p.runs {
+		if r.job.Kind.Leased() {
+			count++
+		}
+	}
+	return count
+}
+
+// giveBack completes the lease of work that is not started, so that the service leases the
+// work again.
+func (p *Pool) giveBack(r *jobRun, leaser runtime.Leaser) {
+	ctx, cancel := context.WithTimeout(p.finalCtx, giveBackLimit)
+	defer cancel()
+	if err := leaser.Complete(ctx, r.job, runtime.LeaseRetry, "the agent stops"); err != nil {
+		r.log.Warn("cannot give the lease back; it expires", "error", err)
+		return
+	}
+	r.log.Info("lease given back, because the pool stops")
+}
+
+// leaseError is a reason to stop leased work without another report about it.
+type leaseError string
+
+func (e leaseError) Error() string { return string(e) }
+
+// Is makes errors.Is report a leaseError as ErrCancelled: this agent must not continue the
+// work.
+func (e leaseError) Is(target error) bool { return target == runtime.ErrCancelled }
+
+// Reasons to stop leased work.
+const (
+	errLeaseRefused leaseError = "the lease is lost: the service has ended it, or the work was cancelled"
+	errLeaseExpires leaseError = "the lease could not be renewed, and another agent gets the work when it expires"
+)
+
+// Times of a lease.
+const (
+	// A lease is renewed when a third of its time is over. With two thirds over and no
+	// renewal, the work is stopped, so that it has ended when the lease expires.
+	leaseRenewPart = 3
+	leaseAttempts  = 3 // number of attempts to renew for which there is time, even if each times out
+	leaseRetryMin  = 50 * time.Millisecond
+
+	completeLimit = time.Minute      // for completing a lease whose work has ended
+	giveBackLimit = 15 * time.Second // for completing one whose work has not begun
+)
+
+// runLeased runs leased work from the begin of its lease to the completion.
+//
+//  1. It reports the begin of the work to the service before anything of the work can run.
+//  2. Another goroutine renews the lease until the instance is gone, also while the job is
+//     stopped. If the lease is lost, or cannot be renewed in time, it stops the job.
+//  3. It completes the lease when the instance is gone, or when the outcome of the job is known.
+//     Otherwise the lease expires later. Nothing is reported of a job whose lease is lost.
+func (r *jobRun) runLeased(ctx context.Context, leaser runtime.Leaser) (gone bool) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r.setLeaseEnd(r.job.Lease.Until)
+
+	// 1. Begin.
+	if err := r.extendLease(ctx, leaser, true); err != nil {
+		r.log.Warn("leased work not begun", "reason", err)
+		outcome := runtime.OutcomeLost
+		if !errors.Is(err, runtime.ErrCancelled) {
+			outcome = runtime.OutcomeCancelled
+			r.completeLease(leaser, runtime.LeaseRetry, "the agent stops")
+		}
+		r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, outcome)
+		return true
+	}
+
+	// 2. Renew the lease while the job runs.
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.renewLease(renewing, leaser, cancel)
+	}()
+	gone = r.run(ctx)
+
+	// 3. Complete the lease.
+	if result, reason := r.leaseResult(ctx, gone); result != "" {
+		r.completeLease(leaser, result, reason)
+	}
+	stop()
+	<-ended
+	return gone
+}
+
+// renewLease renews the lease until ctx ends. It calls stopJob when the lease is lost or not
+// renewed in time, or when the runner hangs. It makes no other call to the service.
+func (r *jobRun) renewLease(ctx context.Context, leaser runtime.Leaser, stopJob context.CancelCauseFunc) {
+	var finished time.Time // when this loop first saw that the last step has ended
+	for {
+		// Wait for a third of the time that is left.
+		timer := time.NewTimer(time.Until(r.leaseEnd()) / leaseRenewPart)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+
+		// Renew.
+		if err := r.extendLease(ctx, leaser, false); err != nil {
+			if ctx.Err() == nil {
+				r.log.Warn("leased work is stopped", "reason", err)
+				stopJob(err)
+				r.endReports(err) // the cause of the job's context may be an earlier one
+			}
+			return
+		}
+
+		// Stop a runner that hangs.
+		switch last := r.lastProgress(); {
+		case !last.Status.Final() || last.Status == runtime.Succeeded && last.Step < r.job.Definition.Steps-1:
+		case finished.IsZero():
+			finished = time.Now()
+		case time.Since(finished) > completeGrace:
+			stopJob(errRunnerHung)
+		}
+	}
+}
+
+// extendLease renews the lease, with retries until two thirds of the time that was left at
+// its last renewal are over. The error is the reason to stop the job, or the cause of ctx.
+func (r *jobRun) extendLease(ctx context.Context, leaser runtime.Leaser, begin bool) error {
+	left := time.Until(r.leaseEnd())
+	window := left - r.leaseMargin()
+	if window <= 0 {
+		return errLeaseExpires
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, window, errLeaseExpires)
+	defer cancel()
+	failed := false
+	backoff := runtime.Backoff{First: max(leaseRetryMin, window/30), Max: window / 5}
+	for range backoff.Attempts(ctx, nil) {
+		began := time.Now()
+		once, stop := context.WithTimeout(ctx, window/leaseAttempts)
+		granted, err := leaser.Renew(once, r.job, begin)
+		stop()
+		switch {
+		case err == nil:
+			r.setLeaseEnd(began.Add(granted))
+			if failed {
+				r.log.Info("lease renewed after failed attempts")
+			}
+			return nil
+		case errors.Is(err, runtime.ErrLeaseLost):
+			return errLeaseRefused
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case !failed:
+			failed = true
+			r.log.Warn("cannot renew lease", "error", err,
+				"expires_in", time.Until(r.leaseEnd()).Round(time.Millisecond))
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// setLeaseEnd sets when the lease expires.
+func (r *jobRun) setLeaseEnd(until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.leaseUntil, r.leaseSpan = until, time.Until(until)
+}
+
+// leaseEnd returns when the lease expires.
+func (r *jobRun) leaseEnd() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leaseUntil
+}
+
+// leaseMargin returns how long before the end of the lease the work must be stopped.
+func (r *jobRun) leaseMargin() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leaseSpan / leaseRenewPart
+}
+
+// leaseGrace returns the time between SIGTERM and SIGKILL when leased work is stopped. The
+// work must have ended when its lease expires, and it gets half of the time that is left.
+func (r *jobRun) leaseGrace() time.Duration {
+	return max(0, min(runtime.StopGrace, time.Until(r.leaseEnd())/2))
+}

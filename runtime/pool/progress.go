@@ -1,0 +1,179 @@
+package pool
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
+)
+
+const (
+	// maxSteps is the highest accepted number of steps of an adopted job whose definition
+	// this agent does not have.
+	maxSteps = 10_000
+)
+
+// progressReader is the state of reading a job's stream of progress. It is kept when the
+// stream is read again.
+type progressReader struct {
+	first   runtime.Progress // first line of the stream
+	lines   int              // lines of progress in the longest stream
+	reader  *bufio.Reader
+	current streamPosition
+	ignored bool // a line was ignored, and the log has a warning about it
+	stopped bool // a line had Progress.Stopped
+}
+
+// streamPosition distinguishes the lines of a stream that were read before from new ones.
+type streamPosition struct {
+	count   int  // lines of progress so far
+	rotated bool // the engine has rotated its log
+}
+
+// errTooLong is the reason why a line is ignored.
+var errTooLong = fmt.Errorf("line is longer than %d bytes", runtime.MaxProgressLine)
+
+// readStream reads one stream of progress to its end.
+//
+//  1. The stream is not trusted: a job whose steps have access to the runner's output can
+//     write any text. A line that is too long or is not progress of this job is ignored,
+//     and reading continues. Memory is limited to one line.
+//  2. A stream that is read again begins with known lines, which are skipped. If its first
+//     line differs, the engine has rotated its log and the known lines cannot be counted:
+//     then one of the first lines counts only if it is later than the last progress.
+func (r *jobRun) readStream(ctx context.Context) error {
+	stream, err := r.pool.parts.Executor.Follow(ctx, r.id)
+	if err != nil {
+		return err
+	}
+	r.stream.begin(stream)
+	err = r.readLines(ctx)
+	_ = stream.Close()
+	return err
+}
+
+// begin makes the reader read a stream from its beginning.
+func (s *progressReader) begin(stream io.Reader) {
+	if s.reader == nil {
+		s.reader = bufio.NewReaderSize(stream, runtime.MaxProgressLine)
+	}
+	s.reader.Reset(stream)
+	s.current = streamPosition{}
+}
+
+// readLines reads the lines of a stream to its end. Thousands of goroutines may block in
+// it, so the code that handles a line is in another function and not on their stacks.
+func (r *jobRun) readLines(ctx context.Context) error {
+	tooLong := false // the line is too long, and its beginning was skipped
+	for {
+		line, err := r.stream.reader.ReadSlice('\n')
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			tooLong = true
+			continue
+		case err != nil && !errors.Is(err, io.EOF):
+			return err
+		case tooLong:
+			tooLong = false
+			r.ignoreLine(errTooLong)
+		case len(line) > 0:
+			r.handleLine(ctx, line, err == nil)
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// handleLine handles one line. Complete reports whether it ends with a newline.
+func (r *jobRun) handleLine(ctx context.Context, line []byte, complete bool) {
+	// 1. Ignore a line that is not progress of this job.
+	progress, err := r.parseProgress(line)
+	if err != nil {
+		if complete { // otherwise the line was cut off
+			r.ignoreLine(err)
+		}
+		return
+	}
+
+	// 2. Find out whether the line is new.
+	position := &r.stream.current
+	position.count++
+	if position.count == 1 && r.stream.lines > 0 {
+		position.rotated = progress != r.stream.first
+	} else if position.count == 1 {
+		r.stream.first = progress
+	}
+	known := position.count <= r.stream.lines
+	r.stream.lines = max(r.stream.lines, position.count)
+	if known && !position.rotated {
+		return
+	}
+
+	// 3. Act on the line, which may have been read before.
+	r.setPulumi(progress.Pulumi, progress.Stack)
+	progress.Pulumi, progress.Stack = "", ""
+	if r.observe(progress, known) && (progress.Step > 0 || progress.Status == runtime.Succeeded) {
+		killpoint.Hit(killpoint.Running)
+		r.pool.startSucceeded(r)
+	}
+	if progress.Stopped && !r.stream.stopped {
+		r.stream.stopped = true
+		r.addEndReason(ctx)
+	}
+}
+
+// parseProgress decodes one line of progress. Its errors do not contain the line.
+func (r *jobRun) parseProgress(line []byte) (runtime.Progress, error) {
+	var p runtime.Progress
+	if json.Unmarshal(line, &p) != nil {
+		return p, errors.New("line is not a JSON object of progress")
+	}
+	steps := r.job.Definition.Steps
+	if steps == 0 {
+		steps = maxSteps
+	}
+	switch {
+	case p.Step < 0 || p.Step >= steps:
+		return p, fmt.Errorf("step %d is not one of the %d steps of this job", p.Step, steps)
+	case p.Lines < 0:
+		return p, fmt.Errorf("number of lines is %d", p.Lines)
+	}
+	switch p.Status {
+	case "": // only lines were accepted: the step runs
+		p.Status = runtime.Running
+	case runtime.NotStarted, runtime.Running, runtime.Succeeded, runtime.Failed:
+	default:
+		return p, errors.New("status is unknown")
+	}
+	return p, nil
+}
+
+// ignoreLine logs the first line of a job that is ignored.
+func (r *jobRun) ignoreLine(reason error) {
+	if !r.stream.ignored {
+		r.stream.ignored = true
+		r.log.Warn("progress line ignored, and all others like it", "instance", r.id, "reason", reason)
+	}
+}
+
+// observe records progress and reports whether it differs from the last one. The latest
+// line counts, so that the runner's next line corrects a forged one. If forward is true, the
+// line counts only if it is later than the last progress.
+func (r *jobRun) observe(p runtime.Progress, forward bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if forward && !p.After(r.last) || p == r.last {
+		return false
+	}
+	r.last = p
+	if r.recorded {
+		r.pool.parts.Journal.SetProgress(r.job.ID, p)
+	}
+	return true
+}

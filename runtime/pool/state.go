@@ -1,0 +1,95 @@
+package pool
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+// State returns a snapshot of the pool.
+func (p *Pool) State() runtime.PoolState {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	// Copy the state of the pool, its polls and its service.
+	state := runtime.PoolState{
+		Spec:  p.spec,
+		Phase: p.phase(),
+		Due:   p.nextDue(),
+		Ready: closed(p.ready),
+
+		AnsweredAt: p.polls.answered, FailingSince: p.polls.failingSince, PollingSince: p.deployments.polling,
+
+		Completed: p.err == nil && p.spec.Tuning.SingleRun && (p.ended > 0 || p.idleEnd),
+		Err:       p.err,
+	}
+	if reporter, ok := p.parts.Cloud.(runtime.ServiceHealthReporter); ok {
+		health := reporter.ServiceHealth()
+		state.BreakerOpen, state.TokenExpiry = health.BreakerOpen, health.TokenExpiry
+	}
+	if p.polls.failing != nil {
+		state.PollError = p.polls.failing.Error()
+	}
+
+	// Add the reason why the pool does not poll, if it does not, and list the jobs.
+	switch {
+	case state.Phase == runtime.PoolPaused && p.spec.Tuning.Paused:
+		state.Reason = "paused by cmwa pause"
+	case state.Phase == runtime.PoolPaused && p.check.problem != nil:
+		state.Reason = "the executor cannot start jobs, so the pool does not poll"
+		state.ExecutorProblem = p.check.problem.Error()
+	case state.Phase == runtime.PoolPaused:
+		hold := p.hold()
+		state.Until, state.Reason = hold.At, hold.Reason
+	}
+	if state.Phase == runtime.PoolWaiting {
+		state.Reason = "all job slots of the agent are in use, by jobs or by polls of other pools"
+	}
+	if state.Phase == runtime.PoolDraining && p.spec.Leftover {
+		state.Reason = "the pool is no longer configured, and finishes jobs of an earlier run of the agent"
+	}
+	for _, id := range slices.Sorted(maps.Keys(p.runs)) {
+		state.Jobs = append(state.Jobs, p.runs[id].state())
+	}
+	return state
+}
+
+// phase returns the phase of the pool. The caller holds the lock.
+func (p *Pool) phase() runtime.PoolPhase {
+	switch {
+	case p.stopped:
+		return runtime.PoolStopped
+	case p.draining:
+		return runtime.PoolDraining
+	case !closed(p.ready):
+		return runtime.PoolStarting
+	case p.spec.Tuning.Paused, p.check.problem != nil, time.Now().Before(p.hold().At):
+		return runtime.PoolPaused
+	case p.deployments.queued:
+		return runtime.PoolWaiting
+	default:
+		return runtime.PoolPolling
+	}
+}
+
+// hold returns the hold of the Cloud or the hold after failed starts, the one that ends
+// later. Its end may be past. The caller holds the lock.
+func (p *Pool) hold() runtime.NextPoll {
+	if p.polls.next.Reason != "" && p.polls.next.At.After(p.starts.hold.At) {
+		return p.polls.next
+	}
+	return p.starts.hold
+}
+
+// nextDue returns the earliest time at which a loop of the pool is due. The caller holds the lock.
+func (p *Pool) nextDue() time.Time {
+	due := p.due
+	for _, s := range p.sources {
+		if due.IsZero() || !s.due.IsZero() && s.due.Before(due) {
+			due = s.due
+		}
+	}
+	return due
+}
