@@ -49,7 +49,8 @@ type SetupHooks struct {
 
 // NewSetup returns the setup of a job. The setup adds the state of step 0 to the handoff.
 func NewSetup(job *Job, cloud Cloud, handoff Handoff) *Setup {
-	return &Setup{job: job, cloud: cloud, handoff: handoff, began: time.Now(), hooks: SetupHooks{Recorder: NoRecorder{}}}
+	hooks := SetupHooks{Recorder: NoRecorder{}}
+	return &Setup{job: job, cloud: cloud, handoff: handoff, began: time.Now(), hooks: hooks}
 }
 
 // Measure begins to measure a stage of the start, and returns a function that ends and

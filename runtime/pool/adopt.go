@@ -139,7 +139,7 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter runtime.Adopter) 
 	p.mu.Lock()
 	key, draining := p.spec.Key(), p.draining
 	if !draining {
-		p.cancelAdoption = cancel
+		p.adoption.cancel = cancel
 	}
 	p.mu.Unlock()
 	if draining {
@@ -148,7 +148,7 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter runtime.Adopter) 
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.cancelAdoption = nil
+		p.adoption.cancel = nil
 		if p.draining {
 			p.wake()
 		}
@@ -177,13 +177,17 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter runtime.Adopter) 
 
 	// 3. Take over what is complete.
 	for _, l := range join(records, p.dropLeased(jobs, all)) {
-		switch {
-		case l.record == nil && p.hasJob(l.instances[0].Job):
-		case l.record == nil && !complete && !l.instances[0].Running && !endedBefore(l.instances[0], runtime.HeartbeatLimit):
-			p.retryAdoption(nil)
-		default:
-			p.takeOver(jobs, l, true)
+		if l.record == nil {
+			instance := l.instances[0]
+			if p.hasJob(instance.Job) {
+				continue
+			}
+			if !complete && !instance.Running && !endedBefore(instance, runtime.HeartbeatLimit) {
+				p.retryAdoption(nil)
+				continue
+			}
 		}
+		p.takeOver(jobs, l, true)
 	}
 }
 
@@ -213,6 +217,7 @@ type adoption struct {
 	failed  time.Time        // end of the last failed attempt to adopt records
 	again   bool             // instances were adopted, but not taken over yet
 	failing bool             // the last attempt to adopt instances failed
+	cancel  func()           // cancels the attempt that is under way; nil without one
 }
 
 // retryAdoption makes a later attempt take over the records, and the instances of the pool.

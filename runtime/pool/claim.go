@@ -141,9 +141,9 @@ func (p *Pool) startRun(ctx context.Context, r *jobRun, granted *slot) {
 		defer p.mu.Unlock()
 		delete(p.runs, r.job.ID)
 		if !earlier {
-			p.ended++
+			p.single.ended++
 		}
-		p.idleSince = time.Now()
+		p.single.idleSince = time.Now()
 		p.polls.dueNow() // the service may have the next job
 		p.wake()
 	})

@@ -48,7 +48,7 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 	// Report the outcome in place of the runner. The runner's line count does not include
 	// the lines that the agent has added.
 	last := r.lastProgress()
-	last.Lines += r.agentLogLines
+	last.Lines += r.ending.agentLogLines
 	finalCtx, cancel := context.WithTimeout(r.reporting, finalReportLimit)
 	defer cancel()
 	defer runtime.Measure(r.pool.parts.Recorder, runtime.StageReport)()
@@ -136,16 +136,17 @@ func (r *jobRun) addEndReason(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, reasonLimit)
 	defer cancel()
 	reason := r.ownReason()
-	if explainer, ok := r.pool.parts.Executor.(runtime.Explainer); ok && reason == "" && r.state().Phase == runtime.Started {
+	explainer, ok := r.pool.parts.Executor.(runtime.Explainer)
+	if ok && reason == "" && r.state().Phase == runtime.Started {
 		reason = cmp.Or(r.ownReason(), explainer.EndReason(ctx, r.id))
 	}
 	if reason == "" {
 		return
 	}
 	r.mu.Lock()
-	r.endReason = reason
+	r.ending.endReason = reason
 	r.mu.Unlock()
-	if r.job.Token.Empty() || r.leaser != nil { // the lease may be lost
+	if r.job.Token.Empty() || r.lease.leaser != nil { // the lease may be lost
 		return
 	}
 
@@ -162,7 +163,7 @@ func (r *jobRun) addEndReason(ctx context.Context) {
 	case err == nil:
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.agentLogLines = 1
+		r.ending.agentLogLines = 1
 	case !errors.Is(err, runtime.ErrGone):
 		r.log.Warn("cannot add the end reason to the job's log", "reason", reason, "error", err)
 	}
@@ -172,7 +173,7 @@ func (r *jobRun) addEndReason(ctx context.Context) {
 func (r *jobRun) ownReason() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.stopReason
+	return r.ending.stopReason
 }
 
 // setPulumi records how pulumi ended, and its stack. The runner's texts are not trusted, so
@@ -185,7 +186,7 @@ func (r *jobRun) setPulumi(end runtime.Pulumi, stack string) {
 	case runtime.PulumiEnded, runtime.PulumiTerminated, runtime.PulumiKilled:
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.pulumi, r.stack = end, stack
+		r.ending.pulumi, r.ending.stack = end, stack
 	}
 }
 
@@ -193,7 +194,7 @@ func (r *jobRun) setPulumi(end runtime.Pulumi, stack string) {
 // because the service may have refused its last lines.
 func (r *jobRun) logPulumi(exit runtime.Exit) {
 	r.mu.Lock()
-	end, stack, stopped := r.pulumi, r.stack, r.stopReason != ""
+	end, stack, stopped := r.ending.pulumi, r.ending.stack, r.ending.stopReason != ""
 	r.mu.Unlock()
 	commands := runtime.PulumiCommands(stack)
 	hint := strings.TrimSpace(commands[0]) + "; " + strings.TrimSpace(commands[1])
@@ -214,7 +215,7 @@ func (r *jobRun) logPulumi(exit runtime.Exit) {
 func (r *jobRun) reason() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return cmp.Or(r.endReason, r.stopReason)
+	return cmp.Or(r.ending.endReason, r.ending.stopReason)
 }
 
 // leaseResult returns the result of leased work that has ended. It is empty if the lease is
@@ -222,13 +223,13 @@ func (r *jobRun) reason() string {
 // instance is not gone, the result is empty unless it is final and the end is known: the
 // service must not lease work again that may still run.
 func (r *jobRun) leaseResult(ctx context.Context, gone bool) (result runtime.LeaseResult, reason string) {
-	cause := context.Cause(ctx)
+	cause, job := context.Cause(ctx), r.result
 	switch {
-	case errors.Is(cause, runtime.ErrCancelled), r.end.exit.Code == runtime.CodeGone, !gone && r.end.err != nil:
+	case errors.Is(cause, runtime.ErrCancelled), job.end.exit.Code == runtime.CodeGone, !gone && job.end.err != nil:
 		return "", ""
-	case r.ended == runtime.OutcomeSucceeded:
+	case job.outcome == runtime.OutcomeSucceeded:
 		return runtime.LeaseSucceeded, ""
-	case r.startErr != nil && errors.Is(r.startErr, runtime.ErrJobFault), r.startErr == nil && r.ended == runtime.OutcomeFailed:
+	case errors.Is(job.startErr, runtime.ErrJobFault), job.startErr == nil && job.outcome == runtime.OutcomeFailed:
 		return runtime.LeaseFailed, r.failedBecause()
 	case !gone:
 		return "", ""
@@ -242,14 +243,14 @@ func (r *jobRun) leaseResult(ctx context.Context, gone bool) (result runtime.Lea
 func (r *jobRun) failedBecause() string {
 	last := r.lastProgress()
 	switch {
-	case r.startErr != nil:
-		return "the work could not be started: " + r.startErr.Error()
+	case r.result.startErr != nil:
+		return "the work could not be started: " + r.result.startErr.Error()
 	case last.Reason != "":
 		return last.Reason
 	case last.Status == runtime.Failed:
 		return "a step failed"
 	}
-	return describeExit(r.end.exit, r.end.err)
+	return describeExit(r.result.end.exit, r.result.end.err)
 }
 
 // completeLease completes the lease. If that fails, the lease expires.

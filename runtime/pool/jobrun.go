@@ -55,38 +55,44 @@ type jobRun struct {
 
 	recovery *recovery // nil without a record of an earlier run
 
-	startedAt     time.Time // time of the claim, or of the start of the instance of an adopted job
-	mu            sync.Mutex
-	phase         runtime.Phase
-	last          runtime.Progress // last progress that the runner has reported; the service has accepted it
-	stopReason    string           // why this agent stops the job; empty if it does not
-	endReason     string           // why the job ended, as added to its log; empty if unknown
-	pulumi        runtime.Pulumi   // how pulumi ended in a step that was stopped; empty if it did not run
-	stack         string           // of that pulumi; empty if unknown
-	agentLogLines int              // lines that the agent has added to the log of the last step
+	startedAt time.Time // time of the claim, or of the start of the instance of an adopted job
+	mu        sync.Mutex
+	phase     runtime.Phase
+	last      runtime.Progress // last progress that the runner has reported; the service has accepted it
+	ending    ending
+	lease     lease
 
 	reporting  context.Context // of the last reports; it ends with finalCtx, or when the lease is lost
 	endReports context.CancelCauseFunc
 
 	stepEnded chan struct{} // closed when a stopped step has ended, and the reason was added to its log
-
-	// The following fields are for the lease of leased work.
-	leaser     runtime.Leaser  // nil for a deployment
-	leaseUntil time.Time       // when the lease expires
-	leaseSpan  time.Duration   // from the last renewal to the end of the lease
-	ended      runtime.Outcome // empty before the end
-	end        instanceEnd
-	startErr   error // why the job could not be started
+	result    result        // set by the goroutine of run
 
 	stream progressReader // used only by the goroutine of follow
+}
+
+// ending is what is known about why a job ends. The run's lock guards it.
+type ending struct {
+	stopReason    string         // why this agent stops the job; empty if it does not
+	endReason     string         // why the job ended, as added to its log; empty if unknown
+	pulumi        runtime.Pulumi // how pulumi ended in a step that was stopped; empty if it did not run
+	stack         string         // of that pulumi; empty if unknown
+	agentLogLines int            // lines that the agent has added to the log of the last step
+}
+
+// result is how a job has ended.
+type result struct {
+	outcome  runtime.Outcome // empty before the end
+	end      instanceEnd
+	startErr error // why the job could not be started
 }
 
 // runJob runs the job, with its lease if it has one. The result is the one of run.
 func (r *jobRun) runJob(ctx context.Context) (gone bool) {
 	r.reporting, r.endReports = context.WithCancelCause(r.pool.finalCtx)
 	defer r.endReports(nil)
-	if r.leaser != nil {
-		return r.runLeased(ctx, r.leaser)
+	if r.lease.leaser != nil {
+		return r.runLeased(ctx, r.lease.leaser)
 	}
 	return r.run(ctx)
 }
@@ -109,10 +115,10 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 		if !r.recover(ctx) {
 			return r.endRecovery()
 		}
-	case !r.adopted && r.leaser == nil: // leased work needs no record: its lease expires without the agent
+	case !r.adopted && r.lease.leaser == nil: // leased work needs no record: its lease expires without the agent
 		r.record()
 	}
-	if r.leaser == nil { // renewals of the lease detect the cancellation of leased work
+	if r.lease.leaser == nil { // renewals of the lease detect the cancellation of leased work
 		known := !r.adopted // adopted changes if an adopted job is started again
 		children.Go(func() { r.pollStatus(ctx, cancel, known) })
 	}
@@ -126,8 +132,8 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 			if err != nil {
 				gone = r.removeFailedStart(err)
 				r.countFailedStart(ctx, err)
-				r.ended, r.startErr = startOutcome(ctx, err), err
-				r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, r.ended)
+				r.result.outcome, r.result.startErr = startOutcome(ctx, err), err
+				r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
 				r.recordReport()
 				return r.removeRecord() && gone
 			}
@@ -189,8 +195,8 @@ func (r *jobRun) finish(ctx context.Context, end instanceEnd, stopped bool) (gon
 	r.settled = r.reportEnd(ctx, end.exit, end.err)
 	killpoint.Hit(killpoint.Reported)
 	r.recordReport()
-	r.ended, r.end = r.outcome(ctx, end), end
-	r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, r.ended)
+	r.result.outcome, r.result.end = r.outcome(ctx, end), end
+	r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
 
 	// Remove the instance. If that fails, a later sweep finds it by its labels.
 	removed := runtime.Measure(r.pool.parts.Recorder, runtime.StageRemove)
@@ -262,11 +268,12 @@ func (r *jobRun) wait(ctx context.Context, children *sync.WaitGroup) (_ instance
 // for another reason, and leased work, is stopped.
 func (r *jobRun) leavesInstance(ctx context.Context) bool {
 	adopter, ok := r.pool.parts.Executor.(runtime.Adopter)
-	if !ok || !adopter.LeavesJobs() || r.leaser != nil {
+	if !ok || !adopter.LeavesJobs() || r.lease.leaser != nil {
 		return false
 	}
 	cause := context.Cause(ctx)
-	return !errors.Is(cause, runtime.ErrCancelled) && !errors.Is(cause, errTimeLimit) && !errors.Is(cause, errRunnerHung)
+	mustEnd := errors.Is(cause, runtime.ErrCancelled) || errors.Is(cause, errTimeLimit) || errors.Is(cause, errRunnerHung)
+	return !mustEnd
 }
 
 // follow reads the runner's progress until the job has ended and endedCh is closed. A
@@ -309,7 +316,7 @@ func (r *jobRun) remove(grace time.Duration) error {
 func (r *jobRun) setStopping(cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.phase, r.stopReason = runtime.Stopping, cause.Error()
+	r.phase, r.ending.stopReason = runtime.Stopping, cause.Error()
 }
 
 func (r *jobRun) setPhase(phase runtime.Phase) {
@@ -328,5 +335,7 @@ func (r *jobRun) lastProgress() runtime.Progress {
 func (r *jobRun) state() runtime.JobState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return runtime.JobState{ID: r.job.ID, WorkflowID: r.job.WorkflowID, Kind: r.job.Kind, Phase: r.phase, Since: r.startedAt}
+	return runtime.JobState{
+		ID: r.job.ID, WorkflowID: r.job.WorkflowID, Kind: r.job.Kind, Phase: r.phase, Since: r.startedAt,
+	}
 }

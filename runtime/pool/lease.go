@@ -45,7 +45,7 @@ func (l *leasedWork) record(time.Time, runtime.Claim, error) {}
 func (l *leasedWork) accept(ctx context.Context, r *jobRun) bool {
 	p := l.pool
 	r.log = r.log.With("lease", r.job.Lease.ID)
-	r.leaser = l.leaser
+	r.lease.leaser = l.leaser
 	if p.draining || ctx.Err() != nil || p.runs[r.job.ID] != nil {
 		p.jobs.Go(func() { p.giveBack(r, l.leaser) })
 		return false
@@ -114,6 +114,13 @@ const (
 	completeLimit = time.Minute      // for completing a lease whose work has ended
 	giveBackLimit = 15 * time.Second // for completing one whose work has not begun
 )
+
+// lease is the lease of a job. The run's lock guards its times.
+type lease struct {
+	leaser runtime.Leaser // nil for a deployment
+	until  time.Time      // when the lease expires
+	span   time.Duration  // from the last renewal to the end of the lease
+}
 
 // runLeased runs leased work from the begin of its lease to the completion.
 //
@@ -233,21 +240,21 @@ func (r *jobRun) extendLease(ctx context.Context, leaser runtime.Leaser, begin b
 func (r *jobRun) setLeaseEnd(until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.leaseUntil, r.leaseSpan = until, time.Until(until)
+	r.lease.until, r.lease.span = until, time.Until(until)
 }
 
 // leaseEnd returns when the lease expires.
 func (r *jobRun) leaseEnd() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.leaseUntil
+	return r.lease.until
 }
 
 // leaseMargin returns how long before the end of the lease the work must be stopped.
 func (r *jobRun) leaseMargin() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.leaseSpan / leaseRenewPart
+	return r.lease.span / leaseRenewPart
 }
 
 // leaseGrace returns the time between SIGTERM and SIGKILL when leased work is stopped. The

@@ -50,19 +50,16 @@ type Pool struct {
 	tuned    chan struct{}      // closed and replaced by each Tune
 	runs     map[string]*jobRun // by job id
 	draining bool               // claim nothing more
-	ended    int                // jobs that have ended; reset when SingleRun is switched on
-	idleEnd  bool               // the pool drains because it got no job within the idle timeout
-	stopped  bool               // Run has returned
-	err      error              // why Run returned
+	single   singleRun
+	stopped  bool  // Run has returned
+	err      error // why Run returned
 
-	polls          polls
-	starts         starts    // of jobs
-	check          check     // of the executor
-	leftovers      int       // instances of earlier leases that are not removed yet
-	idleSince      time.Time // since when the pool has no job; see Tuning.IdleTimeout
-	adoption       adoption  // of jobs of agents that no longer exist
-	cancelAdoption func()    // cancels the attempt to adopt that is under way; nil without one
-	due            time.Time // latest time at which Run begins to poll, or ends; zero while neither is due
+	polls     polls
+	starts    starts    // of jobs
+	check     check     // of the executor
+	leftovers int       // instances of earlier leases that are not removed yet
+	adoption  adoption  // of jobs of agents that no longer exist
+	due       time.Time // latest time at which Run begins to poll, or ends; zero while neither is due
 }
 
 // New returns a pool that does nothing until [Pool.Run].
@@ -120,7 +117,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.mu.Unlock()
 	err := p.adopt(ctx)
 	p.mu.Lock()
-	p.idleSince, p.due = time.Now(), time.Time{}
+	p.single.idleSince, p.due = time.Now(), time.Time{}
 	p.mu.Unlock()
 	if err == nil {
 		close(p.ready)
@@ -186,13 +183,13 @@ func (p *Pool) loop(ctx context.Context) {
 func (p *Pool) isDone() (done bool, idle <-chan time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.draining = p.draining || p.spec.Tuning.SingleRun && p.ended > 0
+	p.draining = p.draining || p.spec.Tuning.SingleRun && p.single.ended > 0
 	idle = p.endIdle()
 	switch {
 	case !p.draining, len(p.runs) > 0, p.leftovers > 0, p.polling():
 		return false, idle
-	case p.cancelAdoption != nil:
-		p.cancelAdoption() // the end of the adoption wakes the loop; a job may have been adopted
+	case p.adoption.cancel != nil:
+		p.adoption.cancel() // the end of the adoption wakes the loop; a job may have been adopted
 		return false, nil
 	}
 	return true, nil
@@ -206,12 +203,12 @@ func (p *Pool) Tune(spec runtime.PoolSpec) {
 	defer p.mu.Unlock()
 	before := p.spec.Tuning
 	p.spec = spec
-	p.draining, p.idleEnd = false, false
+	p.draining, p.single.idle = false, false
 	if spec.Tuning.SingleRun && !before.SingleRun {
-		p.ended, p.idleSince = 0, time.Now()
+		p.single.ended, p.single.idleSince = 0, time.Now()
 	}
 	if before.Paused && !spec.Tuning.Paused {
-		p.idleSince = time.Now()
+		p.single.idleSince = time.Now()
 	}
 	p.polls.next, p.polls.outdated = p.parts.Cloud.Tune(spec.Tuning), true
 	if journal, ok := p.parts.Journal.(runtime.JournalTuner); ok {

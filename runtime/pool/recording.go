@@ -21,7 +21,8 @@ func (r *jobRun) record() {
 	err := r.pool.parts.Journal.Add(ctx, runtime.NewRecord(r.job, r.startedAt))
 	r.recorded = err == nil
 	if err != nil {
-		r.log.Warn("cannot record the job in the journal; if the agent is killed, "+runtime.DeclaredFailed, "error", err)
+		r.log.Warn("cannot record the job in the journal; if the agent is killed, "+runtime.DeclaredFailed,
+			"error", err)
 		r.pool.parts.Recorder.JournalFailed(r.job.PoolName)
 		// The record may be stored in spite of the error. If it cannot be removed, it counts as
 		// stored: recordHandoff sets its stage or removes it.

@@ -121,7 +121,7 @@ func (p *Pool) mayPoll(s *source) bool {
 	case p.starts.failed > 0 && p.starting(): // see starts, 1.
 		return false
 	case p.spec.Tuning.SingleRun:
-		return p.ended == 0 && len(p.runs) == 0 && !p.polling()
+		return p.single.ended == 0 && len(p.runs) == 0 && !p.polling()
 	}
 	return true
 }

@@ -155,7 +155,7 @@ func (r *jobRun) handoff() runtime.Handoff {
 		OIDC:       job.OIDC.Reveal(),
 		UserAgent:  r.pool.parts.UserAgent,
 		CA:         job.Tuning.CA,
-		Grace:      runtime.Seconds((runtime.StopGrace - 5*time.Second).Seconds()), // shorter than the agent's grace period
+		Grace:      runtime.Seconds((runtime.StopGrace - 5*time.Second).Seconds()), // shorter than the agent's
 		Forward:    map[string]string{},
 		Definition: job.Definition.Raw,
 

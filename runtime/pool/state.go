@@ -22,7 +22,7 @@ func (p *Pool) State() runtime.PoolState {
 
 		AnsweredAt: p.polls.answered, FailingSince: p.polls.failingSince, PollingSince: p.deployments.polling,
 
-		Completed: p.err == nil && p.spec.Tuning.SingleRun && (p.ended > 0 || p.idleEnd),
+		Completed: p.err == nil && p.spec.Tuning.SingleRun && (p.single.ended > 0 || p.single.idle),
 		Err:       p.err,
 	}
 	if reporter, ok := p.parts.Cloud.(runtime.ServiceHealthReporter); ok {

@@ -70,7 +70,7 @@ func (p *Pool) awaitGrace(begin time.Time, further time.Duration, first, second 
 func (r *jobRun) stop(cause error, endedCh <-chan struct{}, children *sync.WaitGroup) (stopped bool) {
 	// 1. Interrupt.
 	grace := runtime.StopGrace
-	if period, _ := r.pool.cancelGrace(); period > 0 && !errors.Is(cause, errRunnerHung) && r.leaser == nil {
+	if period, _ := r.pool.cancelGrace(); period > 0 && !errors.Is(cause, errRunnerHung) && r.lease.leaser == nil {
 		interrupter, ok := r.pool.parts.Executor.(runtime.Interrupter)
 		if !ok || !r.interrupt(interrupter, endedCh) {
 			grace += max(period, r.job.Tuning.CancelGrace)
@@ -83,7 +83,7 @@ func (r *jobRun) stop(cause error, endedCh <-chan struct{}, children *sync.WaitG
 		if closed(endedCh) {
 			return true, nil
 		}
-		if r.leaser != nil {
+		if r.lease.leaser != nil {
 			grace = r.leaseGrace()
 		}
 		removed := make(chan error, 2)

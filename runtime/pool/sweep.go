@@ -150,7 +150,8 @@ func (p *Pool) removeLeased(ctx context.Context, instance runtime.Instance) {
 		err := p.parts.Executor.Remove(limited, instance.ID, leftoverGrace)
 		cancel()
 		if err != nil {
-			log.Warn("cannot remove leased work; the pool leases nothing until it is gone", "error", err, "retry_in", delay)
+			log.Warn("cannot remove leased work; the pool leases nothing until it is gone",
+				"error", err, "retry_in", delay)
 			continue
 		}
 		p.mu.Lock()
