@@ -29,7 +29,7 @@ func (s *Server) expire(ctx context.Context, now time.Time) error {
 			case status == notStarted:
 			case silence > s.options.HeartbeatLimit:
 				stalled = append(stalled, id)
-			case status == accepted && silence > claimLimit:
+			case status == accepted && silence > requeueAfter:
 				lost = append(lost, id)
 			}
 			return none, nil

@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// claimLimit is the time within which an agent must fetch the definition of a claimed job, or
-// send a heartbeat. It is longer than the interval of heartbeats, which is 30 seconds. Agents
-// fetch the definition at once.
-const claimLimit = 35 * time.Second
+// requeueAfter is the time within which an agent must fetch the definition of a claimed job, or
+// send a heartbeat. It is longer than the interval of heartbeats, which is 30 seconds.
+const requeueAfter = 35 * time.Second
 
 // requeue returns a claimed deployment to the queue, unless its definition was fetched:
 //
@@ -42,7 +41,7 @@ func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
 		}
 		s.heartbeats.forget(j.seq)
 		s.log.Warn("job queued again: no agent fetched the definition of its claim", "component", "expiry",
-			"deployment", id, "limit", claimLimit)
+			"deployment", id, "limit", requeueAfter)
 		_, err = t.exec(`UPDATE deployments SET status = 'not-started', claimed = 0, pool = requested, modified = ?
 			WHERE seq = ?`, toNanos(now), j.seq)
 		if err != nil {

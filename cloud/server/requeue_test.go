@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
 func TestRequeue(t *testing.T) {
@@ -14,16 +16,21 @@ func TestRequeue(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Run("a heartbeat comes in time", func(t *testing.T) {
+		if requeueAfter <= runtime.HeartbeatInterval {
+			t.Errorf("a claim is lost after %s, and agents send heartbeats every %s", requeueAfter, runtime.HeartbeatInterval)
+		}
+	})
 	t.Run("a claim whose definition was not fetched is claimed again, and its token is refused", func(t *testing.T) {
 		w := newWorld(t)
 		p, at := w.pool("p"), w.stack("s")
 		id := w.deploy(at, steps(1))
 		lost := w.mustClaim(p)
-		expire(w, claimLimit-time.Second)
+		expire(w, requeueAfter-time.Second)
 		if w.claim(p) != nil {
 			t.Error("the job was queued again too early")
 		}
-		expire(w, claimLimit+time.Second)
+		expire(w, requeueAfter+time.Second)
 		w.shows(at, id, notStarted, notStarted, notStarted)
 		again := w.mustClaim(p)
 		if again.job.JobID != lost.job.JobID || again.job.JobToken == lost.job.JobToken {
@@ -58,7 +65,7 @@ func TestRequeue(t *testing.T) {
 		p, at := w.pool("p"), w.stack("s")
 		id := w.deploy(at, steps(1))
 		c := w.mustClaim(p)
-		claimed := toNanos(time.Now().Add(-claimLimit)) // without the heartbeat, the claim would be lost now
+		claimed := toNanos(time.Now().Add(-requeueAfter)) // without the heartbeat, the claim would be lost now
 		if err := w.server.store.write(t.Context(), func(t *tx) error {
 			_, err := t.exec(`UPDATE deployments SET claimed = ? WHERE id = ?`, claimed, id)
 			return err
@@ -66,9 +73,9 @@ func TestRequeue(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.heartbeat()
-		expire(w, claimLimit-time.Second)
+		expire(w, requeueAfter-time.Second)
 		w.shows(at, id, accepted, notStarted, notStarted)
-		expire(w, claimLimit+time.Second)
+		expire(w, requeueAfter+time.Second)
 		w.shows(at, id, notStarted, notStarted, notStarted)
 	})
 	t.Run("a job whose claim is lost three times is queued again each time", func(t *testing.T) {
@@ -77,7 +84,7 @@ func TestRequeue(t *testing.T) {
 		id := w.deploy(at, steps(1))
 		for range 3 {
 			w.mustClaim(p)
-			expire(w, claimLimit+time.Second)
+			expire(w, requeueAfter+time.Second)
 			w.shows(at, id, notStarted, notStarted, notStarted)
 		}
 	})
@@ -86,7 +93,7 @@ func TestRequeue(t *testing.T) {
 		p, at := w.pool("p"), w.stack("s")
 		w.deploy(at, steps(1))
 		w.mustClaim(p)
-		expire(w, claimLimit+time.Second)
+		expire(w, requeueAfter+time.Second)
 		var pool string
 		if err := w.server.store.read(t.Context(), func(t *tx) error {
 			_, err := t.get([]any{&pool}, `SELECT pool FROM deployments`)
@@ -101,7 +108,7 @@ func TestRequeue(t *testing.T) {
 		id := w.deploy(at, steps(1, object{"agentPoolID": p.ID}))
 		w.mustClaim(p)
 		w.want(204, w.user, "DELETE", pools+"/"+p.ID+"?force=true", nil, nil)
-		expire(w, claimLimit+time.Second)
+		expire(w, requeueAfter+time.Second)
 		w.shows(at, id, "skipped", notStarted, notStarted)
 	})
 	t.Run("no job fails after a pause of the service", func(t *testing.T) {

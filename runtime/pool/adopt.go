@@ -10,11 +10,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-const (
-	adoptInterval = 20 * time.Second // between two attempts to adopt orphaned instances
-	adoptLimit    = time.Minute      // for one attempt to adopt instances and records
-)
-
 // adopt takes over, before the first claim, the jobs and instances that an earlier run of this
 // agent has left, and the instances of agents that no longer exist.
 //

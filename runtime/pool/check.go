@@ -7,13 +7,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Times of the check before a poll.
-const (
-	checkValid   = 5 * time.Second  // a check without a problem is valid for this long
-	checkRetry   = time.Second      // between two checks, after a check that found a problem
-	checkTimeout = 10 * time.Second // for one check
-)
-
 // check is the result of the last check of the executor.
 type check struct {
 	ended   time.Time // end of the last check; zero makes the next check due

@@ -8,10 +8,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// claimLimit bounds one claim. It is longer than any useful request_timeout, because it
-// only guards against a Cloud without a timeout.
-const claimLimit = 10 * time.Minute
-
 // polls is the state of a pool's polls.
 type polls struct {
 	next     runtime.NextPoll // when the next poll is allowed

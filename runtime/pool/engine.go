@@ -3,12 +3,7 @@ package pool
 import (
 	"context"
 	"time"
-
-	"github.com/cmwa-project/cmwa/runtime"
 )
-
-// engineBackoff is for calls to an engine, which may be restarted while its containers run.
-var engineBackoff = runtime.Backoff{First: time.Second, Max: 30 * time.Second}
 
 // retryEngine repeats call, which calls the engine, with the delays of engineBackoff until it
 // returns done or ctx ends. Wake ends a delay early. The first error is logged with the message.

@@ -13,22 +13,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// Limits of a job that are not configurable.
-const (
-	failGrace        = 30 * time.Second // for the runner to exit after it reported a failure
-	completeGrace    = time.Minute      // for the runner to exit after it reported the last success
-	finalReportLimit = 5 * time.Minute  // for the last report of a job
-	removeLimit      = 2 * time.Minute  // for removing an instance, in addition to its grace period
-	timeLimitGrace   = 5 * time.Minute  // after the job's own time limit, which the runner enforces
-
-	reasonWait  = 3 * time.Second // how long a runner waits after a signal for the agent to log the reason
-	reasonLimit = 2 * time.Second // for the agent to get the reason and add it to the log
-
-	exitGrace   = time.Second      // maximum time from the end of the progress stream to the exit of the instance
-	streamGrace = 5 * time.Second  // maximum time from the exit of the instance to the end of the progress stream
-	waitGrace   = 10 * time.Second // maximum time from the removal of an instance to the result of Wait
-)
-
 // Causes for which a job is stopped.
 var (
 	errJobGone    = fmt.Errorf("%w: the service no longer has the job", runtime.ErrCancelled)
@@ -272,8 +256,12 @@ func (r *jobRun) leavesInstance(ctx context.Context) bool {
 		return false
 	}
 	cause := context.Cause(ctx)
-	mustEnd := errors.Is(cause, runtime.ErrCancelled) || errors.Is(cause, errTimeLimit) || errors.Is(cause, errRunnerHung)
-	return !mustEnd
+	for _, end := range []error{runtime.ErrCancelled, errTimeLimit, errRunnerHung} {
+		if errors.Is(cause, end) {
+			return false
+		}
+	}
+	return true
 }
 
 // follow reads the runner's progress until the job has ended and endedCh is closed. A

@@ -9,9 +9,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// acquireLimit bounds one poll for leased work.
-const acquireLimit = 2 * time.Minute
-
 // leasedWork is the source of scans and policy evaluations that the service leases. A lease that
 // is not carried out uses up one of the retries of the work.
 type leasedWork struct {
@@ -101,18 +98,6 @@ func (e leaseError) Is(target error) bool { return target == runtime.ErrCancelle
 const (
 	errLeaseRefused leaseError = "the lease is lost: the service has ended it, or the work was cancelled"
 	errLeaseExpires leaseError = "the lease could not be renewed, and another agent gets the work when it expires"
-)
-
-// Times of a lease.
-const (
-	// A lease is renewed when a third of its time is over. With two thirds over and no
-	// renewal, the work is stopped, so that it has ended when the lease expires.
-	leaseRenewPart = 3
-	leaseAttempts  = 3 // number of attempts to renew for which there is time, even if each times out
-	leaseRetryMin  = 50 * time.Millisecond
-
-	completeLimit = time.Minute      // for completing a lease whose work has ended
-	giveBackLimit = 15 * time.Second // for completing one whose work has not begun
 )
 
 // lease is the lease of a job. The run's lock guards its times.

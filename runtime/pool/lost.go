@@ -4,16 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
-
-// findStepLimit is the timeout of each report with which findStep tries a step.
-const findStepLimit = 5 * time.Second
-
-// statusLimit is the time for finding out whether a recovered job is over at the service.
-const statusLimit = time.Minute
 
 // isOverMessage is logged for a recovered job of which the service needs no report.
 const isOverMessage = "job has already ended at the service: no outcome is reported"

@@ -9,11 +9,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// shutdownLimit is the limit of all work on jobs after the context of Run has ended and the
-// cancel grace period is over: ending the jobs, the last reports, and the removal of
-// instances.
-const shutdownLimit = 2 * time.Minute
-
 // Parts are the dependencies of a pool.
 type Parts struct {
 	Cloud     runtime.Cloud

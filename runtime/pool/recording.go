@@ -3,15 +3,10 @@ package pool
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
-
-// journalLimit is the timeout of a change in a [runtime.Journal], with the removal of the record if
-// the change fails.
-const journalLimit = 30 * time.Second
 
 // record adds the job to the journal. A job whose record cannot be stored runs without
 // one: a claimed job that is not run is lost for certain.

@@ -9,20 +9,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-const (
-	// startAgainLimit is the age of a claim up to which its job may be started again: the
-	// service must not declare the job failed before the next heartbeat.
-	startAgainLimit = runtime.HeartbeatLimit - time.Minute
-
-	// clockSkew is how far in the future the recorded time of a claim may be: the clock of
-	// an earlier run may have been ahead.
-	clockSkew = time.Minute
-
-	// confirmLimit is the timeout of a request for the status or the definition of a recovered job.
-	// It is longer than the half minute after which a client accepts a refusal.
-	confirmLimit = 45 * time.Second
-)
-
 // Reasons why a recovered job has failed.
 var (
 	errNotStarted = errors.New("the agent ended before the first step of this job, and could not start it again")
@@ -228,14 +214,14 @@ func (r *jobRun) prepareAgain(ctx context.Context, left []runtime.Instance) erro
 	switch {
 	case r.pool.isLeftover():
 		return errors.New("its pool is no longer configured")
-	case age > startAgainLimit, age < -clockSkew:
+	case age > heartbeatTimeout, age < -clockSkew:
 		return fmt.Errorf("the job was claimed at %s, and a job can be started again only within %s of its claim",
-			record.Claimed.UTC().Format(time.RFC3339), startAgainLimit)
+			record.Claimed.UTC().Format(time.RFC3339), heartbeatTimeout)
 	}
 
 	// 3. Send heartbeats. Some services accept late heartbeats of a job that has ended, so
 	// request its status too.
-	err := r.confirm(ctx, startAgainLimit-age)
+	err := r.confirm(ctx, heartbeatTimeout-age)
 	switch {
 	case err != nil:
 		return err

@@ -3,13 +3,7 @@ package pool
 import (
 	"slices"
 	"sync"
-	"time"
 )
-
-// slotGrace is the time after which a poll without an answer shares its slot with a pool
-// in the queue. A service that works answers sooner. Without sharing, a service that does
-// not answer would block all other pools until the poll times out.
-const slotGrace = 2 * time.Second
 
 // Slots limits the jobs of all pools together. A pool takes a slot before it polls,
 // because the answer may be a job, and releases it when there is no job or when the job

@@ -11,19 +11,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// Limits of a job's start.
-const (
-	definitionLimit = 30 * time.Minute // for the definition, even while heartbeats are accepted
-
-	// heartbeatTimeout is the time without an accepted heartbeat after which a start
-	// fails: it must end before the service declares the job failed.
-	heartbeatTimeout = runtime.HeartbeatLimit - time.Minute
-
-	// startRetryLimit limits the retries of a start. It is measured from the first loss of the
-	// connection to the engine. A restart of an engine takes some seconds.
-	startRetryLimit = 2 * time.Minute
-)
-
 // errNoHeartbeat ends a start if the service accepts no heartbeat for heartbeatTimeout.
 var errNoHeartbeat = fmt.Errorf("the service has accepted no heartbeat of the job for %s, "+
 	"so it may have declared the job failed", heartbeatTimeout)

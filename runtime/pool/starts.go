@@ -9,12 +9,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Backoff of a pool whose jobs fail before their first step.
-const (
-	startFailures   = 2               // in a row, after which the pool backs off
-	startBackoffMin = 5 * time.Second // doubles with each further failed job
-	startBackoffMax = 5 * time.Minute
-)
+// startFailures is the number of failed starts in a row after which the pool backs off.
+const startFailures = 2
 
 // starts counts the jobs in a row that failed before their first step and not by their
 // own fault. The reason for such a failure probably makes every queued job fail.
@@ -50,7 +46,7 @@ func (p *Pool) startFailed(r *jobRun, reason error) {
 	// 2. From the second failure on, back off.
 	now := time.Now()
 	p.starts.began = now
-	p.starts.backoff = min(max(2*p.starts.backoff, startBackoffMin), startBackoffMax)
+	p.starts.backoff = min(max(2*p.starts.backoff, startBackoff.First), startBackoff.Max)
 	p.starts.hold = runtime.NextPoll{
 		At: now.Add(p.starts.backoff),
 		Reason: fmt.Sprintf("%d jobs in a row failed before their first step, so one job is tried at a time: %v",

@@ -9,14 +9,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// defaultCancelGrace is the cancel grace period of a pool that is not configured.
-const defaultCancelGrace = 5 * time.Minute
-
-const (
-	forcedGrace      = 30 * time.Second // longest cancel grace period after a forced stop
-	interruptTimeout = 10 * time.Second // of one request to interrupt a runner
-)
-
 // ForceStop shortens the cancel grace period of jobs that are stopped, now and later.
 func (p *Pool) ForceStop() { p.forceStop() }
 

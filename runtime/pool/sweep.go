@@ -9,17 +9,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-const (
-	listLimit     = time.Minute      // for one call of List
-	sweepGrace    = time.Minute      // after the end of an instance, in which its owner may still remove it
-	sweepInterval = 10 * time.Minute // between two sweeps
-
-	leftoverGrace = 5 * time.Second // between SIGTERM and SIGKILL of leased work of an earlier run
-)
-
-// leftoverBackoff is for the removal of leased work of an earlier run.
-var leftoverBackoff = runtime.Backoff{First: time.Second, Max: time.Minute}
-
 // sweep removes instances that have ended: those of an earlier run, and those whose removal
 // failed. It reports nothing about their jobs, because no agent has the tokens of these jobs
 // any more. If a runner did not report the outcome of its job, the service declares the job
