@@ -197,43 +197,11 @@ func TestScheduleBreaker(t *testing.T) {
 	})
 
 	t.Run("the breaker keeps its state when its settings change", func(t *testing.T) {
-		open := func(t *testing.T) *schedule {
-			tuning := documented()
-			tuning.RetryCount = 0
-			p := newTestSchedule(tuning)
-			for range 2 {
-				p.attempt(t)
-				p.record(failure(errDown, true, 0))
-			}
-			time.Sleep(4 * time.Minute)
-			return p
-		}
 		retune := func(p *schedule, timeout time.Duration) {
 			tuning := p.tuning
 			tuning.BreakerTimeout = timeout
 			p.tune(tuning)
 		}
-		t.Run("a longer timeout counts from the opening", func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := open(t)
-				retune(p, 30*time.Minute)
-				if wait := denied(p.begin()); wait != 26*time.Minute {
-					t.Errorf("the pause is %s, want 26m", wait)
-				}
-			})
-		})
-		t.Run("an edit to a timeout that has already passed allows a trial", func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := open(t)
-				retune(p, 3*time.Minute)
-				if _, err := p.begin(); err != nil {
-					t.Fatalf("the trial is refused: %v", err)
-				}
-				if wait := held(p.record(failure(errDown, true, 0))); wait != 3*time.Minute {
-					t.Errorf("after the failed trial the pause is %s, want 3m", wait)
-				}
-			})
-		})
 		t.Run("a closed breaker keeps its count of failures", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tuning := documented()

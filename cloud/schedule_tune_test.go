@@ -184,7 +184,8 @@ func TestScheduleTune(t *testing.T) {
 			time.Sleep(30 * minute)
 			wantLeft(t, s.tune(hourly()), 30*minute)
 			wantLeft(t, s.tune(timeout(10*time.Second)), 0)
-			s.wantDenied(t, "after the edit", 0)
+			s.attempt(t)
+			wantLeft(t, s.record(failure(errors.New("500"), true, 0)), 10*time.Second) // the trial has failed
 		})
 	})
 	t.Run("a longer breaker timeout counts from when it opened", func(t *testing.T) {
