@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -59,10 +60,7 @@ func formatValue(value any) string {
 		}
 		text = strings.TrimSuffix(b.String(), "\n")
 	}
-	if len(text) > maxValue {
-		text = strings.ToValidUTF8(text[:maxValue-len("...")], "") + "..."
-	}
-	return text
+	return printable.Shorten(text, maxValue)
 }
 
 // needsQuotes reports whether a character requires quotes around a text.
