@@ -48,8 +48,8 @@ const maxValue = 100
 // formatValue returns a value for one line: plain text unchanged, everything else as JSON.
 func formatValue(value any) string {
 	text, isText := value.(string)
-	if concealed, ok := value.(secret.String); ok {
-		text, isText = concealed.String(), true
+	if masked, ok := value.(secret.Masked); ok {
+		text, isText = masked.String(), true
 	}
 	if !isText || strings.IndexFunc(text, needsQuotes) >= 0 || text == "" {
 		var b strings.Builder
@@ -195,7 +195,7 @@ func byKey(list []any, key string) (elements map[string]map[string]any, keys []s
 		value, hasKey := fields[key]
 		name := formatValue(value)
 		switch value.(type) {
-		case string, int64, secret.String:
+		case string, int64, secret.Masked:
 		default:
 			hasKey = false
 		}
