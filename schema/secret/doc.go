@@ -1,6 +1,7 @@
 // Package secret keeps secrets out of what a program prints: it has a string type that never
 // prints its value, and a function that masks the parts of a Pod template that may be secret.
-// It also opens regular files without blocking. It does not depend on what a secret is used for.
+// It also reads and writes the files that contain secrets. It does not depend on what a secret
+// is used for.
 //
 // It is a separate package because both schema and runtime have tokens, and neither may
 // import the other. It imports no package of this module.
