@@ -1,7 +1,6 @@
 package cloud
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,11 +12,11 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/hashicorp/go-retryablehttp"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -348,10 +347,10 @@ func readErrorBody(text []byte) (message string, code int) {
 }
 
 // line returns a text of the service as one short line, without the secrets of the call.
-// It removes the secrets after the call of printable, because invalid bytes can split a
-// secret, and before the call of shorten, which can cut a secret.
+// It removes the secrets from the printable text, because invalid bytes can split a secret,
+// and before it is shortened, which can cut a secret.
 func (q call) line(text string) string {
-	text = printable([]byte(text))
+	text = printable.OneLine(strings.ToValidUTF8(text, ""))
 	for _, hidden := range []secret.String{q.token, q.masked} {
 		if hidden.Empty() {
 			continue
@@ -362,29 +361,11 @@ func (q call) line(text string) string {
 			text = strings.ReplaceAll(text, parts[2], secret.Mark) // the signature alone
 		}
 	}
-	return shorten(text)
+	return printable.Shorten(text, maxMessage)
 }
 
 // minSignature is the length of the shortest signature of a JWT in base64url: 32 bytes.
 const minSignature = 43
 
 // oneLine returns a text of a service as one short, printable line.
-func oneLine(text []byte) string { return shorten(printable(text)) }
-
-// printable returns a text as one line of printable characters.
-func printable(text []byte) string {
-	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, string(bytes.ToValidUTF8(text, nil)))), " ")
-}
-
-// shorten returns the first maxMessage bytes of a text.
-func shorten(text string) string {
-	if len(text) <= maxMessage {
-		return text
-	}
-	return strings.TrimSpace(strings.ToValidUTF8(text[:maxMessage], "")) + " …"
-}
+func oneLine(text string) string { return printable.Shorten(printable.OneLine(text), maxMessage) }

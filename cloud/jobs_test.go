@@ -361,12 +361,3 @@ func TestJobsErrors(t *testing.T) {
 		})
 	}
 }
-
-func TestOneLine(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		line := oneLine(rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "text"))
-		if len(line) > maxMessage+len(" …") || strings.ContainsAny(line, "\n\r\x1b\x00") {
-			t.Fatalf("%q", line)
-		}
-	})
-}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -265,11 +266,8 @@ func fieldNames(text []byte) string {
 	if json.Unmarshal(text, &object) != nil {
 		return "not a JSON object"
 	}
-	names := oneLine([]byte(strings.Join(slices.Sorted(maps.Keys(object)), ", ")))
-	if len(names) > maxFieldNames {
-		names = strings.ToValidUTF8(names[:maxFieldNames], "") + " …"
-	}
-	return names
+	names := printable.OneLine(strings.Join(slices.Sorted(maps.Keys(object)), ", "))
+	return printable.Shorten(names, maxFieldNames)
 }
 
 // Renew implements [runtime.Leaser]. The lease is lost only after a repeated refusal. If the

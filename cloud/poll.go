@@ -166,7 +166,7 @@ func readPoll(text []byte) (*runtime.Job, error) {
 		subject = body.DeploymentID
 	}
 	if body.JobID == "" || body.JobToken == "" {
-		return nil, fmt.Errorf("the answer has no job or no token, for the deployment %q", oneLine([]byte(subject)))
+		return nil, fmt.Errorf("the answer has no job or no token, for the deployment %q", oneLine(subject))
 	}
 	return &runtime.Job{
 		ID: body.JobID, Kind: runtime.Deployment, WorkflowID: subject,

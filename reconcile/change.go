@@ -1,12 +1,14 @@
 package reconcile
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // PoolChange is the effect of a reload on a pool.
@@ -56,15 +58,7 @@ func (c Change) Difference() string {
 
 // cut shortens a long value, and returns "(unset)" for an empty one.
 func cut(value string) string {
-	const longest = 60 // bytes
-	switch {
-	case value == "":
-		return "(unset)"
-	case len(value) > longest:
-		return strings.ToValidUTF8(value[:longest-3], "") + "..."
-	default:
-		return value
-	}
+	return printable.Shorten(cmp.Or(value, "(unset)"), 60)
 }
 
 // Reload contains the changes of a reload to one pool, or to the agent as a whole.

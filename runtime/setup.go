@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -69,10 +70,7 @@ func (s *Setup) Log(format string, args ...any) {
 		}
 	}
 	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		if len(line) > maxSetupLine {
-			line = strings.ToValidUTF8(line[:maxSetupLine], "") + " …"
-		}
-		s.lines = append(s.lines, Line{Time: time.Now(), Text: line + "\n"})
+		s.lines = append(s.lines, Line{Time: time.Now(), Text: printable.Shorten(line, maxSetupLine) + "\n"})
 	}
 }
 

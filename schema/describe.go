@@ -90,7 +90,7 @@ func defaultOf(f Field) string {
 	if !ok || len(problems) > 0 {
 		return f.Default
 	}
-	return flowForm(t["v"].Data)
+	return flowForm(t["v"].Plain())
 }
 
 // VariableText describes the notation of a value in the key's variable if it differs

@@ -122,7 +122,7 @@ func (l *load) warnOverridden(file, variables position.Mapping) {
 			continue
 		}
 		what := "value"
-		if text := strings.Trim(flowForm(below.Data), `"`); f.harmless(text) {
+		if text := strings.Trim(flowForm(below.Plain()), `"`); f.harmless(text) {
 			what = text
 		}
 		message := fmt.Sprintf("is set by %s; the file's %s has no effect", f.Variable, what)

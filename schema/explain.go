@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Overview returns a table of all current keys and of the variables without a key, with
@@ -26,11 +27,11 @@ func Overview(width int) string {
 	row := func(key, value, class, meaning string) {
 		remaining := 0
 		if width > 0 {
-			value = cut(value, defaults)
+			value = printable.Fit(value, defaults)
 			remaining = max(20, width-keys-defaults-len("next job")-3*len(gap))
 		}
 		line := fmt.Sprintf("%-*s%s%s%s%-8s%s%s", keys, key, gap, padded(value, defaults), gap, class,
-			gap, cut(meaning, remaining))
+			gap, printable.Fit(meaning, remaining))
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	row("KEY", "DEFAULT", "CHANGES", "MEANING")
@@ -44,14 +45,12 @@ func Overview(width int) string {
 	b.WriteString("\nVARIABLES WITHOUT A KEY\n")
 	for _, f := range fields {
 		if f.OnlyVariable {
-			b.WriteString(cut(f.Variable+gap+f.headline(), width) + "\n")
+			b.WriteString(printable.Fit(f.Variable+gap+f.headline(), width) + "\n")
 		}
 	}
 	b.WriteString("\nA CHANGE TAKES EFFECT\n")
 	for _, c := range classes() {
-		for _, line := range columnText(c.String(), c.Meaning(), classColumn, width) {
-			b.WriteString(line + "\n")
-		}
+		writeLines(&b, columnText(c.String(), c.Meaning(), classColumn, width))
 	}
 	return b.String()
 }
@@ -151,8 +150,8 @@ func (f Field) location() string {
 	}
 }
 
-// factColumn is the width of the column with the names of facts.
-const factColumn = 12
+// factColumn is the column at which the facts start, after their names.
+const factColumn = 14
 
 // explanation returns the documentation of one field, its facts, the keys in it, and an
 // example.
@@ -160,10 +159,10 @@ func explanation(f Field, fields []Field, width int) string {
 	// The documentation.
 	var b strings.Builder
 	b.WriteString(f.listName() + "\n\n")
-	writeIndented(&b, wrap(f.Doc, lessIndent(width)))
+	writeLines(&b, printable.Wrap(f.Doc, "  ", "  ", width))
 	b.WriteString("\n")
 	fact := func(name, text string) {
-		writeIndented(&b, columnText(name, text, factColumn, lessIndent(width)))
+		writeLines(&b, columnText("  "+name, text, factColumn, width))
 	}
 
 	// A key without effect has no other facts.
@@ -230,7 +229,7 @@ func innerKeys(f Field, base string, fields []Field, width int) string {
 	for _, inner := range fields {
 		if strings.HasPrefix(inner.Key, base+".") {
 			line := fmt.Sprintf("%-*s  %s", longest, inner.Key, inner.headline())
-			b.WriteString("  " + cut(line, lessIndent(width)) + "\n")
+			b.WriteString(printable.Fit("  "+line, width) + "\n")
 		}
 	}
 
@@ -243,7 +242,8 @@ func innerKeys(f Field, base string, fields []Field, width int) string {
 			}
 		}
 		b.WriteString("\n")
-		writeIndented(&b, wrap("An entry may also set: "+strings.Join(shared, ", ")+".", lessIndent(width)))
+		list := "An entry may also set: " + strings.Join(shared, ", ") + "."
+		writeLines(&b, printable.Wrap(list, "  ", "  ", width))
 	}
 	if b.Len() == 0 {
 		return ""
@@ -251,68 +251,18 @@ func innerKeys(f Field, base string, fields []Field, width int) string {
 	return "\n" + b.String()
 }
 
-// writeIndented writes lines with two spaces before each.
-func writeIndented(b *strings.Builder, lines []string) {
+func writeLines(b *strings.Builder, lines []string) {
 	for _, line := range lines {
-		b.WriteString("  " + line + "\n")
+		b.WriteString(line + "\n")
 	}
-}
-
-// lessIndent returns the width of lines after two spaces; 0 stays 0.
-func lessIndent(width int) int { return max(0, width-2) }
-
-// cut shortens a text to a width in columns, at a space if possible. A width of 0 does
-// not shorten it.
-func cut(text string, width int) string {
-	if width <= 0 || utf8.RuneCountInString(text) <= width {
-		return text
-	}
-	shortened := string([]rune(text)[:width-1])
-	if end := strings.LastIndexByte(shortened, ' '); end > width/2 {
-		shortened = shortened[:end]
-	}
-	return strings.TrimRight(shortened, " ,;:") + "…"
 }
 
 // columnText returns lines of at most width columns with a text in the second column and
 // a name in the first column of the first line. With a width of 0 it returns one line.
 func columnText(name, text string, column, width int) []string {
-	textWidth := 0
-	if width > 0 {
-		textWidth = max(1, width-column)
-	}
-	lines := wrap(text, textWidth)
-	for i, line := range lines {
-		lines[i] = padded(name, column) + line
-		name = ""
-	}
-	return lines
+	return printable.Wrap(text, padded(name, column), padded("", column), width)
 }
 
 func padded(text string, width int) string {
 	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
-}
-
-// wrap splits a text at spaces into lines of at most width columns. A part without spaces
-// that is longer is a line by itself. With a width of 0 it returns one line.
-func wrap(text string, width int) []string {
-	var lines []string
-	line, columns := "", 0
-	for field := range strings.FieldsSeq(text) {
-		n := utf8.RuneCountInString(field)
-		if line != "" && width > 0 && columns+1+n > width {
-			lines = append(lines, line)
-			line, columns = "", 0
-		}
-		if line != "" {
-			line += " "
-			columns++
-		}
-		line += field
-		columns += n
-	}
-	if line != "" {
-		lines = append(lines, line)
-	}
-	return lines
 }

@@ -3,6 +3,8 @@ package schema
 import (
 	"bytes"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 //go:generate go test -run ^TestReferenceFile$ -update .
@@ -99,8 +101,8 @@ func (r *reference) line(text string) { r.WriteString(strings.TrimRight(text, " 
 
 // prose writes a paragraph as comment lines that begin with a prefix.
 func (r *reference) prose(prefix, text string) {
-	for _, line := range wrap(text, referenceWidth-len(prefix)-2) {
-		r.line(prefix + "# " + line)
+	for _, line := range printable.Wrap(text, prefix+"# ", prefix+"# ", referenceWidth) {
+		r.line(line)
 	}
 }
 

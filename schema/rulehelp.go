@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // ruleHelp is the explanation of a rule in addition to its description.
@@ -148,10 +149,10 @@ func ruleExplanation(info position.RuleInfo, width int) string {
 	help := ruleHelps()[info.Rule]
 	var b strings.Builder
 	b.WriteString(string(info.Rule) + "\n\n")
-	writeIndented(&b, wrap(info.Description+". "+help.cause, lessIndent(width)))
+	writeLines(&b, printable.Wrap(info.Description+". "+help.cause, "  ", "  ", width))
 	b.WriteString("\n")
-	writeIndented(&b, columnText("fix", help.cure, factColumn, lessIndent(width)))
-	writeIndented(&b, columnText("where", "a rule of cmwa vet", factColumn, lessIndent(width)))
+	writeLines(&b, columnText("  fix", help.cure, factColumn, width))
+	writeLines(&b, columnText("  where", "a rule of cmwa vet", factColumn, width))
 	if help.example != "" {
 		b.WriteString("\n  A file with this problem:\n\n")
 		for line := range strings.Lines(help.example) {

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,7 +122,7 @@ func (f *Field) setting(pool string, t position.Mapping, named string) Setting {
 	case f.Secret:
 		s.Value = secret.Mark
 	default:
-		s.Value = flowForm(masked(v.Data))
+		s.Value = flowForm(secret.Mask(v.Plain()))
 	}
 	return s
 }
@@ -149,67 +150,6 @@ func (f *Field) meaning(v position.Value) any {
 	}
 }
 
-// masked replaces values that may be secrets: the values of environment variables, command
-// lines, annotations, attributes of volumes and queries of URLs in a Pod template, and
-// texts that look like a token.
-func masked(data any) any {
-	switch data := data.(type) {
-	case position.Mapping:
-		shown := position.Mapping{}
-		_, named := data["name"]
-		for key, v := range data {
-			text, isText := v.Data.(string)
-			switch {
-			case isText && named && key == "value" && text != "":
-				v.Data = secret.Mark
-			case key == "command" || key == "args":
-				v.Data = []position.Value{{Data: secret.Mark}}
-			case key == "annotations" || key == "volumeAttributes" || key == "options":
-				v.Data = maskedTexts(v.Data)
-			case isText && key == "path" && strings.Contains(text, "?"):
-				before, _, _ := strings.Cut(text, "?")
-				v.Data = before + "?" + secret.Mark
-			default:
-				v.Data = masked(v.Data)
-			}
-			shown[key] = v
-		}
-		return shown
-	case []position.Value:
-		shown := make([]position.Value, len(data))
-		for i, v := range data {
-			shown[i] = position.Value{Data: masked(v.Data)}
-		}
-		return shown
-	case string:
-		if secret.ContainsToken(data) {
-			return secret.Mark
-		}
-		return data
-	default:
-		return data
-	}
-}
-
-// maskedTexts replaces each string value of a mapping with a mark, and applies [masked] to the
-// other values.
-func maskedTexts(data any) any {
-	mapping, ok := data.(position.Mapping)
-	if !ok {
-		return masked(data)
-	}
-	shown := position.Mapping{}
-	for key, v := range mapping {
-		if text, isText := v.Data.(string); isText && text != "" {
-			v.Data = secret.Mark
-		} else {
-			v.Data = masked(v.Data)
-		}
-		shown[key] = v
-	}
-	return shown
-}
-
 // flowForm writes a value in YAML's flow form, on one line. Mappings are in order of
 // their keys.
 func flowForm(data any) string {
@@ -218,16 +158,18 @@ func flowForm(data any) string {
 		return "null"
 	case string:
 		return flowText(data)
-	case []position.Value:
+	case secret.Masked:
+		return flowText(data.String())
+	case []any:
 		parts := make([]string, len(data))
-		for i, v := range data {
-			parts[i] = flowForm(v.Data)
+		for i, entry := range data {
+			parts[i] = flowForm(entry)
 		}
 		return "[" + strings.Join(parts, ", ") + "]"
-	case position.Mapping:
+	case map[string]any:
 		parts := make([]string, 0, len(data))
-		for _, key := range data.Keys() {
-			parts = append(parts, flowText(key)+": "+flowForm(data[key].Data))
+		for _, key := range slices.Sorted(maps.Keys(data)) {
+			parts = append(parts, flowText(key)+": "+flowForm(data[key]))
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	default:

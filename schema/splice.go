@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // edit replaces the bytes between two offsets with a text.
@@ -66,8 +67,8 @@ func (p *page) append(change Change, written string) [][]edit {
 	// The comment and the key.
 	newline := p.newline
 	var b strings.Builder
-	for _, line := range wrap(change.Comment, 100-len(indent)-len("# ")) {
-		b.WriteString(indent + "# " + line + newline)
+	for _, line := range printable.Wrap(change.Comment, indent+"# ", indent+"# ", 100) {
+		b.WriteString(line + newline)
 	}
 	name, _, _ := asScalar(change.Key)
 	b.WriteString(indent + name + ": " + written + newline)

@@ -2,7 +2,6 @@ package server
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
@@ -122,11 +121,3 @@ func describeLeaseEnd(j *job) string {
 
 // maxReason limits the reason that an agent reports with a result, in bytes.
 const maxReason = 1000
-
-// cutReason returns a reason as one line of limited length.
-func cutReason(reason string) string {
-	if len(reason) > maxReason {
-		reason = reason[:maxReason]
-	}
-	return strings.Join(strings.Fields(strings.ToValidUTF8(reason, "")), " ")
-}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -66,11 +65,4 @@ func TestActivityStateProperty(t *testing.T) {
 			},
 		})
 	})
-}
-
-func TestCutReason(t *testing.T) {
-	got := cutReason("a\n\tb \xff" + strings.Repeat("é", maxReason))
-	if !strings.HasPrefix(got, "a b é") || len(got) > maxReason {
-		t.Errorf("got %d bytes: %.20q", len(got), got)
-	}
 }

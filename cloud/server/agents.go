@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // agentView is an agent of a pool. LastSeen is the time of its last call, in Unix seconds.
@@ -32,13 +34,7 @@ const maxAgent = 200
 // parseUserAgent reads a User-Agent of the form "name/version (os/arch; host=…;
 // pid=…)". Missing parts stay empty.
 func parseUserAgent(userAgent, remote string) agent {
-	cut := func(text string) string {
-		text = strings.ToValidUTF8(strings.TrimSpace(text), "")
-		if len(text) > maxAgent {
-			text = strings.ToValidUTF8(text[:maxAgent], "")
-		}
-		return text
-	}
+	cut := func(text string) string { return printable.Shorten(printable.OneLine(text), maxAgent) }
 	var a agent
 	if host, _, err := net.SplitHostPort(remote); err == nil {
 		a.ip = host

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // activity is an activity in the database.
@@ -216,7 +217,7 @@ func (s *Server) completeLease(c *call) (reply, error) {
 	if err := c.decode(maxBody, &result); err != nil {
 		return reply{}, err
 	}
-	result.Reason = cutReason(result.Reason)
+	result.Reason = printable.Shorten(printable.OneLine(result.Reason), maxReason)
 
 	// End the lease.
 	var a *activity

@@ -3,6 +3,8 @@ package server
 import (
 	"strings"
 	"time"
+
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // poolView is a pool in a list. Its times are in Unix seconds.
@@ -206,7 +208,7 @@ func (s *Server) deletePool(c *call) (reply, error) {
 			}
 			if users > 0 {
 				return badRequest("the settings of %s refer to this pool: change these settings, or send force=true",
-					plural(users, "stack"))
+					printable.Plural(users, "stack"))
 			}
 			const jobs = `SELECT (SELECT count(*) FROM deployments WHERE pool = ?1
 				AND status IN ('accepted', 'running')) +

@@ -5,13 +5,13 @@ import (
 	"database/sql"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Retention limits what the service stores. A field with the value 0 is no limit.
@@ -55,23 +55,15 @@ func (s *Server) describeCut(cut string, bytes, lines int) string {
 	case s.options.MaxLogBytes > 0:
 		reason = fmt.Sprintf("the limit of a step's log is %d bytes (--max-log-bytes)", s.options.MaxLogBytes)
 	}
-	missing, first := plural(lines, "line"), lines
+	missing, first := printable.Plural(lines, "line"), lines
 	if bytes > 0 {
-		missing, first = plural(bytes, "byte")+" in "+missing, bytes
+		missing, first = printable.Plural(bytes, "byte")+" in "+missing, bytes
 	}
 	verb := "are"
 	if first == 1 {
 		verb = "is"
 	}
 	return fmt.Sprintf("[%s %s not stored: %s]\n", missing, verb, reason)
-}
-
-// plural returns a number with its noun.
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 // rowOverhead is the approximate size of a batch in the database without its lines.

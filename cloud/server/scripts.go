@@ -4,16 +4,12 @@ import (
 	"strings"
 
 	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // The scripts of this file are POSIX sh, because the image of a job may have no other
-// shell. Text from users is always passed through quote. Scripts contain no secrets: the
+// shell. Text from users is always passed through printable.QuoteShell. Scripts contain no secrets: the
 // login to the git server is in variables, and the steps after the checkout unset them.
-
-// quote returns a text without zero bytes as one argument for sh.
-func quote(text string) string {
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-}
 
 // workspace is the folder and the environment of the steps of a job.
 type workspace struct {
@@ -27,7 +23,7 @@ type workspace struct {
 // The runner of cmwa sets PULUMI_WORKFLOW_ROOT. With other runners the root is /.
 func (w workspace) top() string {
 	if w.root != "" {
-		return quote(strings.TrimRight(w.root, "/"))
+		return printable.QuoteShell(strings.TrimRight(w.root, "/"))
 	}
 	return `"${PULUMI_WORKFLOW_ROOT%/}"`
 }
@@ -41,7 +37,7 @@ func (w workspace) inside(script string) string {
 	if w.source {
 		b.WriteString("cd " + w.top() + "/deployment")
 		if w.dir != "" {
-			b.WriteString("/" + quote(w.dir))
+			b.WriteString("/" + printable.QuoteShell(w.dir))
 		}
 		b.WriteString(" || exit\n")
 	}
@@ -114,7 +110,7 @@ func (w workspace) fetch(git gitSource, login login) string {
 
 	// Use a private git configuration.
 	line("set -e")
-	line("repository=", quote(git.URL))
+	line("repository=", printable.QuoteShell(git.URL))
 	line("target=", w.top(), "/deployment")
 	line("private=$(umask 077; mktemp -d)")
 	line(`trap 'rm -rf "$private"' EXIT`)
@@ -138,19 +134,20 @@ func (w workspace) fetch(git gitSource, login login) string {
 	}
 	switch {
 	case git.Commit != "":
-		line("commit=", quote(git.Commit))
+		line("commit=", printable.QuoteShell(git.Commit))
 		line(`git clone --no-checkout -- "$repository" "$target"`)
 		line(`cd "$target"`)
 		line(`git cat-file -e "$commit^{commit}" 2>/dev/null || git fetch origin "$commit"`)
 		line(`git checkout --quiet --detach "$commit"`)
 	case strings.HasPrefix(ref, "refs/"):
-		line("ref=", quote(ref))
+		line("ref=", printable.QuoteShell(ref))
 		line(`git clone --no-checkout -- "$repository" "$target"`)
 		line(`cd "$target"`)
 		line(`git fetch origin -- "$ref"`)
 		line(`git checkout --quiet --detach FETCH_HEAD`)
 	case ref != "":
-		line(`git -c advice.detachedHead=false clone --branch=`, quote(ref), ` -- "$repository" "$target"`)
+		line(`git -c advice.detachedHead=false clone --branch=`, printable.QuoteShell(ref),
+			` -- "$repository" "$target"`)
 		line(`cd "$target"`)
 	default:
 		line(`git clone -- "$repository" "$target"`)
@@ -158,7 +155,7 @@ func (w workspace) fetch(git gitSource, login login) string {
 	}
 	line(`git log -1 --no-show-signature --format='at commit %H (%s)'`)
 	if git.Dir != "" {
-		line("cd ", quote("./"+git.Dir))
+		line("cd ", printable.QuoteShell("./"+git.Dir))
 	}
 	return b.String()
 }
@@ -194,7 +191,7 @@ func Operations() []string {
 // operationScript returns the script of a Pulumi operation. OwnBackend means that the user
 // has set another backend, which has no organizations and may not have the stack yet.
 func operationScript(operation, stack string, ownBackend bool, options operationOptions) (string, error) {
-	flags := " --non-interactive --stack=" + quote(stack)
+	flags := " --non-interactive --stack=" + printable.QuoteShell(stack)
 
 	// Choose the command.
 	var script string

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"pgregory.net/rapid"
 )
 
 // sh runs a script in a POSIX shell, as a runner does, and returns its output and errors.
@@ -20,20 +18,6 @@ func sh(t testing.TB, script string, env ...string) (string, error) {
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir()}, env...)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
-}
-
-func TestQuote(t *testing.T) {
-	hostile := rapid.OneOf(
-		rapid.String(),
-		rapid.StringOf(rapid.SampledFrom([]rune("'\"\\$`!*?[]{}()<>|&;#~ \t\n\r-=%a"))),
-		rapid.SampledFrom([]string{"", "'", "''", `\'`, "$(touch /pwned)", "`id`", "'; exit 3; '", "-n", "\n"}),
-	)
-	rapid.Check(t, func(rt *rapid.T) {
-		text := strings.ReplaceAll(hostile.Draw(rt, "text"), "\x00", "")
-		if got, err := sh(t, "printf '%s.' "+quote(text)); err != nil || got != text+"." {
-			rt.Fatalf("the shell printed %q (%v), want %q", got, err, text+".")
-		}
-	})
 }
 
 // repository creates a git repository with a program in hostileDir, two branches and a tag.

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 const (
@@ -71,7 +73,7 @@ func openMaster(folder string) (key, error) {
 		}
 		raw = make([]byte, keySize)
 		rand.Read(raw)
-		err = writePrivate(path, raw)
+		err = secret.WriteFile(path, raw)
 	}
 	switch {
 	case err != nil:
@@ -80,28 +82,6 @@ func openMaster(folder string) (key, error) {
 		return key{}, fmt.Errorf("open the master key: %s has %d bytes and not %d", path, len(raw), keySize)
 	}
 	return newKey(raw)
-}
-
-// writePrivate writes a new file that only its owner can read. After a crash, the file
-// is complete or does not exist.
-func writePrivate(path string, content []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(content)
-	err = errors.Join(err, file.Sync(), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
-	}
-	folder, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
 }
 
 // newStackKey makes a key for a stack, and returns it in its stored form.

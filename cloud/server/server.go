@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // Options are the options of a Server. All fields except Folder are optional.
@@ -145,7 +146,7 @@ func (s *Server) bootstrap(ctx context.Context) error {
 		}
 		token := userToken.mint()
 		path := filepath.Join(s.options.Folder, AccessTokenFile)
-		if err := writePrivate(path, []byte(token.Reveal()+"\n")); err != nil {
+		if err := secret.WriteFile(path, []byte(token.Reveal()+"\n")); err != nil {
 			return fmt.Errorf("write the access token: %w", err)
 		}
 		if _, err := t.exec(`INSERT INTO organizations (name) VALUES (?)`, s.options.Organization); err != nil {

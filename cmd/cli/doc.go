@@ -1,6 +1,6 @@
 // Package cli contains what all programs of this module share: the version of the
-// build, usage errors and exit codes, the signals that end a program, reads of
-// standard input that a signal can interrupt, and quoting for a shell.
+// build, usage errors and exit codes, the signals that end a program, and reads of
+// standard input that a signal can interrupt.
 //
 // It knows the process in which it runs. It does not know what a program does: it
 // imports no package of this module, and only packages under cmd import it. Other

@@ -10,6 +10,11 @@ import (
 	"github.com/cmwa-project/cmwa/schema/effective"
 )
 
+// maskedHelp lists what [secret.Mask] replaces.
+const maskedHelp = `Tokens are masked. In a Pod template, so are commands, arguments, the values of environment variables
+and HTTP headers, annotations, attributes and options of volumes, and queries of paths. Annotations
+that the API server checks are shown.`
+
 func configCommand(s stdio) command.Command {
 	config, format, origin := "", "yaml", false
 	return command.Command{
@@ -21,9 +26,11 @@ func configCommand(s stdio) command.Command {
 				"add the origin of each value: file and line, variable, or default")),
 			command.Optional(command.String(&format, "format", command.OneOf("yaml", "json"), "format of the output")),
 		}},
-		Long: `Environment variables override the file, and the file overrides the defaults. Secrets are masked.
-Keys without a value, and the sections of other deploy targets, are omitted. Settings that all pools
+		Long: `Environment variables override the file, and the file overrides the defaults. Keys
+without a value, and the sections of other deploy targets, are omitted. Settings that all pools
 share are at the top level.
+
+` + maskedHelp + `
 
 Files that the configuration names, such as a token file, need not exist here. Exit code 2: the
 configuration is invalid.`,

@@ -13,7 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // tokenCheckTimeout limits the check of a token by its service.
@@ -78,7 +78,7 @@ func checkToken(ctx context.Context, config *schema.Config, pool string) (proble
 			}
 			if result.Level == runtime.LevelFailed || result.Level == runtime.LevelSkipped {
 				rejected := check.Name == "service-token" && result.Level == runtime.LevelFailed
-				return report.Printable(strings.TrimSuffix(result.Message+": "+result.Cure, ": ")), rejected
+				return printable.Text(strings.TrimSuffix(result.Message+": "+result.Cure, ": ")), rejected
 			}
 		}
 	}

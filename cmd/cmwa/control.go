@@ -9,7 +9,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cmwa/control"
 	"github.com/cmwa-project/cmwa/runtime/agentid"
 	"github.com/cmwa-project/cmwa/schema"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // controlTerminal returns what the commands of the control socket need.
@@ -36,6 +36,6 @@ func controlTerminal(s stdio) control.Terminal {
 		if source.Path == "" {
 			return folders, "environment variables only", nil
 		}
-		return folders, report.QuoteName(source.Path), nil
+		return folders, printable.QuoteName(source.Path), nil
 	}}
 }

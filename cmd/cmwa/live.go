@@ -14,6 +14,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
@@ -31,7 +32,7 @@ func (s stdio) loadLive(
 	}
 	if d.Agent.Version != cli.Version() {
 		fmt.Fprintf(s.stderr, "cmwa: warning: the agent has version %s and this program %s: "+
-			"they may treat some keys differently\n", report.Printable(d.Agent.Version), cli.Version())
+			"they may treat some keys differently\n", printable.Text(d.Agent.Version), cli.Version())
 	}
 	if before, err = inForceHere(d, c.environ); err != nil {
 		return nil, nil, nil, err
@@ -70,7 +71,7 @@ func inForceHere(d status.Document, environ environment) (*schema.Config, error)
 		paths := schema.SearchPaths{Config: path, Executable: executable, Environ: environ}
 		if source, err = schema.Find(paths); err != nil {
 			return nil, fmt.Errorf("the file of the agent, %s, cannot be read here: "+
-				"run this where the agent runs, as its user", report.QuoteName(path))
+				"run this where the agent runs, as its user", printable.QuoteName(path))
 		}
 	}
 
@@ -87,7 +88,7 @@ func inForceHere(d status.Document, environ environment) (*schema.Config, error)
 	case d.Agent.Directory != "" && d.Agent.Directory != here:
 		return nil, fmt.Errorf("the file, as it is read here, differs from the configuration in force: "+
 			"run this as the agent's user, with its PULUMI_AGENT_ variables, and in its working directory %s",
-			report.QuoteName(d.Agent.Directory))
+			printable.QuoteName(d.Agent.Directory))
 	default:
 		return nil, errors.New("the file, as it is read here, differs from the configuration in force: " +
 			"run this as the agent's user, with its PULUMI_AGENT_ variables; if the file was saved just now, " +

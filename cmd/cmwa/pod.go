@@ -32,11 +32,12 @@ func podCommand(s stdio) command.Command {
 		Long: `FILE is a configuration, a Pod template, or Kubernetes manifests that contain either, as for cmwa
 vet. Without FILE, it is the configuration that cmwa run would use. No request is sent to a cluster.
 
-Values that differ from job to job are shown as "example". Values of environment variables, commands
-of containers that are not the agent's, and tokens are masked. A Pod without a namespace is created
-in the namespace of the agent. kubectl can read the output:
+Values that differ from job to job are shown as "example". A Pod without a namespace is created in
+the namespace of the agent. kubectl can read the output:
 
   cmwa pod | kubectl create --dry-run=server -f -
+
+` + maskedHelp + ` So are the commands and annotations of the agent.
 
 Problems go to standard error. Exit code 0: printed; 1: FILE has an error, or no pool runs Pods; 2:
 FILE cannot be read, or the command line is wrong.`,

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -99,6 +100,61 @@ func TestPodPrintsWhatAJobGets(t *testing.T) {
 	if !strings.Contains(stdout, "image: mirror.example.com/job:2\n") {
 		t.Errorf("the image is not that of the environment variable:\n%s", stdout)
 	}
+}
+
+// secretPool is a configuration with a secret, or a text that starts with shown, in each place of
+// a Pod template where a secret may be.
+const secretPool = `token_file: /not/on/this/machine
+deploy_target: kubernetes
+pod_template:
+  metadata:
+    annotations:
+      vault.example.com/key: s3cr3t
+      controller.kubernetes.io/pod-deletion-cost: "-4711"
+    labels: {example.com/team: shown-label}
+  spec:
+    dnsConfig: {options: [{name: shown-option, value: s3cr3t}]}
+    initContainers:
+      - {name: shown-init, image: shown-image, command: [sh, -c, s3cr3t], args: [--password, s3cr3t]}
+    containers:
+      - name: pulumi-workflow
+        env: [{name: SHOWN_NAME, value: s3cr3t}, {name: B, valueFrom: {secretKeyRef: {name: shown-secret, key: k}}}]
+        livenessProbe:
+          httpGet: {path: "/shown-path?key=s3cr3t", port: 80, httpHeaders: [{name: shown-header, value: s3cr3t}]}
+        lifecycle: {preStop: {exec: {command: [notify, s3cr3t]}}}
+      - {name: shown-side, image: a, workingDir: /pul-s3cr3t}
+    volumes:
+      - {name: a, csi: {driver: shown-driver, volumeAttributes: {password: s3cr3t}}}
+      - {name: b, flexVolume: {driver: d, options: {password: s3cr3t}}}
+`
+
+func TestMask(t *testing.T) {
+	file := fileOf(t, "agent.yaml", secretPool)
+	shown := regexp.MustCompile(`shown-\w+|SHOWN_NAME|4711`).FindAllString(secretPool, -1)
+	for _, args := range [][]string{
+		{"config", "--config", file}, {"config", "--config", file, "--origin"},
+		{"config", "--config", file, "--format", "json"}, {"pod", file}, {"pod", "--format", "json", file},
+	} {
+		t.Run(args[0], func(t *testing.T) {
+			code, stdout, stderr := commandLine(nil, args...)
+			if code != 0 || strings.Contains(stdout+stderr, "s3cr3t") {
+				t.Errorf("exit code %d, want 0 and no secret: %s%s", code, stdout, stderr)
+			}
+			for _, word := range shown {
+				if !strings.Contains(stdout, word) {
+					t.Errorf("%s is not shown:\n%s", word, stdout)
+				}
+			}
+		})
+	}
+	t.Run("plan and vet", func(t *testing.T) {
+		other := fileOf(t, "other.yaml", strings.ReplaceAll(secretPool, "s3cr3t", "0th3r-s3cr3t"))
+		_, plan, stderr := commandLine(nil, "plan", file, other)
+		_, vet, more := commandLine(nil, "vet", "--pod", file)
+		if all := plan + stderr + vet + more; strings.Contains(all, "s3cr3t") || strings.Count(plan, "(changed)") < 8 {
+			t.Errorf("want every changed secret as a mark:\n%s", all)
+		}
+	})
 }
 
 func TestPodChoosesThePool(t *testing.T) {

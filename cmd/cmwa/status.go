@@ -21,7 +21,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 const (
@@ -211,9 +211,9 @@ func serverOf(source schema.Source) (address string, port int, guessed string) {
 	case source.Path == "":
 		guessed = fmt.Sprintf("there is no %s in %s", schema.FileName, strings.Join(source.Searched, ", "))
 	case empty:
-		guessed = report.QuoteName(source.Path) + " is empty"
+		guessed = printable.QuoteName(source.Path) + " is empty"
 	default:
-		guessed = report.QuoteName(source.Path) + " cannot be used (see cmwa vet)"
+		guessed = printable.QuoteName(source.Path) + " cannot be used (see cmwa vet)"
 		text = schema.TopLevelScalar(source.Content, portKey)
 	}
 	number, err := strconv.ParseUint(text, 10, 16)

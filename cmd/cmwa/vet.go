@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strconv"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
@@ -12,6 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cmwa/pods"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
@@ -162,11 +162,11 @@ func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
 	}
 	if isTerminal(s.stderr) {
 		if len(files.Skipped) > 0 {
-			fmt.Fprintf(s.stderr, "skipped %s of other programs\n", plural(len(files.Skipped), "file"))
+			fmt.Fprintf(s.stderr, "skipped %s of other programs\n", printable.Plural(len(files.Skipped), "file"))
 		}
 		if len(findings) > 0 {
-			fmt.Fprintf(s.stderr, "%s, %s in %s\n",
-				plural(errs, "error"), plural(len(findings)-errs, "warning"), plural(len(files.Sources), "file"))
+			fmt.Fprintf(s.stderr, "%s, %s in %s\n", printable.Plural(errs, "error"),
+				printable.Plural(len(findings)-errs, "warning"), printable.Plural(len(files.Sources), "file"))
 		}
 	}
 	switch {
@@ -177,14 +177,6 @@ func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
 	default:
 		return nil
 	}
-}
-
-// plural returns a number with its noun.
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 // excerpt adds to each finding the part of its line that may be shown.

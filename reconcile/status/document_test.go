@@ -46,7 +46,7 @@ func TestReloadOfLongValues(t *testing.T) {
 		t.Errorf("the document has %d bytes (%v), and Fetch reads at most %d", len(text), err, maxDocument)
 	}
 	c := d.Reload.Changes[0]
-	if c.From != "{a: 1}" || !strings.HasPrefix(c.To, "ää") || !strings.HasSuffix(c.To, "ä...") ||
+	if c.From != "{a: 1}" || !strings.HasPrefix(c.To, "ää") || !strings.HasSuffix(c.To, "ä …") ||
 		len(c.To) > maxValue {
 		t.Errorf("got %q -> %q", c.From, c.To)
 	}

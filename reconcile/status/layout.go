@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 const (
@@ -17,9 +17,9 @@ const (
 func tableRow(cells ...string) string {
 	var b strings.Builder
 	for i, width := range []int{24, 8, 7, 10, 23} {
-		fmt.Fprintf(&b, "%-*s  ", width, truncate(report.Printable(cells[i]), width))
+		fmt.Fprintf(&b, "%-*s  ", width, printable.Fit(printable.Text(cells[i]), width))
 	}
-	return truncate(strings.TrimRight(b.String(), " "), columns)
+	return printable.Fit(strings.TrimRight(b.String(), " "), columns)
 }
 
 // paragraph returns a text in lines, the first of which starts with a heading.
@@ -30,35 +30,11 @@ func paragraph(part, heading, text string) []line {
 // indented returns a text in lines that are indented by two columns.
 func indented(part, text string) []line { return wrap(part, "  ", "  ", text) }
 
-// wrap breaks a text into lines of at most columns characters. It breaks at the last space in
-// the second half of a line, or at the end of the line if there is none. The first line starts
-// with first, and the other lines with others. Both prefixes have the same length.
-func wrap(part, first, others, text string) []line {
-	var lines []line
-	prefix := first
-	room := columns - len(others)
-	remaining := []rune(report.Printable(strings.Join(strings.Fields(text), " ")))
-	for {
-		if len(remaining) <= room {
-			return append(lines, line{part, strings.TrimRight(prefix+string(remaining), " ")})
-		}
-		end := room
-		for i := room; i > room/2; i-- {
-			if remaining[i] == ' ' {
-				end = i
-				break
-			}
-		}
-		lines = append(lines, line{part, strings.TrimRight(prefix+string(remaining[:end]), " ")})
-		remaining = []rune(strings.TrimLeft(string(remaining[end:]), " "))
-		prefix = others
+// wrap breaks a text into lines of at most columns characters. The first line starts with
+// first, and the other lines with others.
+func wrap(part, first, others, text string) (lines []line) {
+	for _, text := range printable.Wrap(text, first, others, columns) {
+		lines = append(lines, line{part, text})
 	}
-}
-
-// truncate shortens a text to at most limit characters.
-func truncate(text string, limit int) string {
-	if runes := []rune(text); len(runes) > limit {
-		return string(runes[:max(0, limit-3)]) + "..."
-	}
-	return text
+	return lines
 }

@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
@@ -162,7 +162,8 @@ func reloadOf(state reconcile.ConfigState) *Reload {
 			r.Replaced = append(r.Replaced, reload.Pool)
 		}
 		for _, c := range reload.Changes {
-			r.Changes = append(r.Changes, Change{reload.Pool, c.Key, shorten(c.From), shorten(c.To), string(c.Effect)})
+			from, to := printable.Shorten(c.From, maxValue), printable.Shorten(c.To, maxValue)
+			r.Changes = append(r.Changes, Change{reload.Pool, c.Key, from, to, string(c.Effect)})
 		}
 	}
 	return r
@@ -171,11 +172,3 @@ func reloadOf(state reconcile.ConfigState) *Reload {
 // maxValue is the largest length of a value in a [Change], in bytes. Each pool repeats the
 // values that it inherits, and an inherited Pod template may be long.
 const maxValue = 200
-
-// shorten cuts a value that is longer than maxValue.
-func shorten(value string) string {
-	if len(value) <= maxValue {
-		return value
-	}
-	return strings.ToValidUTF8(value[:maxValue-3], "") + "..."
-}

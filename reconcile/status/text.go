@@ -9,7 +9,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // WriteText writes a Document for people, in lines of at most 80 columns. Times are
@@ -91,7 +91,7 @@ const rejectionPart = "rejection"
 
 // poolPart returns the name of the part about a pool.
 func poolPart(p Pool) string {
-	return "pool " + report.Printable(p.Name) + ", " + report.Printable(p.Key)
+	return "pool " + printable.Text(p.Name) + ", " + printable.Text(p.Key)
 }
 
 // lines returns the text of a Document. No line is longer than columns.
@@ -239,12 +239,12 @@ func poolLines(d Document, format times) []line {
 			all = append(all, indented(part, "STUCK: no progress "+format.since(p.ProgressAt))...)
 		}
 		for _, j := range p.Jobs {
-			name := report.Printable(cmp.Or(j.Subject, j.ID))
+			name := printable.Text(cmp.Or(j.Subject, j.ID))
 			if j.Kind != "" && j.Kind != string(runtime.Deployment) {
-				name += " (" + report.Printable(j.Kind) + ")"
+				name += " (" + printable.Text(j.Kind) + ")"
 			}
-			text := fmt.Sprintf("  %-8s %s  %s", report.Printable(j.Phase), format.since(j.Since), name)
-			all = append(all, line{part, truncate(text, columns)})
+			text := fmt.Sprintf("  %-8s %s  %s", printable.Text(j.Phase), format.since(j.Since), name)
+			all = append(all, line{part, printable.Fit(text, columns)})
 		}
 	}
 	return all

@@ -11,6 +11,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // maxEngineText is the length to which an error of an engine is cut, in bytes.
@@ -140,10 +141,6 @@ func engineError(operation, host string, err error) error {
 
 // oneLine returns the text of an error as one line of limited length.
 func oneLine(err error) string {
-	text := strings.Join(strings.Fields(err.Error()), " ")
-	text = strings.TrimPrefix(text, "Error response from daemon: ")
-	if len(text) > maxEngineText {
-		text = strings.ToValidUTF8(text[:maxEngineText], "") + " …"
-	}
-	return text
+	text := strings.TrimPrefix(printable.OneLine(err.Error()), "Error response from daemon: ")
+	return printable.Shorten(text, maxEngineText)
 }

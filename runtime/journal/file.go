@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // errForeign is wrapped by the error for a file that the journal did not write.
@@ -73,37 +75,5 @@ func writeFile(path string, contents []byte, sync bool) (err error) {
 	if err := os.Rename(path+newSuffix, path); err != nil || !sync {
 		return err
 	}
-	return syncDirectory(filepath.Dir(path))
-}
-
-// makeDirectory creates a directory that only this user can access. If the directory exists,
-// makeDirectory corrects its permissions. It returns an error for a link and for a directory
-// of another user.
-func makeDirectory(path string) error {
-	err := os.Mkdir(path, 0o700)
-	if !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !info.IsDir():
-		return fmt.Errorf("%s: %w", path, syscall.ENOTDIR)
-	case ok && int(stat.Uid) != os.Geteuid():
-		return fmt.Errorf("%s belongs to another user", path)
-	case info.Mode().Perm() != 0o700:
-		return os.Chmod(path, 0o700)
-	}
-	return nil
-}
-
-func syncDirectory(path string) error {
-	directory, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(directory.Sync(), directory.Close())
+	return secret.SyncDirectory(filepath.Dir(path))
 }

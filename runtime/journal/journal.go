@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // Directory is the name of the journal in the directory of an agent.
@@ -66,7 +67,7 @@ type entry struct {
 // renamed and logged.
 func Open(directory string, log *slog.Logger) (*Journal, error) {
 	j := &Journal{directory: filepath.Join(directory, Directory), log: log, entries: map[string]*entry{}}
-	if err := makeDirectory(j.directory); err != nil {
+	if err := secret.MakeDirectory(j.directory); err != nil {
 		return nil, err
 	}
 	dir, err := os.Open(j.directory)

@@ -377,21 +377,6 @@ func TestOpen(t *testing.T) {
 			t.Error("the new file still exists, or the old one counts as damaged")
 		}
 	})
-
-	for name, block := range map[string]func(path string) error{
-		"file in place of the folder": func(path string) error { return os.WriteFile(path, nil, 0o600) },
-		"link in place of the folder": func(path string) error { return os.Symlink("/tmp", path) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			folder := t.TempDir()
-			if err := block(filepath.Join(folder, journal.Directory)); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := journal.Open(folder, slog.New(slog.DiscardHandler)); err == nil {
-				t.Error("Open returned no error")
-			}
-		})
-	}
 }
 
 // overwrite writes a text into a file.

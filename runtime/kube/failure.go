@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // outlook is the expected future of a Pod that has not started its job.
@@ -164,14 +165,7 @@ const maxMessage = 1000
 
 // head returns the first part of a message of Kubernetes, in one line.
 func head(message string) string {
-	if len(message) > 4*maxMessage { // limits the work of oneLine
-		message = message[:4*maxMessage]
-	}
-	text := oneLine(message)
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") + " …"
-	}
-	return text
+	return printable.Shorten(printable.OneLine(message), maxMessage)
 }
 
 // tail returns the last part of a message that may be a container's log, in one line and
@@ -183,7 +177,7 @@ func tail(message string) string {
 			kept = append(kept, line)
 		}
 	}
-	text := oneLine(strings.Join(kept, " "))
+	text := printable.OneLine(strings.Join(kept, " "))
 	if len(text) > maxMessage {
 		text = "… " + strings.ToValidUTF8(text[len(text)-maxMessage:], "")
 	}

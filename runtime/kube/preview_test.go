@@ -106,7 +106,7 @@ func TestTemplateChanges(t *testing.T) {
 		"secret fields": {secretTemplate, `
 metadata.annotations.note: added [secret]
 spec.containers[proxy]: added {"args":["[secret]"],` +
-			`"command":["[secret]","[secret]","[secret]"],"image":"proxy:1","livenessProb...
+			`"command":["[secret]","[secret]","[secret]"],"image":"proxy:1","livenessPro …
 spec.containers[pulumi-workflow].env[EMPTY]: added {"name":"EMPTY"}
 spec.containers[pulumi-workflow].env[PASSWORD]: added {"name":"PASSWORD","value":"[secret]"}
 `},

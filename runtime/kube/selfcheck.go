@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Names of checks that other checks need.
@@ -159,7 +160,7 @@ func (c *selfChecker) tryDryRun(ctx context.Context, e *Executor) {
 			return
 		}
 		err = e.dryRun(withWarnings(ctx, func(text string) {
-			if text = oneLine(text); !slices.Contains(c.warnings, text) {
+			if text = printable.OneLine(text); !slices.Contains(c.warnings, text) {
 				c.warnings = append(c.warnings, text)
 			}
 		}), pod)

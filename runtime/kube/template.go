@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cmwa-project/cmwa/runtime/kube/patch"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // applyTemplate returns the Pod with a strategic merge patch applied.
@@ -45,7 +46,7 @@ func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
 		err = restore(result, pod)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("pod_template: %s", oneLine(err.Error()))
+		return nil, fmt.Errorf("pod_template: %s", printable.OneLine(err.Error()))
 	}
 	return result, nil
 }
@@ -198,6 +199,3 @@ func ownFirst[T any](own, all []T, key func(T) string) []T {
 	}
 	return result
 }
-
-// oneLine returns text without line breaks.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // setUp completes step 0, which the agent has begun. Broken is the error of an invalid
@@ -227,8 +228,7 @@ func logLines(lines []runtime.Line) []cloud.LogLine {
 
 // shortText returns a text without secrets, cut to a limit in bytes.
 func (j *job) shortText(text string, limit int) string {
-	text = j.matcher.redact(text)
-	return strings.ToValidUTF8(text[:min(limit, len(text))], "")
+	return printable.Shorten(j.matcher.redact(text), limit)
 }
 
 // textLines redacts a text and splits it into lines.

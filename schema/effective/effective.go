@@ -11,7 +11,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -192,7 +192,7 @@ func settingLines(settings []schema.Setting, indent string) ([]outputLine, error
 		mapping = outer
 
 		// The value, on the line of the key or as a block below it.
-		origin := report.Printable(setting.Origin.String())
+		origin := printable.Text(setting.Origin.String())
 		if !strings.HasPrefix(setting.Value, "{") || setting.Value == "{}" {
 			lines = append(lines, outputLine{inner + key + ": " + shownValue(setting), origin})
 			continue

@@ -261,12 +261,6 @@ func TestText(t *testing.T) {
 	}
 }
 
-func TestPrintable(t *testing.T) {
-	if got := report.Printable("a\nb\x1b[31m\u2028é \u202e"); got != "a?b?[31m?é ?" {
-		t.Errorf("got %q", got)
-	}
-}
-
 func TestProblem(t *testing.T) {
 	p := position.Problem{
 		Severity: position.Warning, Rule: position.RuleValue, File: "a", Line: 1, Column: 2,

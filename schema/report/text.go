@@ -2,34 +2,11 @@ package report
 
 import (
 	"io"
-	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
-
-// QuoteName returns the name of a file for a line of text. The name is in quotes if it
-// would end the line, control the terminal or hide where the name ends.
-func QuoteName(name string) string {
-	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == ':' || r == '"' || r == utf8.RuneError }
-	if name == "" || strings.ContainsFunc(name, odd) || strings.TrimSpace(name) != name {
-		return strconv.Quote(name)
-	}
-	return name
-}
-
-// Printable returns a text with a question mark in place of each character that could end
-// a line or control a terminal.
-func Printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, text)
-}
 
 // Text writes each finding as file:line:column: path: message, and its hint on a separate
 // line. A warning has warning: before the path. With excerpts, Text also writes the excerpt
@@ -47,7 +24,7 @@ func Text(w io.Writer, findings []Finding, excerpts, colours bool) error {
 		place := f.Problem
 		place.Path, place.Message, place.Hint = "", "", ""
 		if f.File != "" {
-			place.File = QuoteName(f.File)
+			place.File = printable.QuoteName(f.File)
 			b.WriteString(paint("1", strings.TrimSuffix(place.String(), " ")) + " ")
 		}
 		if f.Severity == position.Warning {

@@ -2,8 +2,10 @@ package secret
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -47,4 +49,55 @@ func OpenRegular(path string) (*os.File, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	return file, info, nil
+}
+
+// MakeDirectory creates a directory that only this user can access. If the directory exists,
+// MakeDirectory corrects its permissions. It returns an error for a link and for a directory
+// of another user.
+func MakeDirectory(path string) error {
+	err := os.Mkdir(path, 0o700)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir():
+		return fmt.Errorf("%s: %w", path, syscall.ENOTDIR)
+	case ok && int(stat.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to another user", path)
+	case info.Mode().Perm() != 0o700:
+		return os.Chmod(path, 0o700)
+	}
+	return nil
+}
+
+// WriteFile creates or replaces a file that only this user can read. After a crash of the
+// machine, the file has either its old or its new content.
+func WriteFile(path string, content []byte) error {
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return SyncDirectory(filepath.Dir(path))
+}
+
+// SyncDirectory makes new, renamed and removed names in a directory durable.
+func SyncDirectory(path string) error {
+	directory, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(directory.Sync(), directory.Close())
 }

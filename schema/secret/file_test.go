@@ -119,3 +119,92 @@ func TestOpenRegularRace(t *testing.T) {
 		}
 	}
 }
+
+func TestMakeDirectory(t *testing.T) {
+	t.Run("a new directory has the mode 0700", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "new")
+		for range 2 {
+			if err := secret.MakeDirectory(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		checkMode(t, path, 0o700)
+	})
+	t.Run("the permissions of an existing directory are corrected", func(t *testing.T) {
+		path := t.TempDir()
+		if err := errors.Join(os.Chmod(path, 0o755), secret.MakeDirectory(path)); err != nil {
+			t.Fatal(err)
+		}
+		checkMode(t, path, 0o700)
+	})
+	for name, create := range map[string]func(path string) error{
+		"a file in its place":         func(path string) error { return os.WriteFile(path, nil, 0o600) },
+		"a link in its place":         func(path string) error { return os.Symlink("/tmp", path) },
+		"a missing parent":            func(path string) error { return os.Remove(filepath.Dir(path)) },
+		"a directory of another user": func(path string) error { return errors.Join(os.Mkdir(path, 0o700), chown(t, path)) },
+	} {
+		t.Run(name+" is an error", func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "parent", "directory")
+			if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o700), create(path)); err != nil {
+				t.Fatal(err)
+			}
+			if err := secret.MakeDirectory(path); err == nil {
+				t.Error("got no error")
+			}
+		})
+	}
+}
+
+// chown gives a directory to another user, or skips the test if this user may not do so.
+func chown(t *testing.T, path string) error {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a directory to another user")
+	}
+	return os.Chown(path, 4711, -1)
+}
+
+func checkMode(t *testing.T, path string, want fs.FileMode) {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode().Perm() != want {
+		t.Errorf("%s: mode %v, %v; want %v", path, info.Mode(), err, want)
+	}
+}
+
+func TestWriteFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	alone := func() {
+		t.Helper()
+		if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) > 1 {
+			t.Errorf("the directory has %v, %v; want no other file", entries, err)
+		}
+	}
+	t.Run("a file is created and replaced", func(t *testing.T) {
+		for _, content := range []string{"old and long", "new"} {
+			if err := secret.WriteFile(path, []byte(content)); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := read(path); err != nil || got != content {
+				t.Errorf("got %q, %v", got, err)
+			}
+			checkMode(t, path, 0o600)
+			alone()
+		}
+	})
+	t.Run("a directory in its place is an error and stays", func(t *testing.T) {
+		if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+			t.Fatal(err)
+		}
+		if err := secret.WriteFile(path, nil); err == nil {
+			t.Error("got no error")
+		}
+		checkMode(t, path, 0o700)
+		alone()
+	})
+	t.Run("a missing directory is an error", func(t *testing.T) {
+		if err := secret.WriteFile(filepath.Join(path, "none", "file"), nil); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("got %v", err)
+		}
+	})
+}

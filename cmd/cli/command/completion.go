@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // shells are the shells for which there is a completion script.
@@ -68,7 +68,8 @@ complete -o default -F %[2]s %[1]s
 func (p Program) bashCommands(b *strings.Builder, commands []Command, index int) {
 	tabs := strings.Repeat("\t", 2*index-1)
 	fmt.Fprintf(b, "%[1]sif [[ COMP_CWORD -eq %[2]d ]]; then\n%[1]s\twords=%[3]s\n"+
-		"%[1]selse\n%[1]s\tcase ${COMP_WORDS[%[2]d]} in\n", tabs, index, cli.Quote(strings.Join(names(commands), " ")))
+		"%[1]selse\n%[1]s\tcase ${COMP_WORDS[%[2]d]} in\n",
+		tabs, index, printable.QuoteShell(strings.Join(names(commands), " ")))
 	for _, c := range commands {
 		fmt.Fprintf(b, "%s\t%s)\n", tabs, c.Name)
 		if len(c.Commands) > 0 {
@@ -83,7 +84,7 @@ func (p Program) bashCommands(b *strings.Builder, commands []Command, index int)
 			}
 		}
 		fmt.Fprintf(b, "%[1]s\t\t*) if [[ $word == -* ]]; then words=%[2]s; else %[3]s; fi ;;\n%[1]s\t\tesac ;;\n",
-			tabs, cli.Quote(flagNames(c)), p.bashValue(c.takes()))
+			tabs, printable.QuoteShell(flagNames(c)), p.bashValue(c.takes()))
 	}
 	fmt.Fprintf(b, "%[1]s\tesac\n%[1]sfi\n", tabs)
 }
@@ -105,7 +106,7 @@ func (p Program) bashValue(v Values) string {
 	case v.key:
 		return `words=$("${COMP_WORDS[0]}" ` + p.KeyNames + ` 2>/dev/null)`
 	case len(v.choices) > 0:
-		return "words=" + cli.Quote(strings.Join(v.choices, " "))
+		return "words=" + printable.QuoteShell(strings.Join(v.choices, " "))
 	default:
 		return ":"
 	}
@@ -147,7 +148,7 @@ func (p Program) zshCommands(b *strings.Builder, function string, commands []Com
 	// The names of the commands.
 	fmt.Fprintf(b, "\n%s() {\n\tlocal -a commands\n\tcommands=(\n", function)
 	for _, c := range commands {
-		fmt.Fprintf(b, "\t\t%s\n", cli.Quote(c.Name+":"+strings.ReplaceAll(c.Help, ":", `\:`)))
+		fmt.Fprintf(b, "\t\t%s\n", printable.QuoteShell(c.Name+":"+strings.ReplaceAll(c.Help, ":", `\:`)))
 	}
 	b.WriteString(`	)
 	if ((CURRENT == 2)); then
@@ -172,10 +173,10 @@ func (p Program) zshCommands(b *strings.Builder, function string, commands []Com
 			if f.Takes != nil {
 				spec += ":" + f.Name + ":" + p.zshValue(*f.Takes)
 			}
-			specs = append(specs, cli.Quote(spec))
+			specs = append(specs, printable.QuoteShell(spec))
 		}
 		if action := p.zshValue(c.takes()); action != "" {
-			specs = append(specs, cli.Quote("*:argument:"+action))
+			specs = append(specs, printable.QuoteShell("*:argument:"+action))
 		}
 		if len(specs) > 0 {
 			fmt.Fprintf(b, "\t%s)\n\t\t_arguments \\\n\t\t\t%s ;;\n", c.Name, strings.Join(specs, " \\\n\t\t\t"))

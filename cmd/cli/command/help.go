@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // helpWidth is the number of columns to which help is wrapped.
@@ -108,6 +109,12 @@ func (c Command) help(prefix string) string {
 	return b.String()
 }
 
+// wrap breaks a text into lines of at most helpWidth columns. The first line
+// starts with first, the others with next.
+func wrap(text, first, next string) string {
+	return strings.Join(printable.Wrap(text, first, next, helpWidth), "\n")
+}
+
 // writeLong writes paragraphs, with an empty line before each.
 func writeLong(b *strings.Builder, long string) {
 	if long == "" {
@@ -129,23 +136,4 @@ func writeCommands(b *strings.Builder, commands []Command) {
 		fmt.Fprintf(table, "  %s\t%s\n", c.Name, c.Help)
 	}
 	_ = table.Flush() // a strings.Builder returns no error
-}
-
-// wrap breaks a text at spaces into lines of at most helpWidth columns where possible.
-// The first line begins with first, the others with next.
-func wrap(text, first, next string) string {
-	var b strings.Builder
-	line := first
-	empty := true
-	for _, part := range strings.Fields(text) {
-		if !empty && len(line)+1+len(part) > helpWidth {
-			b.WriteString(line + "\n")
-			line, empty = next, true
-		}
-		if !empty {
-			line += " "
-		}
-		line, empty = line+part, false
-	}
-	return b.String() + line
 }

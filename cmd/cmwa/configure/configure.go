@@ -14,6 +14,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -339,5 +340,5 @@ func shellQuoted(name string) string {
 	if name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
 		return name
 	}
-	return cli.Quote(name)
+	return printable.QuoteShell(name)
 }

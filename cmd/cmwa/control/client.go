@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // waitInterval is the time between two requests of [Wait].
@@ -39,7 +39,7 @@ func Call(ctx context.Context, folder string, request Request) (Response, error)
 	case err != nil:
 		return Response{}, fmt.Errorf("call the agent: %w", err)
 	case response.Error != "":
-		return response, errors.New(report.Printable(response.Error))
+		return response, errors.New(printable.Text(response.Error))
 	}
 	return response, nil
 }
@@ -112,7 +112,7 @@ func Find(ctx context.Context, folders []string, number, config string) (string,
 	case failed != nil:
 		return "", failed
 	case number != "":
-		return "", fmt.Errorf("no agent with the number %s runs with %s", report.Printable(number), config)
+		return "", fmt.Errorf("no agent with the number %s runs with %s", printable.Text(number), config)
 	}
 	return "", fmt.Errorf("no agent runs with %s: name its file with --config, and run this on its machine, "+
 		"as its user, with its variables (PULUMI_AGENT_STATE_DIRECTORY, STATE_DIRECTORY, XDG_STATE_HOME, HOME)", config)

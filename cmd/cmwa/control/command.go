@@ -9,7 +9,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Terminal contains what the commands need from the program.
@@ -59,7 +59,7 @@ func (a *target) call(ctx context.Context, t Terminal, request Request) (string,
 		return "", Response{}, cli.Usage(err)
 	}
 	if response.Warning != "" {
-		fmt.Fprintf(t.Stderr, "cmwa: warning: %s\n", report.Printable(response.Warning))
+		fmt.Fprintf(t.Stderr, "cmwa: warning: %s\n", printable.Text(response.Warning))
 	}
 	return folder, response, nil
 }
@@ -144,7 +144,7 @@ func pausing(t Terminal, do Command, name, help, long string) command.Command {
 			if !agent.Changed {
 				already = "already "
 			}
-			fmt.Fprintf(t.Stdout, "pool %s %s%s\n", report.QuoteName(pool), already, state)
+			fmt.Fprintf(t.Stdout, "pool %s %s%s\n", printable.QuoteName(pool), already, state)
 			return nil
 		},
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/schema/position"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Agent is the running agent.
@@ -103,9 +103,9 @@ func namesOf(s reconcile.Status) (names []string) {
 
 // unknown returns the message about a pool that does not exist.
 func unknown(name string, names []string) string {
-	message := "no pool " + report.QuoteName(name)
+	message := "no pool " + printable.QuoteName(name)
 	if best := position.Closest(name, slices.Clone(names)); best != "" {
-		message += ": did you mean " + report.Printable(best) + "?"
+		message += ": did you mean " + printable.Text(best) + "?"
 	}
 	const most = 20
 	more := ""
@@ -115,7 +115,7 @@ func unknown(name string, names []string) string {
 	if len(names) == 0 {
 		return message + " (the agent has no pools)"
 	}
-	return message + " (pools: " + report.Printable(strings.Join(names, ", ")) + more + ")"
+	return message + " (pools: " + printable.Text(strings.Join(names, ", ")) + more + ")"
 }
 
 // response returns the state of the agent.

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 const (
@@ -74,31 +76,11 @@ func writePaused(folder string, names []string) error {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		return syncFolder(folder)
+		return secret.SyncDirectory(folder)
 	}
 	text, err := json.Marshal(slices.Sorted(slices.Values(names)))
 	if err != nil {
 		return err
 	}
-	part, err := os.CreateTemp(folder, pausedName+".part-") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(part.Name()) // no effect after the rename
-	_, err = part.Write(text)
-	if err := errors.Join(err, part.Sync(), part.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(part.Name(), path); err != nil {
-		return err
-	}
-	return syncFolder(folder)
-}
-
-func syncFolder(folder string) error {
-	dir, err := os.Open(folder)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return secret.WriteFile(path, text)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/agentid"
 	"github.com/cmwa-project/cmwa/schema"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Files returns the absolute paths of a configuration and of the files that it names.
@@ -39,8 +39,8 @@ func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult
 	var names, folders []string
 	for _, path := range Files(c) {
 		if frozen(path) {
-			names = append(names, report.QuoteName(path))
-			folders = append(folders, report.QuoteName(filepath.Dir(path)))
+			names = append(names, printable.QuoteName(path))
+			folders = append(folders, printable.QuoteName(filepath.Dir(path)))
 		}
 	}
 	if len(names) == 0 {

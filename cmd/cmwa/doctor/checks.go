@@ -14,7 +14,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Parts are the functions that the program passes to this package.
@@ -118,7 +118,7 @@ func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Conf
 	name := "the configuration from environment variables"
 	vet := "cmwa vet"
 	if l.path != "" {
-		name, vet = report.QuoteName(l.path), "cmwa vet "+cli.Quote(l.path)
+		name, vet = printable.QuoteName(l.path), "cmwa vet "+printable.QuoteShell(l.path)
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

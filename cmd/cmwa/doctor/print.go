@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -24,16 +23,12 @@ var token = regexp.MustCompile(`(pul-|eyJ)[A-Za-z0-9_.-]{8,}`)
 // of a proxy. If the URL is in quotes, user and password may contain spaces.
 var userOfURL = regexp.MustCompile(`("[A-Za-z0-9+.-]+://)[^/"]*@|([A-Za-z0-9+.-]+://)[^/\s"]*@`)
 
-// printable returns a text as one line of limited length, without tokens, passwords in
+// shown returns a text as one line of limited length, without tokens, passwords in
 // URLs, or control characters.
-func printable(text string) string {
-	text = report.Printable(strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
-	text = token.ReplaceAllString(text, secret.Mark)
+func shown(text string) string {
+	text = token.ReplaceAllString(printable.OneLine(text), secret.Mark)
 	text = userOfURL.ReplaceAllString(text, "${1}${2}"+secret.Mark+"@")
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + " …"
-	}
-	return text
+	return printable.Shorten(text, maxText)
 }
 
 // Output describes how the outcomes are printed.
@@ -125,7 +120,7 @@ func newPrinter(to io.Writer, checks []Check, colours bool) *printer {
 	p := &printer{to: to, colours: colours}
 	first := ""
 	for _, c := range checks {
-		p.name, p.pool = max(p.name, len(c.Name)), max(p.pool, len(report.Printable(c.Pool)))
+		p.name, p.pool = max(p.name, len(c.Name)), max(p.pool, len(printable.Text(c.Pool)))
 		if c.Pool != "" && first == "" {
 			first = c.Pool
 		}
@@ -147,7 +142,7 @@ func (p *printer) print(o Outcome) error {
 	}
 	line := level + "  "
 	if p.pools {
-		line += fmt.Sprintf("%-*s  ", p.pool, report.Printable(o.Pool))
+		line += fmt.Sprintf("%-*s  ", p.pool, printable.Text(o.Pool))
 	}
 	line += fmt.Sprintf("%-*s  %s", p.name, o.Name, o.Message)
 	if o.Cure != "" {

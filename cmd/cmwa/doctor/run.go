@@ -8,7 +8,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Limits of a run.
@@ -153,7 +153,7 @@ var errFault = errors.New("the check failed because of a bug in the program")
 
 // outcome returns the outcome of a check, with texts that can be printed.
 func outcome(c Check, result runtime.CheckResult, took time.Duration) Outcome {
-	result.Message, result.Cure = printable(result.Message), printable(result.Cure)
+	result.Message, result.Cure = shown(result.Message), shown(result.Cure)
 	return Outcome{Pool: c.Pool, Name: c.Name, CheckResult: result, Duration: took}
 }
 
@@ -163,7 +163,7 @@ func names(checks []Check) string {
 	for _, c := range checks {
 		name := c.Name
 		if c.Pool != "" {
-			name += " of pool " + report.Printable(c.Pool)
+			name += " of pool " + printable.Text(c.Pool)
 		}
 		all = append(all, name)
 	}

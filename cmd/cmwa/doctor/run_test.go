@@ -143,23 +143,21 @@ func TestRun(t *testing.T) {
 	})
 }
 
-func TestPrintable(t *testing.T) {
+func TestShown(t *testing.T) {
 	for text, want := range map[string]string{
-		"one\nline\t of text": "one line of text",
-		"\x1b[31mred\u202e":   "?[31mred?",
-		"\xff":                "?",
+		"one\nline\t of \x1b[31mtext":                "one line of ?[31mtext",
 		`"http://a:b c@proxy:x": http://a:b@proxy:x`: `"http://[secret]@proxy:x": http://[secret]@proxy:x`,
 		"https://host:8080/of@somebody, me@host":     "https://host:8080/of@somebody, me@host",
 		"the token pul-0123456789 is not known":      "the token [secret] is not known",
 		"Bearer eyJhbGciOi.eyJzdWIiOi.c2ln, no":      "Bearer [secret], no",
 		"pul-x and x[2Jpul-0123456789":               "pul-x and x[2J[secret]",
 	} {
-		if got := printable(text); got != want {
+		if got := shown(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
-	if got := printable(strings.Repeat("ä", 1<<20)); len(got) > maxText+10 || !strings.HasSuffix(got, "ä …") {
-		t.Errorf("a long text becomes %d bytes, want at most %d", len(got), maxText+10)
+	if got := shown(strings.Repeat("ä", 1<<20)); len(got) > maxText || !strings.HasSuffix(got, "ä …") {
+		t.Errorf("a long text becomes %d bytes, want at most %d", len(got), maxText)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
-	"github.com/cmwa-project/cmwa/schema/report"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Stdin is the name of standard input in problems.
@@ -149,7 +149,7 @@ func unreadable(name, path string, err error) position.Problem {
 		p.Message, p.Hint = folder.Error(), "name the files in it"
 	case errors.Is(err, errDirectory):
 		p.Message = "this is a directory"
-		p.Hint = "name the files in it, such as " + report.QuoteName(filepath.Join(name, "*.yaml"))
+		p.Hint = "name the files in it, such as " + printable.QuoteName(filepath.Join(name, "*.yaml"))
 	case errors.Is(err, fs.ErrNotExist):
 		p.Message = "there is no such file"
 	case errors.Is(err, fs.ErrPermission):

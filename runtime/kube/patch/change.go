@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -47,8 +48,8 @@ const maxValue = 100
 // formatValue returns a value for one line: plain text unchanged, everything else as JSON.
 func formatValue(value any) string {
 	text, isText := value.(string)
-	if concealed, ok := value.(secret.String); ok {
-		text, isText = concealed.String(), true
+	if masked, ok := value.(secret.Masked); ok {
+		text, isText = masked.String(), true
 	}
 	if !isText || strings.IndexFunc(text, needsQuotes) >= 0 || text == "" {
 		var b strings.Builder
@@ -59,10 +60,7 @@ func formatValue(value any) string {
 		}
 		text = strings.TrimSuffix(b.String(), "\n")
 	}
-	if len(text) > maxValue {
-		text = strings.ToValidUTF8(text[:maxValue-len("...")], "") + "..."
-	}
-	return text
+	return printable.Shorten(text, maxValue)
 }
 
 // needsQuotes reports whether a character requires quotes around a text.
@@ -197,7 +195,7 @@ func byKey(list []any, key string) (elements map[string]map[string]any, keys []s
 		value, hasKey := fields[key]
 		name := formatValue(value)
 		switch value.(type) {
-		case string, int64, secret.String:
+		case string, int64, secret.Masked:
 		default:
 			hasKey = false
 		}
