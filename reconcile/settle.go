@@ -28,22 +28,29 @@ type fileState struct {
 	sum  [sha256.Size]byte // of the content
 }
 
-// recordRead stores the file that was read now, and when it was last written in place. A
-// file that replaced another one by a rename is complete. A file that has changed in place
-// may be incomplete. So may a file that was created at the path, even if there was another
-// file before. A source that is not a file, or has no id, counts as complete.
+// recordRead stores the file that was read now, and when it was last written in place. For
+// example:
+//
+//   - "mv new.yaml agent.yaml" replaces the file by another one, which nobody writes to at this
+//     path. It is complete.
+//   - "echo 'max_jobs: 2' >> agent.yaml" changes the file in place. More lines may follow.
+//   - "rm agent.yaml; cat > agent.yaml" creates another file that is written at this path. More
+//     lines may follow.
+//
+// A source that is not a file, or has no id, counts as complete.
 func (r *Reloader) recordRead(source schema.Source, now time.Time) {
 	last := r.lastRead
 	r.lastRead = fileState{source.Path, source.FileID, sha256.Sum256(source.Content)}
+	samePath := r.lastRead.path == last.path
+	if samePath && r.lastRead.sum == last.sum {
+		return // unchanged, so the time of the last write stays
+	}
 	unknown := schema.FileID{}
 	written := r.parts.Written != nil && r.parts.Written(source.Path)
-	samePath := r.lastRead.path == last.path
-	switch {
-	case samePath && r.lastRead.sum == last.sum:
-		// Unchanged: keep the time of the last write.
-	case r.lastRead.file == unknown, samePath && last.file != unknown && last.file != r.lastRead.file && !written:
+	replaced := samePath && last.file != unknown && last.file != r.lastRead.file && !written
+	if replaced || r.lastRead.file == unknown {
 		r.writtenAt = time.Time{}
-	default:
+	} else {
 		r.writtenAt = now
 	}
 }

@@ -190,9 +190,10 @@ func (p *Pool) isDone() (done bool, idle <-chan time.Time) {
 	return true, nil
 }
 
-// Tune gives the pool new settings. They are used from the next turn of the loop on. A
+// Tune gives the pool new settings. They are used from the next turn of the loops on. A
 // running job keeps the settings of its claim, except for the interval of its status polls
-// and its cancel grace period. The Cloud decides which delays the new settings end.
+// and its cancel grace period. The Cloud decides which delays the new settings end. For example,
+// a corrected token is tried at once, but a Retry-After of the service stays.
 func (p *Pool) Tune(spec runtime.PoolSpec) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,6 +17,10 @@ import (
 //     none is free. A pool makes one poll at a time, so each pool can exceed the limit by
 //     one job. No slot is granted while the limit is exceeded.
 //
+// For example, with a limit of 1 the pool a polls a service that hangs, and b waits. After two
+// seconds b takes the slot over and polls. If both answers are jobs, two jobs run, and no slot is
+// granted until one of them has ended.
+//
 // A slot has six states: queued, granted, shared, taken over, with a job, and released.
 // Shared and taken over exist only because a service may not answer. Without them, one such
 // service would stop the pools of all other services.
