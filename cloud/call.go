@@ -221,7 +221,6 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 		},
 	}
 
-	// Make the attempts.
 	response, err := client.Do(request)
 	if response != nil {
 		_ = response.Body.Close()

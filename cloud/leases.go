@@ -115,7 +115,6 @@ func (c *Client) Acquire(ctx context.Context, kinds []runtime.Kind) (runtime.Cla
 		return runtime.Claim{Next: next}, err
 	}
 
-	// Make the request.
 	var job *runtime.Job
 	var wait time.Duration
 	err := c.authorized(ctx, func(token secret.String) (err error) {
@@ -169,7 +168,6 @@ func (c *Client) leasesWork(ctx context.Context) (bool, error) {
 	supported := err == nil && json.Unmarshal(text, &answer) == nil &&
 		slices.Contains(answer.Capabilities, Capability{Name: LeaseCapability, Version: LeaseVersion})
 
-	// Keep the result.
 	l := c.leasing
 	refused := l.refused.accepted(err)
 	l.mu.Lock()

@@ -132,7 +132,6 @@ func (c *Client) poll(ctx context.Context, token secret.String) (answer pollAnsw
 		},
 	})
 
-	// Make the request.
 	status, header, text, err := c.current().polls.do(ctx, call{method: http.MethodGet, path: pollPath, token: token})
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)

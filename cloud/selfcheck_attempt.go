@@ -69,7 +69,6 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 		a.connected, a.handshakeDone, a.tls, a.handshake = seen.connected, seen.handshakeDone, seen.tls, seen.handshake
 	}()
 
-	// Make the request.
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.options.Identity.Service+absentStatus, nil)
 	if err != nil {
 		a.err = withoutURL(err)

@@ -58,7 +58,6 @@ func claimsOf(token secret.String) (claims, error) {
 
 // checkTokenFile reads the OIDC token and checks its claims.
 func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
-	// Read the token and its claims.
 	const renew = "check that the process that writes the file is running, and that the agent's user can read the file"
 	token, err := readTokenFile(c.options.Tuning.OIDCTokenFile)
 	if err != nil {
@@ -71,7 +70,6 @@ func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
 				"in Kubernetes, use a projected service account token")
 	}
 
-	// Check the times and the audience.
 	now, begin, end := time.Now(), timeOfClaim(found.NotBefore), timeOfClaim(found.Expires)
 	switch {
 	case found.Expires > 0 && !now.Before(end):

@@ -64,7 +64,6 @@ func (c *Client) JobStatus(ctx context.Context, job *runtime.Job) (runtime.JobSt
 			continue
 		}
 
-		// Make the call.
 		var answer []byte
 		err := c.authorized(ctx, func(token secret.String) (err error) {
 			request := call{method: q.method, path: q.path, route: q.route, token: token, body: q.body, check: wantJSON}
@@ -75,7 +74,6 @@ func (c *Client) JobStatus(ctx context.Context, job *runtime.Job) (runtime.JobSt
 			return err
 		})
 
-		// Decide what its answer means.
 		status, documented := parseJobStatus(answer)
 		switch {
 		case known != callUnknown && c.refusalAccepted(job, err) && errors.Is(err, runtime.ErrGone): // 3.

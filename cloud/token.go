@@ -222,7 +222,6 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 		}
 	}
 
-	// Make the request.
 	form := url.Values{
 		"grant_type":           {"urn:ietf:params:oauth:grant-type:token-exchange"},
 		"audience":             {"urn:pulumi:org:" + identity.Organization},
@@ -241,7 +240,6 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 		body: []byte(form.Encode()), contentType: "application/x-www-form-urlencoded", masked: subject,
 	})
 
-	// Explain a failure.
 	var status *StatusError
 	switch {
 	case errors.As(err, &status) && status.Code == http.StatusNotFound:
@@ -260,7 +258,6 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 		return fail(withoutURL(err), "service_url and the network")
 	}
 
-	// Read the answer.
 	token, lifetime, err := readExchanged(text, tuning.TokenExpiration)
 	if err != nil {
 		return fail(err, "service_url")

@@ -109,7 +109,6 @@ func poolNames(group []Reload) string {
 // the first configuration is in force and no job runs. The agent comes first in the list,
 // then the pools by name. Without changes, the list is empty.
 func Preview(before, after *schema.Config) []Reload {
-	// Find the changes of each pool.
 	reloads := poolChanges(before, after)
 	targets := map[string]string{}
 	for _, p := range after.Pools {
@@ -199,7 +198,6 @@ func poolChanges(before, after *schema.Config) map[string]*Reload {
 		exists(spec, runtime.PoolPolling)
 	}
 
-	// Apply plans until one is empty.
 	reloads := map[string]*Reload{}
 	for plan := Diff(will, observed); len(plan) > 0; plan = Diff(will, observed) {
 		for _, action := range plan {

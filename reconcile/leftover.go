@@ -102,7 +102,6 @@ func (r Recovery) List(ctx context.Context, desired map[string]runtime.PoolSpec)
 	}
 	slices.Sort(targets)
 
-	// List their instances.
 	var specs []runtime.PoolSpec
 	var errs []error
 	for _, target := range slices.Compact(targets) {

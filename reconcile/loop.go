@@ -107,7 +107,6 @@ func (l *Loop) Run(ctx, forceStop context.Context) error {
 	defer ticker.Stop()
 	ended, forced := ctx.Done(), (<-chan struct{})(nil)
 	for {
-		// Take a turn, or continue to stop.
 		if l.stop == nil && (ctx.Err() != nil || l.allCompleted()) {
 			l.beginStop()
 			ended, forced = nil, forceStop.Done()
@@ -124,7 +123,6 @@ func (l *Loop) Run(ctx, forceStop context.Context) error {
 			}
 		}
 
-		// Wait for the next event.
 		select {
 		case <-ended:
 		case <-forced:

@@ -269,7 +269,6 @@ func (r *Reloader) Follow(ctx context.Context, on Triggers) error {
 			warned[path] = true
 		}
 
-		// Wait for the next trigger.
 		var recheck <-chan time.Time
 		if wait := r.RecheckAfter(); wait > 0 {
 			recheck = time.After(wait)
@@ -291,7 +290,6 @@ func (r *Reloader) Follow(ctx context.Context, on Triggers) error {
 
 // accept puts a configuration into force.
 func (r *Reloader) accept(result schema.LoadResult, generation uint64, begun time.Time) {
-	// Replace the state.
 	frozen := r.frozen(result.Config)
 	r.stateMu.Lock()
 	before, known := r.state.Config, r.state.Warnings
@@ -306,7 +304,6 @@ func (r *Reloader) accept(result schema.LoadResult, generation uint64, begun tim
 	r.state.Seconds = time.Since(begun).Seconds()
 	r.stateMu.Unlock()
 
-	// Log new warnings and the changes.
 	for _, warning := range result.Problems {
 		if !slices.Contains(known, warning) {
 			r.log.Warn(inLine(warning))

@@ -87,7 +87,6 @@ func (s *Set) start(ctx context.Context, spec runtime.PoolSpec, build Build) {
 // the build succeeds in spite of the cancellation, build returns the pool, because only the
 // pool's Run releases its resources.
 func (s *Set) build(ctx context.Context, m *member, build Build) Pool {
-	// Wait in the queue.
 	defer s.leaveQueue(m)
 	select {
 	case <-m.mayBuild:
@@ -97,7 +96,6 @@ func (s *Set) build(ctx context.Context, m *member, build Build) Pool {
 		return nil
 	}
 
-	// Build.
 	s.mu.Lock()
 	spec := m.spec
 	s.mu.Unlock()

@@ -41,7 +41,6 @@ func (l *Loop) beginStop() {
 // If forceStop has ended, the jobs have a shorter cancel grace period. The returned channel
 // receives when the timeout passes; it is nil if jobs are being stopped.
 func (l *Loop) stopTurn(forceStop context.Context) <-chan time.Time {
-	// Decide.
 	l.mu.Lock()
 	left := time.Until(l.stopAt())
 	before := l.stop.cancelled
@@ -51,7 +50,6 @@ func (l *Loop) stopTurn(forceStop context.Context) <-chan time.Time {
 	l.stop.forced = l.stop.forced || force
 	l.mu.Unlock()
 
-	// Act, and log it.
 	if force {
 		l.set.forceAll()
 	}
@@ -83,7 +81,6 @@ func (l *Loop) stopAt() time.Time { return l.stop.began.Add(l.desired.Process.Sh
 // wantWhileStopping replaces the shutdown timeout. It logs once that other changes are not
 // applied. The caller holds the lock.
 func (l *Loop) wantWhileStopping(desired Desired) {
-	// Replace the timeout.
 	process := &l.desired.Process
 	if limit := desired.Process.ShutdownTimeout; limit != process.ShutdownTimeout {
 		process.ShutdownTimeout = limit
@@ -95,7 +92,6 @@ func (l *Loop) wantWhileStopping(desired Desired) {
 		}
 	}
 
-	// Compare everything else.
 	same := desired.Process == *process && len(desired.Pools) == len(l.desired.Pools)
 	for key, spec := range desired.Pools {
 		same = same && equalSpec(spec, l.desired.Pools[key])

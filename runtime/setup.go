@@ -205,7 +205,6 @@ func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
 		return nil, context.Cause(ctx)
 	}
 
-	// Write the handoff.
 	s.handoff.Root = root
 	s.handoff.SetupLines, s.handoff.Pending, s.handoff.Resend = s.accepted, s.lines, s.sent
 	text, err := json.Marshal(s.handoff)

@@ -39,7 +39,6 @@ func (s *scope) chooseCredentials() {
 			"run chmod 600 on it, or move the token to another file and name that in token_file", "token")
 	}
 
-	// Choose the credentials.
 	hasToken, hasFile := !c.Token.Empty(), c.TokenFile != ""
 	switch {
 	case c.OIDCTokenFile != "":

@@ -60,7 +60,6 @@ func compile(context *cue.Context, options ...parser.Option) (cue.Value, error) 
 
 // define compiles the schema. It fails only if the schema itself is invalid.
 func define() (*definition, error) {
-	// Compile the definitions.
 	d := &definition{
 		context: cuecontext.New(), fields: Fields(), byKey: map[string]*Field{}, byVariable: map[string]*Field{},
 	}

@@ -48,7 +48,6 @@ type export struct {
 }
 
 func newExport() (*export, error) {
-	// Collect the definitions and fields.
 	files, err := schemaFiles(parser.ParseComments)
 	if err != nil {
 		return nil, err
@@ -67,7 +66,6 @@ func newExport() (*export, error) {
 		}
 	}
 
-	// Complete the constraints.
 	for _, definition := range x.named {
 		ast.Walk(definition, func(n ast.Node) bool {
 			if field, ok := n.(*ast.Field); ok && err == nil {

@@ -48,7 +48,6 @@ func StandardJSONSchema() ([]byte, error) {
 
 // jsonSchema returns the schema of a configuration file.
 func jsonSchema() (jsonschema.Object, error) {
-	// Translate the keys and definitions.
 	x, err := newExport()
 	if err != nil {
 		return nil, err
@@ -62,7 +61,6 @@ func jsonSchema() (jsonschema.Object, error) {
 		return nil, err
 	}
 
-	// Compose the document.
 	root := jsonschema.Object{}.
 		With("$schema", "https://json-schema.org/draft/2020-12/schema").
 		With("$id", SchemaID).

@@ -109,7 +109,6 @@ func (s *scope) readOIDCToken() {
 
 // readCertificates reads the CA file.
 func (s *scope) readCertificates() {
-	// Read the file.
 	if s.pool.CAFile == "" || !s.valid("ca_file") {
 		return
 	}
@@ -118,7 +117,6 @@ func (s *scope) readCertificates() {
 		return
 	}
 
-	// Copy its certificates.
 	var certificates []byte
 	for remaining := content; ; {
 		var block *pem.Block

@@ -160,7 +160,6 @@ func (m *manifests) count(n *yaml.Node, path string) bool {
 // document has apiVersion and kind, or if the only document is a Pod template, which is a Pod
 // without a variable of the agent.
 func readManifests(source Source, content []byte) (m *manifests, ok bool) {
-	// Read the documents.
 	m = &manifests{source: source}
 	parts, more := position.Split(content)
 	var documents []*yaml.Node
@@ -178,7 +177,6 @@ func readManifests(source Source, content []byte) (m *manifests, ok bool) {
 		return nil, false
 	}
 
-	// Collect the objects.
 	m.lines = strings.Split(string(content), "\n")
 	if more {
 		m.report(position.RuleSize, nil, "",

@@ -167,7 +167,6 @@ func (l *load) duplicates(s, other *scope) bool {
 		return false
 	}
 
-	// Compare the credentials.
 	sameFile := a.TokenFile != "" && filepath.Clean(a.TokenFile) == filepath.Clean(b.TokenFile)
 	hint := "give each pool its own token, or different jobs in enabled_workflow_types"
 	switch {

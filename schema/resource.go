@@ -107,7 +107,6 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 		}
 		seen := map[string]int{}
 		for i := 0; i+1 < len(files.Content); i += 2 {
-			// Select configurations and templates, each once.
 			key := files.Content[i]
 			e := embedded{key: key, at: target(files.Content[i+1]), template: slices.Contains(podNames, key.Value),
 				public: o.kind == "ConfigMap"}
@@ -126,7 +125,6 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 				return
 			}
 
-			// Read the text.
 			if key.Value == OldFileName {
 				m.problems = append(m.problems,
 					position.NewWarning(position.RuleOldName,
@@ -161,7 +159,6 @@ func (m *manifests) sourceOf(o resource) Source {
 // workloads, it is that of the only workload with such a volume. grace returns 0 if there is
 // no such workload, and the default of the API if the Pod sets no grace period.
 func (m *manifests) grace(name string) time.Duration {
-	// Find the specs of Pods.
 	var all, mounting []*yaml.Node
 	for _, o := range m.objects {
 		spec := m.podSpec(o)
@@ -303,7 +300,6 @@ func (e *embedded) inPlace() (content []byte, lift int) {
 
 // vet checks the text, and returns the problems with their positions in the manifest.
 func (e *embedded) vet(source Source) position.Problems {
-	// Check the text.
 	var lift int
 	source.Content, lift = e.inPlace()
 	var found position.Problems
@@ -313,7 +309,6 @@ func (e *embedded) vet(source Source) position.Problems {
 		_, found = Load(source)
 	}
 
-	// Move the problems to the manifest.
 	var problems position.Problems
 	for _, p := range found {
 		switch {

@@ -75,7 +75,6 @@ func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Set
 		named["pod_template_file"] = string(content)
 	}
 
-	// Create the settings, or copy inherited ones.
 	exclusive := slices.Concat(groups()...)
 	for i := range s.load.schema.fields {
 		f := &s.load.schema.fields[i]

@@ -44,14 +44,12 @@ type container struct {
 
 // containers returns the containers of an object that have a variable of the agent.
 func (m *manifests) containers(o resource) []container {
-	// Find the list of containers.
 	spec := m.podSpec(o)
 	_, list := m.get(spec, "containers")
 	if list == nil || list.Kind != yaml.SequenceNode {
 		return nil
 	}
 
-	// Read the variables of each container.
 	var all []container
 	for _, n := range list.Content {
 		_, variables := m.get(n, "env")

@@ -107,7 +107,6 @@ func setVariable(d *cloud.Definition, name, value string) {
 
 // createActivity queues leased work for a pool.
 func (s *Server) createActivity(c *call) (reply, error) {
-	// Read the request.
 	if err := s.checkSpace(); err != nil {
 		return reply{}, err
 	}

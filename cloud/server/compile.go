@@ -55,7 +55,6 @@ func compile(spec jobSpec) (cloud.Definition, error) {
 		}
 	}
 
-	// Choose the image.
 	d.Image = cloud.Image{Reference: spec.defaultImage, IsDefault: true}
 	if image := spec.settings.Executor.Image; image != nil && image.Reference != "" {
 		d.Image = *image
@@ -178,7 +177,6 @@ func scripts(spec jobSpec, env map[string]string) ([]cloud.Step, error) {
 		return nil, err
 	}
 
-	// Fetch the source.
 	w := workspace{root: s.Executor.Root}
 	var steps []cloud.Step
 	if s.Source != nil && (s.Source.Hg != nil || s.Source.Template != nil) {
@@ -194,7 +192,6 @@ func scripts(spec jobSpec, env map[string]string) ([]cloud.Step, error) {
 		steps = append(steps, cloud.Step{Name: stepSource, Run: w.fetch(git, login)})
 	}
 
-	// Install dependencies, and run the user's commands.
 	if !options.SkipInstall {
 		steps = append(steps, cloud.Step{Name: stepInstall, Run: w.inside(installScript)})
 	}
@@ -208,7 +205,6 @@ func scripts(spec jobSpec, env map[string]string) ([]cloud.Step, error) {
 		steps = append(steps, cloud.Step{Name: stepPreRun + strconv.Itoa(i+1), Run: w.inside(command)})
 	}
 
-	// Run the operation.
 	stackName, ownBackend := spec.organization+"/"+spec.project+"/"+spec.stack, env["PULUMI_BACKEND_URL"] != ""
 	if ownBackend {
 		stackName = spec.stack

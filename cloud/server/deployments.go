@@ -45,7 +45,6 @@ func readRequest(text []byte) (request, tree, error) {
 
 // createDeployment queues a deployment.
 func (s *Server) createDeployment(c *call) (reply, error) {
-	// Read the request.
 	if err := s.checkSpace(); err != nil {
 		return reply{}, err
 	}
@@ -201,7 +200,6 @@ func (s *Server) cancelDeployment(c *call) (reply, error) {
 
 // deploymentFromPath returns the deployment that a path names.
 func (s *Server) deploymentFromPath(t *tx, c *call) (*job, error) {
-	// Read the path.
 	st, err := s.stackFromPath(t, c)
 	if err != nil {
 		return nil, err
@@ -220,7 +218,6 @@ func (s *Server) deploymentFromPath(t *tx, c *call) (*job, error) {
 		}
 	}
 
-	// Load the deployment.
 	found, err := t.get([]any{&id}, query, st.id, key)
 	if err != nil {
 		return nil, err
@@ -275,7 +272,6 @@ func (s *Server) getDeployment(c *call) (reply, error) {
 // listDeployments lists a page of a stack's deployments, newest first, or oldest
 // first with asc=true.
 func (s *Server) listDeployments(c *call) (reply, error) {
-	// Read the query.
 	query := c.URL.Query()
 	page, size := int64(1), int64(10)
 	var err error
@@ -294,7 +290,6 @@ func (s *Server) listDeployments(c *call) (reply, error) {
 		order = "ASC"
 	}
 
-	// Read the page.
 	var all []deploymentView
 	var total int64
 	err = s.store.read(c.Context(), func(t *tx) error {

@@ -41,7 +41,6 @@ func (s *Server) expire(ctx context.Context, now time.Time) error {
 		return err
 	}
 
-	// Requeue, fail or skip them.
 	for _, id := range lost {
 		if err := s.requeue(ctx, id, now); err != nil {
 			return err

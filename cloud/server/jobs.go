@@ -175,7 +175,6 @@ func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64,
 			return errNoChange
 		}
 
-		// Save the token of the job's runner.
 		if err := saveToken(t, token, principal{jobToken, v.DeploymentID}); err != nil {
 			return err
 		}

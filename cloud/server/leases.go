@@ -40,7 +40,6 @@ func (a *activity) save(t *tx, now time.Time) error {
 // due, and has a requested kind. A request without kinds, such as that of an agent without
 // this extension, gets no lease. If the answer is lost, the lease expires.
 func (s *Server) acquireLease(c *call) (reply, error) {
-	// Read the request.
 	text, err := c.text(maxBody)
 	if err != nil {
 		return reply{}, err
@@ -57,7 +56,6 @@ func (s *Server) acquireLease(c *call) (reply, error) {
 		return reply{}, nil
 	}
 
-	// Give a lease.
 	var lease *cloud.Lease
 	err = s.store.write(c.Context(), func(t *tx) error {
 		ended, err := s.endExpiredLeases(t, c.now)
@@ -80,7 +78,6 @@ func (s *Server) acquireLease(c *call) (reply, error) {
 // giveLease makes a lease with a job and tokens for the oldest activity of these kinds that
 // is due. It returns nil if there is no such activity.
 func (s *Server) giveLease(t *tx, c *call, kinds []string) (*cloud.Lease, error) {
-	// Choose the activity.
 	a, found, err := loadActivity(t, `pool = ? AND status IN ('Ready', 'Restarting') AND due <= ?
 		AND instr(?, ' ' || kind || ' ') > 0 ORDER BY seq LIMIT 1`,
 		c.caller.subject, toNanos(c.now), " "+strings.Join(kinds, " ")+" ")
@@ -92,7 +89,6 @@ func (s *Server) giveLease(t *tx, c *call, kinds []string) (*cloud.Lease, error)
 		return nil, err
 	}
 
-	// Make the lease and its job.
 	lease := &cloud.Lease{LeaseID: newID(), Kind: kind, LeaseSeconds: s.options.LeaseDuration.Seconds()}
 	lease.JobID, lease.RunID, lease.TypeSpecificID = newID(), lease.LeaseID, a.id
 	caller := parseUserAgent(c.UserAgent(), c.RemoteAddr)
@@ -212,14 +208,12 @@ func (s *Server) extendLease(c *call, begin bool) (reply, error) {
 
 // completeLease ends a lease with a result. A retry of the same result is accepted.
 func (s *Server) completeLease(c *call) (reply, error) {
-	// Read the request.
 	var result cloud.LeaseResult
 	if err := c.decode(maxBody, &result); err != nil {
 		return reply{}, err
 	}
 	result.Reason = printable.Shorten(printable.OneLine(result.Reason), maxReason)
 
-	// End the lease.
 	var a *activity
 	err := s.store.write(c.Context(), func(t *tx) error {
 		repeated, err := t.get([]any{new(int)}, `SELECT 1 FROM leases

@@ -120,7 +120,6 @@ func (s *Server) pageFrom(t *tx, j *job, steps []stepLog, at cursor) (page logPa
 	page.Lines = []lineView{}
 	space := pageBytes
 	for at.step < len(steps) && len(page.Lines) < pageLines && space > 0 {
-		// Add the header of the step.
 		st := steps[at.step]
 		if st.status == notStarted {
 			break
@@ -130,7 +129,6 @@ func (s *Server) pageFrom(t *tx, j *job, steps []stepLog, at cursor) (page logPa
 			at.position = 1
 		}
 
-		// Add its next lines.
 		lines, next, err := s.readLines(t, j, at.step, at.position-1, pageLines-len(page.Lines), space)
 		if err != nil {
 			return page, err
@@ -187,7 +185,6 @@ func (s *Server) describeEnd(j *job) string {
 // there is one line that describes them.
 func (s *Server) readLines(t *tx, j *job, step, offset, count, size int) (all []cloud.LogLine, next int, err error) {
 	for next = offset; count > 0 && size > 0; {
-		// Read the batch that contains the offset.
 		var start, n, bytes int
 		var packed []byte
 		var cut string
@@ -205,7 +202,6 @@ func (s *Server) readLines(t *tx, j *job, step, offset, count, size int) (all []
 			return nil, 0, fmt.Errorf("read the log of job %s, step %d: %w", j.job, step, errors.Join(errPacked, err))
 		}
 
-		// Take its lines from the offset on.
 		if cut != "" {
 			if next > start {
 				bytes = 0
@@ -263,7 +259,6 @@ func decodeBatch(text []byte) (cloud.LogBatch, error) {
 		return cloud.LogBatch{}, badRequest("offset must not be negative")
 	}
 
-	// Check each line.
 	for i, line := range *body.Lines {
 		text := strings.TrimSuffix(line.Text, "\n")
 		switch {

@@ -110,7 +110,6 @@ func (s *Server) exchange(c *call) (exchangeView, error) {
 		return exchangeView{}, s.denyToken(subject, err)
 	}
 
-	// Create the pool token.
 	token := poolToken.mint()
 	err = s.store.write(c.Context(), func(t *tx) error {
 		var name string

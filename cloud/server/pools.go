@@ -57,7 +57,6 @@ func agentStatus(seen int64, now time.Time) string {
 func seconds(n int64) int64 { return n / int64(time.Second) }
 
 func (s *Server) createPool(c *call) (reply, error) {
-	// Read the request.
 	var body poolText
 	if err := c.decode(maxBody, &body); err != nil {
 		return reply{}, err
@@ -72,7 +71,6 @@ func (s *Server) createPool(c *call) (reply, error) {
 		return reply{}, err
 	}
 
-	// Make the pool and its token.
 	id, token := newID(), poolToken.mint()
 	err := s.store.write(c.Context(), func(t *tx) error {
 		organization, err := s.organization(t, c)
@@ -147,7 +145,6 @@ func (s *Server) getPool(c *call) (reply, error) {
 func noPool(id string) error { return notFound("there is no agent pool %q", id) }
 
 func (s *Server) editPool(c *call) (reply, error) {
-	// Read the request.
 	var body poolText
 	if err := c.decode(maxBody, &body); err != nil {
 		return reply{}, err
@@ -156,7 +153,6 @@ func (s *Server) editPool(c *call) (reply, error) {
 		return reply{}, err
 	}
 
-	// Change the pool.
 	id := c.PathValue("pool")
 	var name, description string
 	err := s.store.write(c.Context(), func(t *tx) error {

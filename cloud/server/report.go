@@ -17,7 +17,6 @@ func stepIndex(c *call) (int, error) {
 
 // reportStatus handles the report of a runner about the status of a step.
 func (s *Server) reportStatus(c *call) (reply, error) {
-	// Read the request.
 	number, err := stepIndex(c)
 	if err != nil {
 		return reply{}, err
@@ -27,7 +26,6 @@ func (s *Server) reportStatus(c *call) (reply, error) {
 		return reply{}, err
 	}
 
-	// Change the step.
 	var j *job
 	err = s.store.write(c.Context(), func(t *tx) error {
 		if j, err = jobFromPath(t, c); err != nil {
@@ -65,7 +63,6 @@ func (s *Server) recordHeartbeat(c *call, j *job) {
 
 // reportLogs stores a batch of log lines that a runner sends.
 func (s *Server) reportLogs(c *call) (reply, error) {
-	// Read the request.
 	number, err := stepIndex(c)
 	if err != nil {
 		return reply{}, err
@@ -75,7 +72,6 @@ func (s *Server) reportLogs(c *call) (reply, error) {
 		return reply{}, err
 	}
 
-	// Store the batch.
 	packed := packLines(batch.Lines)
 	var j *job
 	err = s.store.write(c.Context(), func(t *tx) error {

@@ -79,7 +79,6 @@ func (s *Server) storeBatch(t *tx, j *job, step int, batch cloud.LogBatch, packe
 		return err
 	}
 
-	// Make room.
 	limit := s.options.MaxLogBytes
 	switch {
 	case s.checkSpace() != nil:
@@ -97,7 +96,6 @@ func (s *Server) storeBatch(t *tx, j *job, step int, batch cloud.LogBatch, packe
 		return err
 	}
 
-	// Store the lines.
 	if len(batch.Lines) > 0 {
 		_, err = t.exec(j.sql(`INSERT INTO {batches} ({owner}, step, start, count, bytes, lines)
 			VALUES (?, ?, ?, ?, ?, ?)`), j.seq, step, start, len(batch.Lines), textBytes(batch.Lines), packed)
@@ -164,7 +162,6 @@ func cutMiddle(t *tx, j *job, step int, batch cloud.LogBatch, limit, excess int6
 		return 0, 0, err
 	}
 
-	// Remove the batches after this row.
 	for end := middle.start + middle.count; freed < excess && end < batch.Offset; end = middle.start + middle.count {
 		var row cut
 		var size int64
@@ -182,7 +179,6 @@ func cutMiddle(t *tx, j *job, step int, batch cloud.LogBatch, limit, excess int6
 		freed += size
 	}
 
-	// Drop the first lines of the batch.
 	for freed < excess && dropped < len(batch.Lines) {
 		line := batch.Lines[dropped : dropped+1]
 		excess -= int64(len(packLines(line)))

@@ -119,7 +119,6 @@ func (w workspace) fetch(git gitSource, login login) string {
 	line(`git config --file "$GIT_CONFIG_GLOBAL" safe.directory '*'`)
 	line(`[ ! -f "$HOME/.gitconfig" ] || git config --file "$GIT_CONFIG_GLOBAL" include.path "$HOME/.gitconfig"`)
 
-	// Log in.
 	switch {
 	case login.ssh:
 		b.WriteString(sshLogin)
@@ -193,7 +192,6 @@ func Operations() []string {
 func operationScript(operation, stack string, ownBackend bool, options operationOptions) (string, error) {
 	flags := " --non-interactive --stack=" + printable.QuoteShell(stack)
 
-	// Choose the command.
 	var script string
 	switch operation {
 	case "update":

@@ -59,7 +59,6 @@ type Server struct {
 // user's access token in the file [AccessTokenFile]. Only one Server at a time can use a
 // folder.
 func Open(ctx context.Context, options Options) (*Server, error) {
-	// Check the options.
 	if options.Folder == "" {
 		return nil, errors.New("open the data folder: its name is missing")
 	}
@@ -69,7 +68,6 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		return nil, err
 	}
 
-	// Open the folder.
 	if err := os.MkdirAll(options.Folder, 0o700); err != nil {
 		return nil, fmt.Errorf("create the data folder: %w", err)
 	}
@@ -89,7 +87,6 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 
-	// Create the first user.
 	s := &Server{
 		options: options, log: options.Log, store: store, master: master, issuers: issuers, lock: lock,
 		heartbeats: newHeartbeats(time.Now()), agents: newCallTimes(), freeSpace: freeSpace,

@@ -109,7 +109,6 @@ func (s *Server) putSettings(c *call) (reply, error) {
 // writeSettings combines the stored settings and the settings of the request, and stores the
 // result.
 func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (reply, error) {
-	// Read the request.
 	text, err := c.text(maxBody)
 	if err != nil {
 		return reply{}, err

@@ -49,7 +49,6 @@ type stackView struct {
 }
 
 func (s *Server) createStack(c *call) (reply, error) {
-	// Read the request.
 	var body struct {
 		Name string            `json:"stackName"`
 		Tags map[string]string `json:"tags"`
@@ -70,7 +69,6 @@ func (s *Server) createStack(c *call) (reply, error) {
 		return reply{}, fmt.Errorf("write tags: %w", err)
 	}
 
-	// Make the stack.
 	id := newID()
 	err = s.store.write(c.Context(), func(t *tx) error {
 		organization, err := s.organization(t, c)

@@ -56,7 +56,6 @@ type stepView struct {
 
 // viewDeployments returns the deployments that an SQL condition selects.
 func viewDeployments(t *tx, condition string, args ...any) ([]deploymentView, error) {
-	// Read the deployments.
 	all, err := rows(t, func(scan func(...any) error) (v deploymentView, err error) {
 		var created int64
 		var requester string
@@ -79,7 +78,6 @@ func viewDeployments(t *tx, condition string, args ...any) ([]deploymentView, er
 		return nil, err
 	}
 
-	// Read their steps.
 	for i := range all {
 		steps, err := rows(t, func(scan func(...any) error) (st stepView, err error) {
 			var started, modified int64
@@ -106,7 +104,6 @@ func (s *Server) definition(c *call) (reply, error) {
 	var definition cloud.Definition
 	var j *job
 	err := s.store.write(c.Context(), func(t *tx) (err error) {
-		// Check that the job has not ended.
 		if j, err = jobFromPath(t, c); err != nil {
 			return err
 		}
@@ -117,7 +114,6 @@ func (s *Server) definition(c *call) (reply, error) {
 			return conflict("the job has ended already: it is %s", j.status)
 		}
 
-		// Decrypt the definition.
 		if j.leased() {
 			definition, err = s.leasedDefinition(t, c, j)
 			return err

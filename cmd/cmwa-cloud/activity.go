@@ -89,7 +89,6 @@ var activityFields = strings.NewReplacer(
 
 // request returns the body of the request.
 func (f *activityFlags) request(s stdio) (object, error) {
-	// Read the file.
 	body := object{}
 	if f.file != "" {
 		text, err := os.ReadFile(f.file)
@@ -101,7 +100,6 @@ func (f *activityFlags) request(s stdio) (object, error) {
 		}
 	}
 
-	// Override it with the flags.
 	for name, value := range map[string]string{"kind": f.kind, "name": f.name, "image": f.image, "shell": f.shell,
 		"timeout": f.timeout, "retryDelay": f.delay} {
 		if value != "" {
@@ -145,7 +143,6 @@ func activityCreate(s stdio) command.Command {
 		Name: "create", Help: "queue a scan or a policy evaluation for a pool",
 		Forms: flags.form([]command.Item{poolOfActivity}, options...),
 		Run: func(ctx context.Context, args []string) error {
-			// Make the request.
 			body, err := f.request(s)
 			if err != nil {
 				return err
@@ -155,7 +152,6 @@ func activityCreate(s stdio) command.Command {
 				return err
 			}
 
-			// Send it.
 			var answer struct{ ID string }
 			err = c.call(ctx, http.MethodPost, path, body, &answer)
 			if err != nil && f.file == "" {

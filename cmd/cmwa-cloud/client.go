@@ -67,13 +67,11 @@ type client struct {
 
 // open returns a client. It makes no call.
 func (c *connection) open() (*client, error) {
-	// Check the address.
 	address, err := url.Parse(c.url)
 	if err != nil || address.Host == "" || address.Scheme != "http" && address.Scheme != "https" {
 		return nil, cli.Usagef("--url must be a URL such as http://127.0.0.1:8585")
 	}
 
-	// Read the token.
 	token := strings.TrimSpace(c.s.variable("PULUMI_ACCESS_TOKEN"))
 	if c.tokenFile != "" {
 		text, err := os.ReadFile(c.tokenFile)
@@ -125,7 +123,6 @@ func withFlags(err error, fields *strings.Replacer) error {
 
 // call makes one call. Body and answer may be nil.
 func (c *client) call(ctx context.Context, method, path string, body, answer any) error {
-	// Make the request.
 	var content io.Reader
 	if body != nil {
 		text, err := json.Marshal(body)
@@ -143,7 +140,6 @@ func (c *client) call(ctx context.Context, method, path string, body, answer any
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("X-Pulumi-Deployment-Initiator", "cmwa-cloud")
 
-	// Read the answer.
 	response, err := c.http.Do(request)
 	if err != nil {
 		var inner *url.Error
@@ -174,7 +170,6 @@ func (c *client) call(ctx context.Context, method, path string, body, answer any
 		return &statusError{response.StatusCode, message}
 	}
 
-	// Decode the answer.
 	if answer == nil || len(text) == 0 {
 		return nil
 	}

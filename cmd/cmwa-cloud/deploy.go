@@ -72,7 +72,6 @@ func put(at object, value any, path ...string) {
 
 // request returns the body of the request.
 func (d *deployFlags) request(s stdio) (object, error) {
-	// Read the file.
 	body := object{}
 	if d.file != "" {
 		text, err := os.ReadFile(d.file)
@@ -87,7 +86,6 @@ func (d *deployFlags) request(s stdio) (object, error) {
 		return nil, cli.Usagef("--branch and --commit exclude each other")
 	}
 
-	// Override it with the flags.
 	for _, field := range []struct {
 		value string
 		path  []string
@@ -147,7 +145,6 @@ func deployCommand(s stdio) command.Command {
 		Name: "deploy", Help: "queue a deployment, and make its stack if it does not exist",
 		Forms: connection.form([]command.Item{stackArgument}, options...),
 		Run: func(ctx context.Context, args []string) error {
-			// Make the request.
 			stack, err := stackPath(args[0])
 			if err != nil {
 				return err
@@ -167,7 +164,6 @@ func deployCommand(s stdio) command.Command {
 				}
 			}
 
-			// Send it.
 			if err := ensureStack(ctx, c, stack); err != nil {
 				return err
 			}

@@ -105,7 +105,6 @@ func (c *client) follow(ctx context.Context, path string, s stdio) error {
 		default:
 		}
 
-		// Print the next page.
 		var page logPage
 		if !complete {
 			var err error

@@ -112,7 +112,6 @@ func poolCreate(s stdio) command.Command {
 			}
 			defer sink.close()
 
-			// Make the pool.
 			var answer struct {
 				ID    string        `json:"id"`
 				Token secret.String `json:"tokenValue"`
@@ -161,7 +160,6 @@ func poolToken(s stdio) command.Command {
 			}
 			defer sink.close()
 
-			// Make the token.
 			var answer struct {
 				Token secret.String `json:"tokenValue"`
 			}
@@ -183,7 +181,6 @@ func poolDelete(s stdio) command.Command {
 			command.Bool(&force, "force",
 				"delete the pool even if it has running jobs, or if a stack's settings refer to it")),
 		Run: func(ctx context.Context, args []string) error {
-			// Find the pool.
 			c, pools, err := flags.open(ctx)
 			if err != nil {
 				return err
@@ -193,7 +190,6 @@ func poolDelete(s stdio) command.Command {
 				return err
 			}
 
-			// Delete it.
 			path := pools + "/" + url.PathEscape(id)
 			if force {
 				path += "?force=true"
@@ -212,7 +208,6 @@ func poolList(s stdio) command.Command {
 	return command.Command{
 		Name: "list", Help: "list the pools of an organization", Forms: flags.form(nil),
 		Run: func(ctx context.Context, _ []string) error {
-			// Fetch the pools.
 			c, path, err := flags.open(ctx)
 			if err != nil {
 				return err
@@ -222,7 +217,6 @@ func poolList(s stdio) command.Command {
 				return err
 			}
 
-			// Print them.
 			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "ID\tNAME\tSTATUS\tLAST SEEN\tDEFAULT")
 			for _, pool := range pools {

@@ -70,7 +70,6 @@ func serveCommand(s stdio) command.Command {
 			),
 		}},
 		Run: func(ctx context.Context, _ []string) error {
-			// Check the flags.
 			if options.Folder == "" {
 				return cli.Usagef("serve needs --data FOLDER: the folder of all data")
 			}
@@ -95,7 +94,6 @@ func serveCommand(s stdio) command.Command {
 				options.Issuers = append(options.Issuers, issuer)
 			}
 
-			// Serve.
 			options.Log = newLogger(s.stderr, format)
 			return serve(ctx, listen, options, s)
 		},
@@ -151,7 +149,6 @@ func newLogger(sink io.Writer, format string) *slog.Logger {
 // serve runs the listener and the regular work of the service until ctx ends. If one of them
 // fails, the other stops too.
 func serve(ctx context.Context, address string, options server.Options, s stdio) (err error) {
-	// Open the data and the listener.
 	service, err := server.Open(ctx, options)
 	if err != nil {
 		return err
@@ -169,7 +166,6 @@ func serve(ctx context.Context, address string, options server.Options, s stdio)
 	fmt.Fprintf(s.stdout, "listening on http://%s (the access token is in %s)\n",
 		listener.Addr(), filepath.Join(options.Folder, server.AccessTokenFile))
 
-	// Run both until ctx ends.
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return service.Run(ctx) })
 	all.Go(func() error {

@@ -62,7 +62,6 @@ func builder(
 		}
 		counters.AddPool(spec.Name, spec.Tuning.Kinds)
 
-		// Create the client and the pool.
 		client := cloud.New(cloud.Options{
 			Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"),
 			Log: log.With("component", "cloud", "pool", spec.Name), Recorder: counters,
@@ -99,7 +98,6 @@ type executors struct {
 func (x *executors) open(ctx context.Context, location string, log *slog.Logger) (runtime.Executor, func(), error) {
 	at := runtime.ParseLocation(location)
 	log = log.With("component", at.Target)
-	// Create the executor.
 	switch at.Target {
 	case "docker":
 		executor, err := docker.New(ctx, docker.Options{

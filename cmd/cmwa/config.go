@@ -49,7 +49,6 @@ configuration is invalid.`,
 				fmt.Fprintf(s.stderr, "cmwa: warning: %v\n", warning)
 			}
 
-			// Print its settings.
 			targets := map[string]string{}
 			for _, p := range c.Pools {
 				targets[p.Name] = p.DeployTarget

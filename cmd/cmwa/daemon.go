@@ -49,7 +49,6 @@ func newDaemon(ctx context.Context, log *logging.Log, spec reconcile.ProcessSpec
 // prepare opens a new listener if its address has changed, and the sink of the log: see
 // [reconcile.Process].
 func (d *daemon) prepare(ctx context.Context, from, to reconcile.ProcessSpec) (reconcile.Prepared, error) {
-	// Open the listener.
 	rebind := from.HTTPPort != to.HTTPPort || from.HTTPAddress != to.HTTPAddress
 	var listener net.Listener
 	closeListener := func() {
@@ -115,7 +114,6 @@ func (d *daemon) serveOn(listener net.Listener) {
 		return
 	}
 
-	// Start the new server.
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if handler := d.handler.Load(); handler != nil {

@@ -26,7 +26,6 @@ func explainCommand(s stdio) command.Command {
 a rule in the reports of cmwa vet. Without KEY, prints a table of all keys with their defaults and
 the effect of a change. The table is as wide as the terminal; elsewhere nothing is shortened.`,
 		Run: func(_ context.Context, args []string) error {
-			// Find the text.
 			var text string
 			var err error
 			switch {
@@ -39,7 +38,6 @@ the effect of a change. The table is as wide as the terminal; elsewhere nothing 
 				text, err = schema.Explain(args[0], columns(s.stdout, usual))
 			}
 
-			// Print it.
 			if err != nil {
 				return cli.Usage(err)
 			}

@@ -34,7 +34,6 @@ func listen(ctx context.Context, address string, port int, inUse net.Listener) (
 		config.Control = func(_, _ string, socket syscall.RawConn) error { return shareSocket(socket, true) }
 	}
 
-	// Open the listener.
 	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
 	switch {
 	case err != nil && (address == "" || errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)):

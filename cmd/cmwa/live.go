@@ -25,7 +25,6 @@ import (
 func (s stdio) loadLive(
 	ctx context.Context, c *client, names []string,
 ) (before, after *schema.Config, findings []report.Finding, err error) {
-	// Load the configuration in force.
 	d, err := c.fetch(ctx)
 	if err != nil {
 		return nil, nil, nil, err
@@ -38,7 +37,6 @@ func (s stdio) loadLive(
 		return nil, nil, nil, err
 	}
 
-	// Load the file.
 	files, err := input.Reader{Environ: c.environ, Stdin: s.stdin}.Read(ctx, names)
 	if err != nil {
 		return nil, nil, nil, err
@@ -75,7 +73,6 @@ func inForceHere(d status.Document, environ environment) (*schema.Config, error)
 		}
 	}
 
-	// Compare the digests.
 	outcome := schema.Evaluate(source)
 	switch here, _ := os.Getwd(); {
 	case outcome.Config != nil && outcome.Digest == d.Config.Digest:

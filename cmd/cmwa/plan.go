@@ -81,7 +81,6 @@ func (s stdio) plan(
 	ctx context.Context, load func() (before, after *schema.Config, findings []report.Finding, err error),
 	format string,
 ) error {
-	// Load both configurations, and print their problems.
 	before, after, findings, err := load()
 	if ctx.Err() != nil {
 		return cli.ExitError(exitInvalid)
@@ -105,7 +104,6 @@ func (s stdio) plan(
 		return cli.ExitError(exitInvalid)
 	}
 
-	// Print the plan.
 	reloads := reconcile.Preview(before, after)
 	changed, err := podRelease().Reload(before, after)
 	switch {
@@ -142,7 +140,6 @@ func (s stdio) loadBoth(
 		embedded[i], packed[i] = schema.Configurations(source)
 	}
 
-	// Load the configurations.
 	configs := make([]*schema.Config, len(files.Sources))
 	reported := map[position.Problem]bool{}
 	for i, source := range files.Sources {

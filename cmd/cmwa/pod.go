@@ -47,7 +47,6 @@ FILE cannot be read, or the command line is wrong.`,
 
 // pod is cmwa pod.
 func (s stdio) pod(ctx context.Context, files []string, pool, image, format string) error {
-	// Read the file and print its problems.
 	read, err := input.Reader{Environ: readEnvironment(s.environ), Stdin: s.stdin}.Read(ctx, files)
 	switch {
 	case ctx.Err() != nil:
@@ -70,7 +69,6 @@ func (s stdio) pod(ctx context.Context, files []string, pool, image, format stri
 		return cli.ExitError(cli.ExitFailure)
 	}
 
-	// Print the Pod.
 	spec, err := pods.Choose(specs, pool)
 	if err != nil {
 		return err

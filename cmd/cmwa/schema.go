@@ -28,7 +28,6 @@ CUE is one file, for a command such as
 
 All check single values. "cmwa vet" also checks what values mean together.`,
 		Run: func(context.Context, []string) error {
-			// Choose the function that writes the format.
 			write := schema.JSONSchema
 			switch format {
 			case "json-standard":

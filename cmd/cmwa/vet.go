@@ -119,7 +119,6 @@ func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
 		return err
 	}
 
-	// Check the files.
 	check := schema.Vet
 	if f.local {
 		check = schema.VetLocal

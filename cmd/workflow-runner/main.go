@@ -114,7 +114,6 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 		return cli.ExitOK
 	}
 
-	// Print help, or report a mistake.
 	text, requested := helpFor(args)
 	if requested {
 		fmt.Fprint(stdout, text)

@@ -34,7 +34,6 @@ func (c *Changes) Write(w io.Writer, d Document) error {
 		failing[poolPart(p)] = p.FailingSince
 	}
 
-	// Write new parts.
 	var b strings.Builder
 	series := map[string]failedSeries{}
 	for _, p := range compared {
@@ -56,7 +55,6 @@ func (c *Changes) Write(w io.Writer, d Document) error {
 		}
 	}
 
-	// Report ended parts.
 	for _, p := range c.before {
 		if textOf(compared, p.part) == "" {
 			b.WriteString(ended(p.part) + "\n")

@@ -52,7 +52,6 @@ func Fetch(ctx context.Context, address string, local bool) (Document, error) {
 			address, response.StatusCode)
 	}
 
-	// Read the response up to the limit.
 	content, err := io.ReadAll(io.LimitReader(response.Body, maxDocument+1))
 	switch {
 	case err != nil:

@@ -33,7 +33,6 @@ func resolve(path string, enter func(dir string)) (names, dirs []string) {
 	names = append(names, dir)
 	remaining := strings.Split(path, "/")
 	for links := 0; len(remaining) > 0; {
-		// Take the next element.
 		name := remaining[0]
 		remaining = remaining[1:]
 		switch name {
@@ -114,7 +113,6 @@ func (w *Watcher) updateWatches(notify *fsnotify.Watcher, active watches) watchS
 		}
 	}
 
-	// Add missing watches.
 	s := watchSet{names: map[string]bool{}, dirs: map[string]bool{}}
 	entered := map[string]bool{}
 	enter := func(dir string) {
@@ -144,7 +142,6 @@ func (w *Watcher) updateWatches(notify *fsnotify.Watcher, active watches) watchS
 		}
 	}
 
-	// Remove watches that are no longer needed.
 	for dir := range active {
 		if !entered[dir] {
 			_ = notify.Remove(dir) // fails if the watch has ended

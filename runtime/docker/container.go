@@ -341,7 +341,6 @@ func (e *Executor) writeHandoff(
 		return complete, err
 	}
 
-	// Wait until the engine closes the connection.
 	if err := input.Conn.SetReadDeadline(time.Now().Add(e.closeTimeout)); err != nil {
 		return complete, err
 	}

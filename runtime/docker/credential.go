@@ -32,7 +32,6 @@ func runHelper(ctx context.Context, name, server string) (registry.AuthConfig, e
 		return none, errors.New("the Docker configuration names a credential helper by a path, which is not allowed")
 	}
 
-	// Run the helper.
 	ctx, cancel := context.WithTimeout(ctx, helperLimit)
 	defer cancel()
 	var answer bytes.Buffer
@@ -53,7 +52,6 @@ func runHelper(ctx context.Context, name, server string) (registry.AuthConfig, e
 		return none, fmt.Errorf("get the login at %s from %s: %w", server, program, err)
 	}
 
-	// Read the output of the helper.
 	var got struct{ Username, Secret string }
 	if json.Unmarshal(answer.Bytes(), &got) != nil {
 		return none, fmt.Errorf("the output of %s is not valid JSON", program)

@@ -35,7 +35,6 @@ type image struct {
 func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (image, error) {
 	spec, definition := job.Tuning.Instance, job.Definition
 
-	// Choose the image.
 	img := image{name: definition.Image.Reference}
 	if spec.OverrideImage != "" {
 		img.name = spec.OverrideImage
@@ -155,7 +154,6 @@ func (e *Executor) followPull(
 	timer := time.AfterFunc(e.pullTimeout, func() { cancelPull(fmt.Errorf("no progress for %v", e.pullTimeout)) })
 	defer timer.Stop()
 
-	// Request the pull.
 	options := client.ImagePullOptions{RegistryAuth: login}
 	if img.platform != nil {
 		options.Platforms = []ocispec.Platform{*img.platform}
@@ -166,7 +164,6 @@ func (e *Executor) followPull(
 	}
 	killpoint.Hit(killpoint.ImagePulling)
 
-	// Report its progress.
 	progress := newPullProgress(time.Now())
 	flushed := time.Now()
 	for message, err := range stream.JSONMessages(pullCtx) {

@@ -120,7 +120,6 @@ func (c dockerConfig) auth(key string) (registry.AuthConfig, error) {
 		return registry.AuthConfig{}, nil
 	}
 
-	// Decode the login.
 	login := registry.AuthConfig{
 		Username:      entry.Username,
 		Password:      entry.Password,

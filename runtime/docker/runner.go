@@ -142,7 +142,6 @@ func examine(path, arch string) (program, error) {
 	}
 	defer file.Close()
 
-	// Check the format.
 	binary, err := elf.NewFile(file)
 	if err != nil {
 		return program{}, errors.New("is not a Linux program")
@@ -157,7 +156,6 @@ func examine(path, arch string) (program, error) {
 		}
 	}
 
-	// Compute the digest.
 	sum := sha256.New()
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return program{}, fmt.Errorf("cannot be read: %w", err)
@@ -334,7 +332,6 @@ func (e *Executor) copyRunner(ctx context.Context, loader string, runner program
 		return engineError("copy the runner to the volume "+volumeName(runner), e.host, causeOf(callCtx, err))
 	}
 
-	// Remove the volumes of earlier runners.
 	e.log.Info("runner volume filled", "volume", volumeName(runner), "program", runner.path)
 	keep := map[string]bool{volumeName(runner): true}
 	if _, err := e.dropVolumes(ctx, keep, oldVolume, e.engineTime(ctx)); err != nil {
@@ -354,7 +351,6 @@ func pack(runner program) ([]byte, error) {
 		return nil, fmt.Errorf("%s has changed during the start of a job", runner.path)
 	}
 
-	// Write the archive.
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for _, file := range []struct {

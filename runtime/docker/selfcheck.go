@@ -47,7 +47,6 @@ func SelfChecks(options Options, tuning runtime.Tuning, service string) []runtim
 		return runtime.SelfCheck{Name: name, Needs: needsEngine, Run: with(f)}
 	}
 
-	// Return the checks.
 	user := cmp.Or(spec.Docker.User, "the user of their image")
 	network := cmp.Or(spec.Docker.Network, "that is the engine's default")
 	return []runtime.SelfCheck{

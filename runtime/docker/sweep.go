@@ -186,7 +186,6 @@ func (e *Executor) sweepEnded(ctx context.Context, now time.Time) (removed []str
 		return nil, engineError("list the containers of jobs", e.host, causeOf(ctx, err))
 	}
 
-	// Remove the containers that ended long ago.
 	for _, c := range listed.Items {
 		if c.Labels[labelAgent] == e.agent || !isOlder(time.Unix(c.Created, 0), now, oldEnded) {
 			continue

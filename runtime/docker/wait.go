@@ -35,7 +35,6 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 // waitForExit waits for the end of a container, and then inspects the container. Another
 // client may remove it between these two calls.
 func (e *Executor) waitForExit(ctx context.Context, id string) (runtime.Exit, error) {
-	// Wait for the end.
 	result := e.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	var code int
 	select { // one channel receives a value, at the latest when ctx ends
@@ -48,7 +47,6 @@ func (e *Executor) waitForExit(ctx context.Context, id string) (runtime.Exit, er
 		return runtime.Exit{}, err
 	}
 
-	// Inspect the container.
 	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
 	found, err := e.engine.ContainerInspect(callCtx, id, client.ContainerInspectOptions{})

@@ -68,7 +68,6 @@ func (p *Pool) checkExecutor(ctx context.Context, s *source, polls bool) (a abil
 // runCheck checks the executor once and wakes the loop. If the settings change during the
 // check, the check is cancelled, its result is dropped, and another check is due at once.
 func (p *Pool) runCheck(ctx context.Context, checker runtime.Checker) {
-	// Check, until the settings change.
 	tuning, tuned := p.settings()
 	limited, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()

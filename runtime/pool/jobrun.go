@@ -172,7 +172,6 @@ func (r *jobRun) finish(ctx context.Context, end instanceEnd, stopped bool) (gon
 		return false
 	}
 
-	// Report the outcome.
 	killpoint.Hit(killpoint.RunnerEnded)
 	r.setPhase(runtime.Done)
 	r.countEnd(ctx, end)

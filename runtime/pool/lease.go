@@ -163,7 +163,6 @@ func (r *jobRun) renewLease(ctx context.Context, leaser runtime.Leaser, stopJob 
 		case <-timer.C:
 		}
 
-		// Renew.
 		if err := r.extendLease(ctx, leaser, false); err != nil {
 			if ctx.Err() == nil {
 				r.log.Warn("leased work is stopped", "reason", err)
@@ -173,7 +172,6 @@ func (r *jobRun) renewLease(ctx context.Context, leaser runtime.Leaser, stopJob 
 			return
 		}
 
-		// Stop a runner that hangs.
 		switch last := r.lastProgress(); {
 		case !last.Status.Final() || last.Status == runtime.Succeeded && last.Step < r.job.Definition.Steps-1:
 		case finished.IsZero():

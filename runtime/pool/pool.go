@@ -105,7 +105,6 @@ func (p *Pool) Run(ctx context.Context) error {
 	})
 	defer stop()
 
-	// Adopt, then claim and run jobs.
 	p.mu.Lock()
 	p.polls.next = p.parts.Cloud.Tune(p.spec.Tuning)
 	p.due = time.Now().Add(listLimit + adoptLimit)

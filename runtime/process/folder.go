@@ -205,7 +205,6 @@ func removeAll(folder string) error {
 // removes incomplete folders that were last changed before created. A folder that cannot be
 // removed is left to the next sweep.
 func sweepFolders(parent string, created, removed time.Time) (names []string, err error) {
-	// Remove folders of stopped creations.
 	unlock, locked := lockParent(parent, syscall.LOCK_EX)
 	if locked {
 		created = time.Now().Add(time.Hour) // all of them, also if the clock was set back
@@ -216,7 +215,6 @@ func sweepFolders(parent string, created, removed time.Time) (names []string, er
 		return nil, err
 	}
 
-	// Remove folders of stopped removals.
 	more, err := sweepPrefix(parent, oldPrefix, removed)
 	return append(names, more...), err
 }

@@ -77,7 +77,6 @@ func bootID() (string, error) {
 
 // listProcesses returns all processes.
 func listProcesses() ([]proc, error) {
-	// List the process ids.
 	folder, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -88,7 +87,6 @@ func listProcesses() ([]proc, error) {
 		return nil, err
 	}
 
-	// Inspect each process that still exists.
 	var all []proc
 	this, err := bootID()
 	if err != nil {

@@ -80,7 +80,6 @@ func New(options Options) (*Executor, error) {
 // other agents' jobs that ended a week ago. An agent removes the folders of its own jobs
 // within minutes, unless its id is lost.
 func (e *Executor) Sweep(ctx context.Context, _ []runtime.InstanceSpec) (removed []string, err error) {
-	// Remove incomplete folders.
 	stale := time.Now().Add(-staleAfter)
 	removed, err = sweepFolders(e.folder, stale, stale)
 	if err != nil {
@@ -130,7 +129,6 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 			continue
 		}
 
-		// Find the jobs of the agent.
 		labels, err := readLabels(filepath.Join(e.folder, id))
 		switch {
 		case isGone(err), isCorrupt(err):
@@ -141,7 +139,6 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 			continue
 		}
 
-		// Return the instance with its state.
 		inst, err := e.open(id)
 		switch {
 		case errors.Is(err, runtime.ErrNoInstance), isCorrupt(err):

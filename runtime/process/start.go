@@ -129,7 +129,6 @@ func (e *Executor) startSupervisor(inst *instance, runner string) (_ *os.File, e
 		}
 	}()
 
-	// Start the supervisor in a new session.
 	cmd := exec.Command(shellPath, "-c", supervisorScript, runner)
 	cmd.Dir = inst.path(rootFolder)
 	cmd.Env = jobEnviron(e.environ, inst.folder)

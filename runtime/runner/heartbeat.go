@@ -20,7 +20,6 @@ func sendHeartbeats(ctx context.Context, jobs *cloud.Jobs, gone func(error), log
 	supported := false // whether the service has the call
 	failing := false
 	for {
-		// Send one heartbeat.
 		callCtx, cancel := context.WithTimeout(ctx, runtime.HeartbeatInterval)
 		err := jobs.Heartbeat(callCtx)
 		cancel()
@@ -43,7 +42,6 @@ func sendHeartbeats(ctx context.Context, jobs *cloud.Jobs, gone func(error), log
 			failing = true
 		}
 
-		// Wait for the next heartbeat.
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():

@@ -28,7 +28,6 @@ func Init() (code int, err error) {
 	signal.Notify(signals, append(StopSignals(), syscall.SIGINT)...)
 	defer signal.Stop(signals)
 
-	// Start this program again.
 	program, err := os.Executable()
 	if err != nil {
 		return 0, fmt.Errorf("find this program: %w", err)

@@ -70,7 +70,6 @@ func (i *interrupter) any() bool { return len(i.sent) > 0 || i.blind }
 // first scan did not find is interrupted by the first scan after its startupTime. Before each of the first maxNoted
 // interrupts of the step, it calls note with the name of the process.
 func (i *interrupter) scan(note func(name string)) {
-	// List the processes of the step.
 	first := !i.others
 	members, err := i.members()
 	if err != nil {
@@ -82,7 +81,6 @@ func (i *interrupter) scan(note func(name string)) {
 		return
 	}
 
-	// Select processes, and interrupt them.
 	selected := i.selectPulumi(members)
 	if !i.others {
 		i.others = true

@@ -79,7 +79,6 @@ func lineBreak(text []byte) (start, end int) {
 // newMatcher returns a matcher for patterns of at least three bytes each. The patterns of
 // the second list may be wrapped in the text.
 func newMatcher(plain, wrapped []string) *matcher {
-	// Sort the patterns, the longest first.
 	m := &matcher{ending: map[uint16][]pattern{}, pairs: new([1 << 10]uint64)}
 	all := make([]pattern, 0, len(plain)+len(wrapped))
 	for _, text := range plain {
@@ -96,7 +95,6 @@ func newMatcher(plain, wrapped []string) *matcher {
 	})
 	all = slices.Compact(all)
 
-	// Fill the tables.
 	m.minLength = min(len(all[len(all)-1].text), 255)
 	m.shift = (*[1 << 15]uint8)(bytes.Repeat([]byte{uint8(m.minLength - 2)}, 1<<15))
 	for _, p := range all {

@@ -88,7 +88,6 @@ type job struct {
 // of ctx stops the running step in the stages of the package documentation, and the job is
 // reported as failed. The requests of the options end a stage early.
 func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
-	// Check the options and the handoff.
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -107,7 +106,6 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 		h.Root = "/"
 	}
 
-	// Connect to the service.
 	transport := o.Transport
 	if transport == nil {
 		own, err := cloud.Transport(h.CA)

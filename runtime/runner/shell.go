@@ -31,7 +31,6 @@ func (j *job) execute(ctx context.Context, step int, log *stepLog) error {
 	}
 	defer os.Remove(script)
 
-	// Run the script, and send its output.
 	filter := &outputFilter{redactor: redactor{matcher: j.matcher}}
 	j.reports.beginStep()
 	defer j.reports.endStep()

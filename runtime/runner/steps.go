@@ -48,7 +48,6 @@ func (j *job) prepare(log *stepLog) (err error) {
 		return err
 	}
 
-	// Provide folders for the user, and certificates.
 	documented := j.root
 	messages, err := j.prepareUser()
 	if err != nil {
@@ -60,7 +59,6 @@ func (j *job) prepare(log *stepLog) (err error) {
 	}
 	j.note(log, messages...)
 
-	// Create the files that the environment names.
 	j.envFile, err = newEnvFile(j.env[envFileVariable], j.root, j.private)
 	if err != nil {
 		return err
@@ -78,7 +76,6 @@ func (j *job) prepare(log *stepLog) (err error) {
 		}
 	}
 
-	// Check that there is a shell.
 	shell, err := findShell(j.definition.Shell, j.env["PATH"])
 	if err != nil {
 		return err
@@ -105,7 +102,6 @@ func (j *job) step(logCtx, jobCtx, workCtx context.Context, step int) error {
 
 // script runs the script of a step and returns why it failed.
 func (j *job) script(workCtx context.Context, step int, log *stepLog) error {
-	// Log the script.
 	s := j.definition.Steps[step]
 	if s.Run != "" {
 		j.echo(log, s.Run)
@@ -117,7 +113,6 @@ func (j *job) script(workCtx context.Context, step int, log *stepLog) error {
 		return nil
 	}
 
-	// Run it within its time limit.
 	if limit := time.Duration(s.Timeout); limit > 0 {
 		limited, release := j.options.timeout(workCtx, limit,
 			fmt.Errorf("the step took longer than its time limit of %s and was stopped", limit))
@@ -151,7 +146,6 @@ func (j *job) conclude(jobCtx, workCtx context.Context, step int, log *stepLog, 
 		j.yield(jobCtx, step, now.Lines)
 	}
 
-	// Report the status.
 	err := context.Cause(jobCtx)
 	if err == nil {
 		err = j.reportStatus(jobCtx, workCtx, now)

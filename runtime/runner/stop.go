@@ -82,7 +82,6 @@ func stop(group int, ended <-chan error, s stages) stopped {
 		}
 	}
 
-	// Describe the end of pulumi.
 	switch {
 	case !ran:
 	case killed && (late || s.cancelGrace == 0):

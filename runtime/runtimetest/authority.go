@@ -66,7 +66,6 @@ func certify(t testing.TB, host string) (authority string, certificate tls.Certi
 		return signed
 	}
 
-	// Describe both certificates.
 	begin, end := time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
 	name := pkix.Name{CommonName: "authority " + rand.Text()}
 	root := &x509.Certificate{

@@ -176,7 +176,6 @@ func (e *Executor) start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		return "", err
 	}
 
-	// Read the handoff, and add the instance.
 	text, err := setup.Handoff(ctx, "/")
 	if err != nil {
 		return "", err
@@ -253,7 +252,6 @@ func (e *Executor) Interrupt(_ context.Context, id string) error {
 // Remove sends a TERM, waits for the grace period, sends a KILL and removes the instance,
 // unless the job's script specifies an error or a call that hangs.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
-	// Apply the faults of the script.
 	inst, err := e.find(id)
 	if errors.Is(err, runtime.ErrNoInstance) {
 		return nil

@@ -59,7 +59,6 @@ func (a answer) write(w http.ResponseWriter, r *http.Request, conn *faultConn, f
 	maps.Copy(w.Header(), a.header)
 	text := a.body
 
-	// Apply a fault of the body.
 	switch half := len(text) / 2; {
 	case fault.Kind == Truncated && half > 0:
 		text = text[:half]

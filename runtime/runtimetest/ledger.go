@@ -100,7 +100,6 @@ func (l *ledger) log(step int, batch cloud.LogBatch) *refusal {
 		return &refusal{http.StatusNotFound, "there is no such step"}
 	}
 
-	// Check that no line is missing.
 	lines := l.steps[step].Lines
 	if batch.Offset < 0 || batch.Offset > len(lines) {
 		return &refusal{http.StatusBadRequest, fmt.Sprintf("the batch starts at line %d of step %d, which has %d",

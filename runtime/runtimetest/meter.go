@@ -14,7 +14,6 @@ func (p *Proxy) decide(r *http.Request, body []byte) Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	// Count the call.
 	now := time.Now()
 	program := programOf(r)
 	p.calls[program] = append(p.calls[program], now)

@@ -113,7 +113,6 @@ func testConcurrentJobs(t *testing.T, s *fixture) {
 		jobs = append(jobs, job)
 	}
 
-	// Run them all at the same time.
 	var group sync.WaitGroup
 	for _, job := range jobs {
 		group.Go(func() {

@@ -106,7 +106,6 @@ func testContexts(t *testing.T, s *fixture) {
 }
 
 func testInterrupt(t *testing.T, s *fixture) {
-	// Start a job whose program handles signals.
 	interrupter, ok := s.executor.(runtime.Interrupter)
 	if !ok {
 		t.Skip("this executor cannot send an interrupt")

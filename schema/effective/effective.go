@@ -77,7 +77,6 @@ func layoutOf(settings []schema.Setting) layout {
 		return l
 	}
 
-	// Move the settings that all pools share.
 	var shared []schema.Setting
 	inShared := map[string]bool{}
 	for _, setting := range l.pools[0].settings {

@@ -92,7 +92,6 @@ func (r rules) resources(n node, ofPod bool) {
 	r.amounts(requests, ofPod)
 	r.hugePages(limits, requests)
 
-	// Compare each request with its limit.
 	requested, _ := requests.v.Data.(position.Mapping)
 	limited, _ := limits.v.Data.(position.Mapping)
 	for name, v := range requested {

@@ -100,7 +100,6 @@ func (types typeSet) fields(ref string) map[string]*valueType {
 // define adds a definition to the types. If the types have it already, define adds the
 // declarations of the overlay to it.
 func (types typeSet) define(definition *ast.Field, text string) {
-	// Find or add the definition.
 	name, _, err := ast.LabelName(definition.Label)
 	if err != nil {
 		return
@@ -111,7 +110,6 @@ func (types typeSet) define(definition *ast.Field, text string) {
 		types[name] = t
 	}
 
-	// Read its value or its fields.
 	body, ok := definition.Value.(*ast.StructLit)
 	if !ok {
 		t.leaf.read(definition, text)

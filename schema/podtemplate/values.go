@@ -18,7 +18,6 @@ import (
 // checkValues checks the values with CUE. It compiles only the types that the template
 // uses, in a CUE context that is discarded afterwards.
 func (c *checker) checkValues(clean position.Mapping) {
-	// Compile the types.
 	context := cuecontext.New()
 	root := context.CompileString(c.types.source(c.used))
 	pod := root.LookupPath(cue.ParsePath(Root))

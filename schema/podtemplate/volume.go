@@ -63,7 +63,6 @@ func (r rules) projected(n node) {
 				"write each kind as its own entry of sources")
 		}
 
-		// Check the files of the content.
 		for _, kind := range []string{"secret", "configMap", "downwardAPI"} {
 			for _, item := range source.get(kind, "items").entries() {
 				uniquePath(item.get("path"))

@@ -56,7 +56,6 @@ func Decode(file string, content []byte, limit int) (documents []*yaml.Node, sto
 // key is a problem, but does not make ok false. hint is the hint for a file whose content
 // is not a mapping.
 func Parse(file string, content []byte, hint string) (m Mapping, problems Problems, ok bool) {
-	// Read the only document.
 	content, problem := CheckText(file, content)
 	if problem != nil {
 		return nil, Problems{*problem}, false
@@ -78,7 +77,6 @@ func Parse(file string, content []byte, hint string) (m Mapping, problems Proble
 		return Mapping{}, nil, true
 	}
 
-	// Convert its nodes to values.
 	first := documents[0].Content[0]
 	root := d.convert(first, "", 0)
 	whole := !slices.ContainsFunc(d.problems, func(p Problem) bool { return p.Rule != RuleDuplicateKey })

@@ -33,7 +33,6 @@ func CheckText(file string, content []byte) ([]byte, *Problem) {
 		}
 	}
 	content = bytes.TrimPrefix(content, []byte("\uFEFF"))
-	// Check each character.
 	for i := 0; i < len(content); {
 		r, size := utf8.DecodeRune(content[i:])
 		message := ""
@@ -115,7 +114,6 @@ const (
 
 // syntaxProblem returns the problem for an error of the parser.
 func syntaxProblem(file string, content []byte, err error) Problem {
-	// Translate the message of the parser.
 	text := err.Error()
 	p := Problem{
 		Rule: RuleSyntax, File: file,
@@ -128,7 +126,6 @@ func syntaxProblem(file string, content []byte, err error) Problem {
 		}
 	}
 
-	// Find the line and the column.
 	lines := bytes.SplitAfter(content, []byte("\n"))
 	p.Line = min(failingLine(lines, text), len(lines))
 	line := lines[p.Line-1]

@@ -21,7 +21,6 @@ type Issuer struct {
 // ParseIssuer reads an issuer and the name of the file with the issuer's keys. It does not
 // read the file. The documentation of the package describes the form of the text.
 func ParseIssuer(text string) (issuer Issuer, file string, err error) {
-	// Split the parts.
 	reader := csv.NewReader(strings.NewReader(text))
 	reader.TrimLeadingSpace = true
 	parts, err := reader.Read()
@@ -39,7 +38,6 @@ func ParseIssuer(text string) (issuer Issuer, file string, err error) {
 			"and a file with the document at its jwks_uri")
 	}
 
-	// Read the conditions.
 	for _, part := range parts[1:] {
 		name, pattern, found := strings.Cut(part, "=")
 		name = strings.TrimSpace(name)
@@ -110,7 +108,6 @@ func (g Grant) Allows(id, name string) bool {
 // the claim iss, and verifies the signature before all other claims, so that the sender of a
 // forged token learns nothing about the required claims. Its errors are of type *[Error].
 func (all Issuers) Check(t Token, audience string, now time.Time) (Grant, error) {
-	// Verify the signature.
 	var issuers Issuers
 	for _, i := range all {
 		if i.URL == t.issuer {
@@ -140,7 +137,6 @@ func (all Issuers) Check(t Token, audience string, now time.Time) (Grant, error)
 		return Grant{}, refuse("the subject token's signature is wrong")
 	}
 
-	// Verify the claims.
 	if err := t.checkAudienceAndTimes(audience, now); err != nil {
 		return Grant{}, err
 	}

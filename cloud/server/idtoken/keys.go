@@ -66,7 +66,6 @@ func readKeys(document []byte) ([]issuerKey, error) {
 			continue
 		}
 
-		// Decode the key.
 		read := issuerKey{id: k.ID}
 		var err error
 		switch {

@@ -83,7 +83,6 @@ const personalAccounts = "9188040d-6c67-4c5b-b112-36a304b66dad"
 // checkPublic refuses a public issuer without a required claim that identifies one of its
 // customers.
 func checkPublic(option Issuer, parsed *url.URL) error {
-	// Find the issuer.
 	host := strings.TrimSuffix(strings.ToLower(parsed.Hostname()), ".")
 	folder, _, _ := strings.Cut(strings.Trim(parsed.Path, "/"), "/")
 	all := publicIssuers()
@@ -92,7 +91,6 @@ func checkPublic(option Issuer, parsed *url.URL) error {
 		return nil
 	}
 
-	// Find a claim that identifies one customer.
 	public, broad, cure := all[at], "", ""
 	for _, claim := range option.Claims {
 		parts, known := public.owners[claim.Name]

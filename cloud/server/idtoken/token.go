@@ -70,7 +70,6 @@ func Read(token secret.String) (Token, error) {
 		return Token{}, refuse("the subject token's header does not have the documented form")
 	}
 
-	// Read the claims.
 	var audience string
 	valid := claims.Read("iss", &t.issuer)
 	if claims.Read("aud", &audience) {
@@ -149,7 +148,6 @@ func readPart(text string) (Members, error) {
 
 // ReadMembers decodes a JSON object. Anything after the object is an error.
 func ReadMembers(text []byte) (Members, error) {
-	// Read the object.
 	if !utf8.Valid(text) {
 		return nil, errors.New("not UTF-8")
 	}

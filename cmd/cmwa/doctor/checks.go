@@ -92,7 +92,6 @@ func ownPod(c *schema.Config, parts Parts) (check runtime.SelfCheck, owned bool)
 
 // load finds and loads the configuration. It returns nil if the configuration is not valid.
 func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Config, runtime.CheckResult) {
-	// Load the configuration, or time out.
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	type loaded struct {
@@ -114,7 +113,6 @@ func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Conf
 		return l, nil
 	})
 
-	// Report the problems.
 	name := "the configuration from environment variables"
 	vet := "cmwa vet"
 	if l.path != "" {

@@ -81,7 +81,6 @@ func spaceOf(folder string) (space, error) {
 
 // checkDisks checks the free space of the folders.
 func checkDisks(folders []string, of func(folder string) (space, error)) runtime.CheckResult {
-	// Measure each folder.
 	result := runtime.CheckResult{Level: runtime.LevelOK}
 	var short, unknown []string
 	for _, folder := range folders {
@@ -103,7 +102,6 @@ func checkDisks(folders []string, of func(folder string) (space, error)) runtime
 		}
 	}
 
-	// Report the result.
 	limits := fmt.Sprintf("warning below %d MiB, failure below %d MiB", lowDisk, minDisk)
 	switch {
 	case len(short) > 0:

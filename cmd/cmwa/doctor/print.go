@@ -44,7 +44,6 @@ type Output struct {
 // Report runs the checks and prints their outcomes. It reports whether no check has
 // failed and ctx has not ended.
 func Report(ctx context.Context, checks []Check, to Output) (passed bool, err error) {
-	// Run the checks, and print each outcome.
 	var outcomes []Outcome
 	lines := newPrinter(to.Text, checks, to.Colours)
 	passed = Run(ctx, checks, Reporter{
@@ -61,7 +60,6 @@ func Report(ctx context.Context, checks []Check, to Output) (passed bool, err er
 		},
 	})
 
-	// Print the document or the summary.
 	if to.JSON {
 		encoder := json.NewEncoder(to.Text)
 		encoder.SetEscapeHTML(false)

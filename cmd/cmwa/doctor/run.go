@@ -115,7 +115,6 @@ func running(checks []Check, ended []chan struct{}) (left []Check) {
 
 // runOne runs one check within its timeout.
 func runOne(ctx context.Context, c Check) runtime.CheckResult {
-	// Run the check, or time out.
 	limited, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	late, cancelLate := context.WithTimeout(context.WithoutCancel(ctx), checkLimit+returnLimit)

@@ -54,7 +54,6 @@ func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
 		return Files{}, cli.Usagef("standard input can be read once only: name - once")
 	}
 
-	// Read each file.
 	files := Files{Unread: map[int]position.Problems{}}
 	for _, name := range names {
 		source := schema.Source{Path: name, Environ: r.Environ, Executable: executable}
@@ -131,7 +130,6 @@ func (r Reader) read(ctx context.Context, name string) ([]byte, fs.FileMode, err
 			in = file
 		}
 
-		// Read until the limit.
 		got.content, err = io.ReadAll(io.LimitReader(in, position.MaxFile+1))
 		return got, err
 	})

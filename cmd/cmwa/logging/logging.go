@@ -58,7 +58,6 @@ func (l *Log) Open(spec reconcile.ProcessSpec) (*Sink, error) {
 		return now, nil
 	}
 
-	// Open the destination.
 	sink := &Sink{level: level, format: spec.LogFormat, syslog: spec.Syslog, close: func() {}}
 	out := l.stderr
 	if spec.Syslog {
@@ -69,7 +68,6 @@ func (l *Log) Open(spec reconcile.ProcessSpec) (*Sink, error) {
 		out, sink.close = writer, func() { _ = writer.Close() }
 	}
 
-	// Create the handler of the format.
 	if sink.isJSON() {
 		sink.handler = slog.NewJSONHandler(out, &slog.HandlerOptions{Level: level, ReplaceAttr: inSeconds})
 	} else {

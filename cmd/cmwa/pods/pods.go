@@ -73,7 +73,6 @@ func (r Release) Pools(source schema.Source) (specs []runtime.PoolSpec, problems
 		return nil, problems
 	}
 
-	// Collect the pools.
 	for _, config := range configs {
 		for _, spec := range reconcile.Want(config, 1).Pools {
 			if spec.Identity.Target == "kubernetes" {
@@ -167,7 +166,6 @@ func WriteReload(w io.Writer, all []Changes) error {
 // write writes one paragraph per pool: a heading, and a line for each change. Pools of one
 // file with the same changes share a paragraph.
 func write(w io.Writer, all []Changes, heading func(c Changes, pools string) string) error {
-	// Find the pools that share a paragraph.
 	type paragraph struct{ file, text string }
 	var order []paragraph
 	alike := map[paragraph][]Changes{}
@@ -182,7 +180,6 @@ func write(w io.Writer, all []Changes, heading func(c Changes, pools string) str
 		alike[p] = append(alike[p], c)
 	}
 
-	// Write the paragraphs.
 	for _, p := range order {
 		var names []string
 		for _, c := range alike[p] {

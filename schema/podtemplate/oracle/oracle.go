@@ -77,7 +77,6 @@ func Validate(template []byte) (rejection error) {
 		}
 	}()
 
-	// Merge the template into the Pod.
 	base, err := yaml.YAMLToJSON([]byte(Base))
 	if err != nil {
 		return fmt.Errorf("read the base: %w", err)
@@ -96,7 +95,6 @@ func Validate(template []byte) (rejection error) {
 		return fmt.Errorf("merge: %w", err)
 	}
 
-	// Decode and validate the Pod.
 	var pod corev1.Pod
 	strict, err := strictjson.UnmarshalStrict(merged, &pod)
 	if err := errors.Join(append(strict, err)...); err != nil {

@@ -54,7 +54,6 @@ func main() {
 }
 
 func run() error {
-	// Read the document.
 	types, err := read()
 	if err != nil {
 		return err
@@ -96,7 +95,6 @@ func run() error {
 		fmt.Fprint(&out, "}\n")
 	}
 
-	// Format the file.
 	text, err := format.Source(out.Bytes(), format.Simplify())
 	if err != nil {
 		return fmt.Errorf("format: %w", err)
