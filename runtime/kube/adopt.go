@@ -217,7 +217,7 @@ func (e *Executor) adopt(ctx context.Context, c candidate, from owner, gone bool
 // next call of AdoptOrphans tries again.
 func (e *Executor) adoptedInstance(ctx context.Context, pod *corev1.Pod) (*runtime.Instance, error) {
 	instance := instanceWithState(pod)
-	if instance.Started.IsZero() && carrierOf(pod) != "" {
+	if instance.Started.IsZero() && carrierOf(pod) != inAnnotation {
 		if err := e.completeDelivery(ctx, pod, &instance); err != nil {
 			return nil, err
 		}

@@ -29,8 +29,8 @@ type dryRunCache struct {
 //  1. The API server does not answer. The watch shows this without a request.
 //  2. The cluster refuses the Pod of these settings, for example because a right is
 //     missing. Check creates the Pod as a dry run.
-//  3. The cluster refuses the object that carries the handoff, if these settings need one.
-//     Check creates the object as a second dry run.
+//  3. The cluster refuses the Secret that carries the handoff, if these settings need one.
+//     Check creates the Secret as a second dry run.
 //
 // Dry runs are repeated when the settings change, after a failure, and once a minute.
 //
@@ -72,7 +72,7 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 		return e.explain("create a Pod as a dry run", err)
 	}
 
-	// 3. Create the object for the handoff as a dry run.
+	// 3. Create the Secret for the handoff as a dry run.
 	if err := e.checkDelivery(ctx, tuning); err != nil {
 		return err
 	}
@@ -82,17 +82,16 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	return nil
 }
 
-// checkDelivery returns an error if the cluster refuses the object that carries a handoff
-// with these settings. It returns nil if these settings need no such object.
+// checkDelivery returns an error if the cluster refuses the Secret that carries a handoff
+// with these settings. It returns nil if these settings need no such Secret.
 func (e *Executor) checkDelivery(ctx context.Context, tuning runtime.Tuning) error {
-	d := deliveryOf(tuning.Instance.Kubernetes.Handoff, 0)
-	if d.resource == "" {
+	if tuning.Instance.Kubernetes.Handoff != handoffSecret {
 		return nil
 	}
 	job := &runtime.Job{ID: "check", Pool: "check", Agent: cmp.Or(e.cluster.options.Agent, "check")}
-	o := d.object(e.objectMeta(job, objectOf(namePrefix+"check"), time.Now()), []byte("check"))
-	if err := e.client.createObject(ctx, d.resource, o, true); err != nil {
-		return e.explainObject("create", d.resource, err)
+	o := inSecret.object(e.objectMeta(job, objectOf(namePrefix+"check"), time.Now()), []byte("check"))
+	if err := e.client.createObject(ctx, secrets, o, true); err != nil {
+		return e.explainObject("create", secrets, err)
 	}
 	return nil
 }

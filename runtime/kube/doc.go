@@ -30,14 +30,6 @@
 // that copies the runner in a postStart hook it would take 0.7 s, but this works only since
 // Kubernetes 1.36, and the sidecar would run during the whole job.
 //
-// With kubernetes.runner: image, the runner is executed from a volume with the agent's
-// image, and the init container only creates the key; a handoff that is not sealed needs no
-// init container. This requires a container runtime with image volumes (containerd 2.1).
-// The Role does not allow the agent to find out the runtime, so kubernetes.runner: copy is
-// the default. The tests validate Pods with image volumes with the API server, and run them
-// with the kubelet of package kubetest. The container runtime of the test cluster has no
-// image volumes, so on this cluster the tests verify the error message.
-//
 // # The handoff
 //
 // Everyone who may read Pods can read their specs, and usually ConfigMaps too; the Role
@@ -65,17 +57,17 @@
 // compressed handoff has more than 1 MB, the job fails, and the message recommends to
 // shorten it.
 //
-// Two values of kubernetes.handoff are for nodes that do not refresh the files of a
-// running Pod, such as virtual kubelets: on these, the agent cannot respond to a key that
-// the Pod creates. With secret and configmap, the handoff is compressed and not sealed:
+// With kubernetes.handoff: secret, the handoff is compressed and not sealed. This is for nodes
+// that do not refresh the files of a running Pod, such as virtual kubelets: on these, the agent
+// cannot respond to a key that the Pod creates.
 //
-//   - The object with the handoff is created before the Pod, because the Pod cannot wait
-//     for it on such nodes. Afterwards the Pod becomes the owner of the object.
-//   - The object is optional in the volume of the Pod, so that the agent can delete it when
+//   - The Secret with the handoff is created before the Pod, because the Pod cannot wait
+//     for it on such nodes. Afterwards the Pod becomes the owner of the Secret.
+//   - The Secret is optional in the volume of the Pod, so that the agent can delete it when
 //     the runner has read it, that is, at the first line of progress. Until then (one
-//     second, or as long as an image pull) users who may get Secrets or ConfigMaps of the
-//     namespace can read the object, and the steps of the job can read the file.
-//   - The removal of the job, a sweep by label, and the garbage collector delete objects
+//     second, or as long as an image pull) users who may get Secrets of the namespace can
+//     read it, and the steps of the job can read the file.
+//   - The removal of the job, a sweep by label, and the garbage collector delete Secrets
 //     that are left over.
 //   - A job takes seven requests. The log of step 0 contains problems of the start only if
 //     the start fails, because the runner continues the log after the last line at the time

@@ -277,7 +277,7 @@ func (j *journal) take(ctx context.Context, resource string, o object) (*runtime
 		j.mu.Unlock()
 		pod, err := j.executor.client.get(ctx, j.executor.namespace, entry.Pod)
 		if err == nil && string(pod.UID) == entry.UID && pod.Annotations[annotationHandoff] == "" &&
-			carrierOf(pod) == "" {
+			carrierOf(pod) == inAnnotation {
 			entry.Record.Stage, entry.Pod, entry.UID = runtime.RecordClaimed, "", ""
 			err = j.save(ctx, r, entry)
 		}

@@ -369,7 +369,7 @@ func TestJournalList(t *testing.T) {
 		// The kubelet may read its ConfigMap although the annotation is missing.
 		a.Change(testNamespace, pod.Name, func(p *corev1.Pod) {
 			delete(p.Annotations, annotationHandoff)
-			p.Spec.Volumes = []corev1.Volume{delivery{resource: configMaps}.volume(p.Name)}
+			p.Spec.Volumes = []corev1.Volume{inConfigMap.volume(p.Name)}
 		})
 		found, err := journalOf(all[0], journalTuning()).List(t.Context())
 		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)

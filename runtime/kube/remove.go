@@ -44,8 +44,8 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 	if now != nil && now.uid != uid {
 		return nil
 	}
-	if now != nil && now.carrier != "" {
-		if err := e.removeObject(ctx, now.carrier, objectOf(name)); err != nil {
+	if now != nil && now.carrier != inAnnotation {
+		if err := e.removeObject(ctx, string(now.carrier), objectOf(name)); err != nil {
 			e.log.Warn("cannot remove handoff", "pod", name, "error", err)
 		}
 	}

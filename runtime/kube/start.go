@@ -73,7 +73,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	if err := e.records.Load().podOfJob(ctx, job.ID, pod.Name, ""); err != nil {
 		return "", err
 	}
-	if s.delivery.packed {
+	if s.delivery == inSecret {
 		if err := s.createPacked(ctx, pod.Name); err != nil {
 			return "", err
 		}
@@ -111,7 +111,7 @@ func (s *starting) createDependents(ctx context.Context) error {
 		return err
 	}
 	if s.carrier != nil {
-		e.setOwner(ctx, s.delivery.resource, s.carrier, s.created)
+		e.setOwner(ctx, s.carrier, s.created)
 	}
 	return s.flush(ctx)
 }
@@ -264,7 +264,7 @@ func (s *starting) cleanUp(ctx context.Context, pod *corev1.Pod) error {
 	defer cancel()
 	if s.objectTried {
 		halfCtx, cancel := context.WithTimeout(ctx, discardLimit/2) // leaves time to remove the Pod
-		err := e.discardObject(halfCtx, s.delivery.resource, objectOf(pod.Name))
+		err := e.discardObject(halfCtx, string(s.delivery), objectOf(pod.Name))
 		cancel()
 		if err != nil {
 			e.log.Warn("cannot remove handoff of failed start", "pod", pod.Name, "error", err)

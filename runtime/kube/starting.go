@@ -190,7 +190,7 @@ func (s *starting) checkProgress(ctx context.Context, now *state) error {
 // the lines are sent only if the start fails.
 func (s *starting) flush(ctx context.Context) error {
 	if s.sendTried {
-		s.linesPending = s.delivery.resource == ""
+		s.linesPending = s.delivery == inAnnotation
 		return nil
 	}
 	return s.setup.Flush(ctx)
@@ -219,9 +219,6 @@ func (s *starting) timeoutError(ctx context.Context, now *state) error {
 // startError returns the error for a Pod that cannot start its job. It wraps
 // [runtime.ErrJobFault] if the cause is an image that the job selected.
 func (s *starting) startError(now *state, d diagnosis) error {
-	if s.job.Tuning.Instance.Kubernetes.Runner == runnerImage && aboutImageVolume(d.cause.reason) {
-		return fmt.Errorf("start the Pod: %s (%s)", d, imageVolumeHint)
-	}
 	if d.imageFault && s.job.Tuning.Instance.OverrideImage == "" && now.image == s.job.Definition.Image.Reference {
 		return jobFault("start the Pod with the image %s: %s", now.image, d)
 	}
@@ -253,7 +250,7 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 	// Seal the handoff, and create its ConfigMap if it is large.
 	e := s.executor
 	limit := handoff.MaxAnnotation
-	if s.delivery.resource != "" {
+	if s.delivery != inAnnotation {
 		limit = handoff.MaxObject
 	}
 	sealed, err := handoff.Seal(key, recipientOf(s.created), text, limit)
@@ -265,7 +262,7 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 	if s.sent {
 		until = time.Now().Add(resendLimit)
 	}
-	if s.delivery.resource != "" {
+	if s.delivery != inAnnotation {
 		// Changing the annotation makes the kubelet read the ConfigMap at once.
 		if err := s.createSealed(ctx, sealed, until); err != nil {
 			return err
@@ -313,8 +310,8 @@ func (s *starting) createSealed(ctx context.Context, sealed string, until time.T
 	o.SetOwnerReferences(ownedBy(s.created))
 	s.objectTried = true
 	retries := retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
-	if err := e.createObject(ctx, s.delivery.resource, o, until, retries); err != nil {
-		return e.explainObject("create", s.delivery.resource, err)
+	if err := e.createObject(ctx, configMaps, o, until, retries); err != nil {
+		return e.explainObject("create", configMaps, err)
 	}
 	return nil
 }
