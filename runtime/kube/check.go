@@ -55,7 +55,7 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 
 	// 2. Create the Pod as a dry run. If the cluster refuses it, try again without its
 	//    template.
-	pod, err := e.checkPod(tuning)
+	pod, err := e.examplePod(tuning)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if refusesPod(err) && len(tuning.Instance.Kubernetes.Template) > 0 {
 		tuning := tuning
 		tuning.Instance.Kubernetes.Template = nil
-		if plain, plainErr := e.checkPod(tuning); plainErr == nil && e.dryRun(ctx, plain) == nil {
+		if plain, plainErr := e.examplePod(tuning); plainErr == nil && e.dryRun(ctx, plain) == nil {
 			e.warnOnce(err)
 			err = nil
 		}
@@ -90,15 +90,15 @@ func (e *Executor) checkDelivery(ctx context.Context, tuning runtime.Tuning) err
 	}
 	job := &runtime.Job{ID: "check", Pool: "check", Agent: cmp.Or(e.cluster.options.Agent, "check")}
 	o := inSecret.object(e.objectMeta(job, objectOf(namePrefix+"check"), time.Now()), []byte("check"))
-	if err := e.client.createObject(ctx, secrets, o, true); err != nil {
+	if _, err := e.client.createObject(ctx, secrets, o, true); err != nil {
 		return e.explainObject("create", secrets, err)
 	}
 	return nil
 }
 
-// checkPod returns the Pod of a job with these settings. Its name is always the same, so
+// examplePod returns the Pod of a job with these settings. Its name is always the same, so
 // that the messages of the API server can be compared.
-func (e *Executor) checkPod(tuning runtime.Tuning) (*corev1.Pod, error) {
+func (e *Executor) examplePod(tuning runtime.Tuning) (*corev1.Pod, error) {
 	job := &runtime.Job{ID: "check", Pool: "check", Agent: cmp.Or(e.cluster.options.Agent, "check"), Tuning: tuning}
 	job.Definition.Image.Reference = "check"
 	pod, err := podOf(job, namePrefix+"check", e.podSettings())

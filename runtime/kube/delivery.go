@@ -163,7 +163,7 @@ func (e *Executor) setOwner(ctx context.Context, o object, pod *corev1.Pod) {
 	ctx, cancel := detached(ctx, callLimit)
 	defer cancel()
 	o.SetOwnerReferences(ownedBy(pod))
-	if err := e.client.updateObject(ctx, secrets, o); err != nil {
+	if _, err := e.client.updateObject(ctx, secrets, o); err != nil {
 		e.log.Debug("cannot set owner of handoff", "pod", pod.Name, "error", err)
 	}
 }

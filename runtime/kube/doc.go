@@ -192,49 +192,17 @@
 // An agent that runs outside of a cluster, or may not read its own Pod, finds the Pods of
 // its jobs by its agent id. The id is in its state folder.
 //
-// # The journal
+// # Records
 //
-// An agent that is killed must not lose a job that it has claimed. Its state folder is lost
-// with its Pod, so the record of a job is a ConfigMap, or a Secret if kubernetes.handoff is
-// secret. The record is the first object of a job, and is created before the agent fetches
-// the definition.
+// An agent that is killed must not lose a job that it has claimed. Its state directory is lost with
+// its Pod, so package records keeps a record of each job in a ConfigMap, or in a Secret if
+// kubernetes.handoff is secret. A pool with OIDC credentials needs Secrets. Without them, its jobs
+// are recorded in the state directory, which survives a restart of the agent's container, but not
+// the replacement of the Pod. A job with a record takes 6.0 requests instead of 4.0 (200 jobs at a
+// time).
 //
-//   - Package claims seals the record with a key that is derived from the pool's static
-//     token, which only the agents have. A pool with OIDC credentials has no such token and
-//     needs Secrets. Without Secrets, its jobs are recorded in the state folder. The state
-//     folder survives a restart of the agent's container, but not the replacement of the
-//     Pod. After a replacement, a job that has no Pod ends when the service declares it
-//     failed, after ten minutes.
-//   - At the handoff, one update stores that the job may run, and makes the Pod the owner of
-//     the record. When the Pod is removed, the cluster removes the record too, even if no
-//     agent runs. If a record has no Pod, any agent of the namespace sweeps it after a day,
-//     or after a week if the job may have run.
-//   - The report of the outcome is not stored. Whether an agent ends directly before or
-//     directly after this report, it leaves the same objects, so the next agent requests
-//     the outcome from the service in both cases.
-//   - Progress is stored only together with the next stage. The log of the Pod has the
-//     later progress.
-//
-// A job takes 6.0 requests instead of 4.0 (200 jobs at a time). Both additional requests are
-// necessary. The first is the create of the record. The second is the update at the handoff.
-// Without it, a record without a Pod would belong either to a job that has not run, or to a
-// job whose Pod was deleted. In the second case, another start could run the job twice. If
-// the record were the owner of the Pod, a job would need one request less at its end, but
-// there would still be no update at the handoff, and the deletion of a ConfigMap would end a
-// job.
-//
-// An agent whose container restarts finds the records of its Pod. Records of agents that no
-// longer exist are adopted as Pods are, with an update of the version that was read. If a
-// record names a Pod that exists, only the agent that has adopted the Pod adopts the record,
-// so that one agent gets both. If an agent still runs although its Pod no longer exists, and
-// another agent has adopted the record of a job, the update at the handoff fails. Then the
-// old agent gives up the job without a report. A job whose Pod has no handoff has not run,
-// even if its record has the later stage, unless an object carries its handoff.
-//
-// A pool lists the records of other agents once a minute, every 20 seconds while there are
-// such records, and after each adoption of a Pod. If an agent cannot open a record, because it
-// has another token of the pool or is of an older release, it logs a warning and leaves the
-// record: another agent may be able to open it. Otherwise it is swept, or deleted with its Pod.
+// A pool lists the records of other agents once a minute, every 20 seconds while there are such
+// records, and after each adoption of a Pod.
 //
 // # Templates
 //

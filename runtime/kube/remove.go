@@ -71,7 +71,7 @@ func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) (e
 	defer sub.close()
 	defer func() {
 		if err == nil {
-			e.records.Load().podRemoved(uid)
+			e.records.Load().PodRemoved(uid)
 		}
 	}()
 	for delay := createRetry; ; delay = min(2*delay, createRetryMax) {

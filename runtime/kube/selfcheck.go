@@ -153,7 +153,7 @@ const securityWarning = "would violate PodSecurity"
 // tryDryRun creates a job's Pod as a dry run, once.
 func (c *selfChecker) tryDryRun(ctx context.Context, e *Executor) {
 	c.once.Do(func() {
-		pod, err := e.checkPod(c.spec.Tuning)
+		pod, err := e.examplePod(c.spec.Tuning)
 		if err != nil {
 			c.rejection = err
 			return
