@@ -83,9 +83,8 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 		kubernetes = runtime.Kubernetes{
 			Image: p.Kubernetes.Image, ImagePullPolicy: p.Kubernetes.ImagePullPolicy,
 			ServiceAccount: p.Kubernetes.ServiceAccount, CPU: p.Kubernetes.CPU, Memory: p.Kubernetes.Memory,
-			Runner: p.Kubernetes.Runner, Handoff: p.Kubernetes.Handoff,
-			StartTimeout: p.Kubernetes.StartTimeout, KeepFailedPods: p.Kubernetes.KeepFailedPods,
-			Template: podTemplate(p.PodTemplate),
+			Handoff: p.Kubernetes.Handoff, StartTimeout: p.Kubernetes.StartTimeout,
+			KeepFailedPods: p.Kubernetes.KeepFailedPods, Template: podTemplate(p.PodTemplate),
 		}
 	}
 	var kinds []runtime.Kind

@@ -142,8 +142,7 @@ type Kubernetes struct {
 	CPU             string        // request, a quantity; empty is no request
 	Memory          string        // request, a quantity; empty is no request
 	StartTimeout    time.Duration // for the Pod to start; 0 is the executor's default
-	Runner          string        // source of the runner in the Pod: copy or image; empty is copy
-	Handoff         string        // how the handoff is sent: sealed, secret or configmap; empty is sealed
+	Handoff         string        // how the handoff is sent: sealed or secret; empty is sealed
 	KeepFailedPods  bool          // keep the Pods of failed jobs for a while
 	Template        []byte        // strategic merge patch on the Pod, in JSON; may be empty
 }

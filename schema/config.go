@@ -105,8 +105,7 @@ type Kubernetes struct {
 	ServiceAccount  string // empty is the namespace's default
 	CPU             string // quantity; may be empty
 	Memory          string // quantity; may be empty
-	Runner          string // copy or image
-	Handoff         string // sealed, secret or configmap
+	Handoff         string // sealed or secret
 	StartTimeout    time.Duration
 	KeepFailedPods  bool
 }
@@ -193,7 +192,6 @@ func poolOf(t position.Mapping) *Pool {
 			ServiceAccount:  r.text("kubernetes", "service_account"),
 			CPU:             r.text("kubernetes", "cpu"),
 			Memory:          r.text("kubernetes", "memory"),
-			Runner:          r.text("kubernetes", "runner"),
 			Handoff:         r.text("kubernetes", "handoff"),
 			StartTimeout:    r.duration("kubernetes", "start_timeout"),
 			KeepFailedPods:  r.bool("kubernetes", "keep_failed_pods"),

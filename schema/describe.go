@@ -325,6 +325,9 @@ func (f *Field) hintForText(text string) string {
 			return "write the unit after the number, such as s for seconds"
 		}
 	case KindText, KindList:
+		if hint := removed[f.Key+"="+text]; hint != "" {
+			return hint
+		}
 		if best := position.Closest(text, slices.Clone(f.Choices)); best != "" {
 			return fmt.Sprintf("did you mean %s?", best)
 		}

@@ -63,7 +63,7 @@ func (f *Field) fromVariable(text string) (v position.Value, ok bool) {
 }
 
 // unknownVariables returns warnings about variables whose names resemble those of the agent's
-// variables, but which have no effect.
+// variables, but which have no effect, and errors about removed ones.
 func (d *definition) unknownVariables(environ map[string]string) position.Problems {
 	var problems position.Problems
 	linked := regexp.MustCompile(`^` + prefix +
@@ -84,7 +84,9 @@ func (d *definition) unknownVariables(environ map[string]string) position.Proble
 		case strings.HasPrefix(name, prefix):
 			p.Rule = position.RuleUnknownVariable
 			p.Message = "no key has this variable"
-			if best := position.Closest(name, slices.Collect(maps.Keys(d.byVariable))); best != "" {
+			if p.Hint = removed[name]; p.Hint != "" {
+				p.Severity = position.Error
+			} else if best := position.Closest(name, slices.Collect(maps.Keys(d.byVariable))); best != "" {
 				p.Hint = "did you mean " + best + "?"
 			}
 		default:

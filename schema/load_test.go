@@ -69,7 +69,6 @@ func TestLoadDefaults(t *testing.T) {
 			LeasedWork: "auto", MaxConcurrentLeased: 1,
 			Kubernetes: schema.Kubernetes{
 				ImagePullPolicy: "IfNotPresent",
-				Runner:          "copy",
 				Handoff:         "sealed",
 				StartTimeout:    10 * time.Minute,
 			}, ECS: schema.ECS{LaunchType: "FARGATE"},
@@ -133,8 +132,7 @@ kubernetes:
   service_account: worker
   cpu: 2
   memory: 4Gi
-  runner: image
-  handoff: configmap
+  handoff: secret
   start_timeout: 12s
   keep_failed_pods: true
 pod_template: {metadata: {labels: {team: platform}}}
@@ -182,8 +180,7 @@ func everyValue() *schema.Config {
 				ServiceAccount:  "worker",
 				CPU:             "2",
 				Memory:          "4Gi",
-				Runner:          "image",
-				Handoff:         "configmap",
+				Handoff:         "secret",
 				StartTimeout:    12 * time.Second,
 				KeepFailedPods:  true,
 			},
@@ -245,8 +242,7 @@ func TestLoadKeys(t *testing.T) {
 			"PULUMI_AGENT_KUBERNETES_CONTEXT": "c", "PULUMI_AGENT_KUBERNETES_NAMESPACE": "jobs", "PUL" +
 				"UMI_AGENT_IMAGE": "registry.example.com/cmwa:1", "PULUMI_AGENT_IMAGE_PULL_POLICY": "Always",
 			"PULUMI_AGENT_SERVICE_ACCOUNT_NAME": "worker", "PULUMI_AGENT_NUM_CPUS": "2",
-			"PULUMI_AGENT_MEM_QUANTITY":      "4",
-			"PULUMI_AGENT_KUBERNETES_RUNNER": "image", "PULUMI_AGENT_KUBERNETES_HANDOFF": "configmap",
+			"PULUMI_AGENT_MEM_QUANTITY": "4", "PULUMI_AGENT_KUBERNETES_HANDOFF": "secret",
 			"PULUMI_AGENT_KUBERNETES_START_TIMEOUT":    "12s",
 			"PULUMI_AGENT_KUBERNETES_KEEP_FAILED_PODS": "true", "PULUMI_AGENT_DEBUG_POD": "true",
 			// Known, but without effect on this configuration.
@@ -464,6 +460,20 @@ PULUMI_AGENT_XYZZY: no key has this variable
 PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE: has no effect on an agent; it belongs to the service
   hint: to replace the image of every job, set PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE`
 		if diff := cmp.Diff(want, problems.Warnings().Error()); diff != "" {
+			t.Error(diff)
+		}
+	})
+
+	t.Run("that were removed are refused", func(t *testing.T) {
+		config, problems := schema.Load(schema.Source{Environ: map[string]string{
+			"PULUMI_AGENT_TOKEN": "pul-x", "PULUMI_AGENT_KUBERNETES_RUNNER": "copy",
+			"PULUMI_AGENT_KUBERNETES_HANDOFF": "configmap",
+		}})
+		want := `PULUMI_AGENT_KUBERNETES_HANDOFF: must be one of sealed, secret
+  hint: write secret, or sealed, the default: many users can read a ConfigMap
+PULUMI_AGENT_KUBERNETES_RUNNER: no key has this variable
+  hint: unset it: the runner is always copied from kubernetes.image`
+		if diff := cmp.Diff(want, problems.Errors().Error()); diff != "" || config != nil {
 			t.Error(diff)
 		}
 	})

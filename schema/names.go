@@ -10,6 +10,14 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
+// removed has the hints for a key, its variable and a value that the schema no longer has. They
+// are errors, because the agent does not do what the file requests.
+var removed = map[string]string{
+	"kubernetes.runner":              "remove it: the runner is always copied from kubernetes.image",
+	"PULUMI_AGENT_KUBERNETES_RUNNER": "unset it: the runner is always copied from kubernetes.image",
+	"kubernetes.handoff=configmap":   "write secret, or sealed, the default: many users can read a ConfigMap",
+}
+
 // removeUnknown removes unknown keys from a mapping and reports them. CUE does not report
 // unknown keys while another value is invalid.
 func (d *definition) removeUnknown(t position.Mapping, at string) position.Problems {
@@ -101,6 +109,9 @@ func (d *definition) suggestion(at, key string) (hint string, meant bool) {
 		scope, at = "pools."+index, inner
 	}
 	path := position.Join(at, key)
+	if hint := removed[path]; hint != "" {
+		return hint, true
+	}
 	if end := strings.LastIndexByte(path, '.'); end > 0 && d.byKey[path] != nil {
 		return fmt.Sprintf("write %s: within %s:", path[end+1:], path[:end]), true
 	}

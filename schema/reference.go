@@ -247,7 +247,6 @@ func examples() map[string]string {
 		"kubernetes.service_account":        "workflow-runner",
 		"kubernetes.cpu":                    "500m",
 		"kubernetes.memory":                 "4Gi",
-		"kubernetes.runner":                 "image",
 		"kubernetes.handoff":                "secret",
 		"kubernetes.start_timeout":          "20m",
 		"kubernetes.keep_failed_pods":       "true",

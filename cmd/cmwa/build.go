@@ -49,7 +49,7 @@ func builder(
 		if err != nil {
 			return nil, err
 		}
-		journal := executors.claims
+		journal := executors.journal
 		if pods, ok := executor.(*kube.Executor); !ok || !pods.Owned() {
 			executors.needsID()
 		} else if shared, ok := pods.Journal(spec.Key(), spec.Tuning); ok {
@@ -85,7 +85,7 @@ const agentImage = "cmwa/cmwa:"
 type executors struct {
 	environ environment
 	agent   *agentid.Agent
-	claims  runtime.Journal // records the jobs of pools without another journal; may be nil
+	journal runtime.Journal // records the jobs of pools without another journal; may be nil
 	needsID func()          // called for a pool whose instances are found by the agent's id
 	log     *slog.Logger    // for what all pools share
 

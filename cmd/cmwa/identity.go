@@ -59,7 +59,7 @@ func openJournal(agent *agentid.Agent, log *slog.Logger) (_ runtime.Journal, clo
 func recovery(agent *agentid.Agent, executors *executors, log *slog.Logger) reconcile.Recovery {
 	quiet := slog.New(slog.DiscardHandler) // the pools log the problems of their executors
 	return reconcile.Recovery{
-		Agent: agent.ID, Record: agent, Journal: executors.claims, Supported: carriedOut.Targets, Log: log,
+		Agent: agent.ID, Record: agent, Journal: executors.journal, Supported: carriedOut.Targets, Log: log,
 		Executor: func(ctx context.Context, target string) (runtime.Executor, func(), error) {
 			return executors.open(ctx, target, quiet)
 		},

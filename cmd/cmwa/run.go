@@ -92,14 +92,14 @@ func runAgent(
 	defer d.close()
 	agent, warn := identify(ctx, c, environ, log.Logger)
 	defer agent.Close()
-	claims, closeJournal := openJournal(agent, log.Logger)
+	journal, closeJournal := openJournal(agent, log.Logger)
 	defer closeJournal()
 
 	// Create the loop, the pages that show its state, and the socket that controls it.
 	started := time.Now()
 	ctx, drain := context.WithCancelCause(ctx)
 	defer drain(nil)
-	executors := &executors{environ: environ, agent: agent, claims: claims, needsID: warn, log: log.Logger}
+	executors := &executors{environ: environ, agent: agent, journal: journal, needsID: warn, log: log.Logger}
 	counters := status.NewCounters(cloud.Routes()...)
 	build := builder(environ, agent, executors, d.slots, counters, log.Logger)
 	loop := reconcile.New(build, d.prepare, first.Process, log.Logger)

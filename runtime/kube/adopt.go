@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
@@ -72,13 +71,13 @@ func (e *Executor) AdoptOrphans(ctx context.Context, serves func(pool string) bo
 			if !gone && !c.unresolved {
 				continue
 			}
-			instance, err := e.adopt(ctx, c, owner, gone)
+			instance, err := e.adoptPod(ctx, c, owner, gone)
 			if err != nil {
 				problems = append(problems, err)
 			}
 			if instance != nil {
 				adopted = append(adopted, *instance)
-				e.records.Load().podAdopted()
+				e.records.Load().PodAdopted()
 			}
 		}
 	}
@@ -159,14 +158,14 @@ func (c *Cluster) noteOwner(o owner) {
 	c.ownersSeen[o] = now
 }
 
-// adopt adopts one Pod whose owner no longer exists, or finds out whether an earlier call
+// adoptPod adopts one Pod whose owner no longer exists, or finds out whether an earlier call
 // has adopted the Pod. It returns nil if the Pod does not belong to this agent afterwards.
 //
 //  1. Get the whole Pod, because the store of the watch keeps only a part.
 //  2. Leave the Pod unchanged if it has another owner or another group now, is deleted, or
 //     is kept.
 //  3. Update the version that was read. If the Pod has changed since, start again.
-func (e *Executor) adopt(ctx context.Context, c candidate, from owner, gone bool) (*runtime.Instance, error) {
+func (e *Executor) adoptPod(ctx context.Context, c candidate, from owner, gone bool) (*runtime.Instance, error) {
 	for range maxAdoptTries {
 		//  1. Get the Pod.
 		pod, err := e.client.get(ctx, e.namespace, c.name)
@@ -217,7 +216,7 @@ func (e *Executor) adopt(ctx context.Context, c candidate, from owner, gone bool
 // next call of AdoptOrphans tries again.
 func (e *Executor) adoptedInstance(ctx context.Context, pod *corev1.Pod) (*runtime.Instance, error) {
 	instance := instanceWithState(pod)
-	if instance.Started.IsZero() && carrierOf(pod) != "" {
+	if instance.Started.IsZero() && carrierOf(pod) != inAnnotation {
 		if err := e.completeDelivery(ctx, pod, &instance); err != nil {
 			return nil, err
 		}
@@ -231,168 +230,4 @@ func (e *Executor) markResolved(uid string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.unresolved, uid)
-}
-
-// AdoptRecords adopts the records of agents of this group whose own Pods no longer exist,
-// for the pools that mine selects. If the Pod of a record's job exists, only the agent that
-// has adopted the Pod adopts the record.
-//
-//  1. List the records. If the last list had no records of other agents, do so at most once
-//     a minute.
-//  2. Leave out records whose agent exists, and records whose Pod exists, is not kept, and
-//     belongs to another agent.
-//  3. Adopt a record with an update, which succeeds for exactly one agent.
-//
-// A record that this agent cannot read is left, because another agent may have the token that
-// opens it. Otherwise it is swept, or deleted with its Pod.
-func (j *journal) AdoptRecords(ctx context.Context, mine func(pool string) bool) (adopted []runtime.Record, err error) {
-	//  1. List the records.
-	e := j.executor
-	resources, selector := j.listDue()
-	if len(resources) == 0 {
-		return nil, nil
-	}
-	var problems []error
-	foreign, seen := false, map[types.UID]bool{}
-	for _, resource := range resources {
-		objects, err := e.client.records(ctx, resource, e.namespace, selector)
-		if err != nil {
-			problems = append(problems, e.explainObject("list", resource, err))
-		}
-		for _, o := range objects {
-			seen[o.GetUID()] = true
-			if !mine(o.GetLabels()[labelPool]) || !j.adoptable(o) {
-				continue
-			}
-			//  2. and 3. Adopt the record, unless it must be left out.
-			foreign = foreign || ownerOf(o) != e.self.owner
-			record, err := j.adopt(ctx, resource, o)
-			if err != nil {
-				problems = append(problems, err)
-			}
-			if record != nil {
-				adopted = append(adopted, *record)
-			}
-		}
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.listed, j.foreign = time.Now(), foreign || len(problems) > 0
-	if len(problems) == 0 { // the list was complete
-		missing := func(uid types.UID, _ bool) bool { return !seen[uid] }
-		maps.DeleteFunc(j.unreadable, missing)
-		maps.DeleteFunc(j.unresolved, missing)
-	}
-	return adopted, errors.Join(problems[:min(len(problems), maxProblems)]...)
-}
-
-// podAdopted makes the next call of AdoptRecords list the records, because the job of a Pod
-// that was just adopted may have one.
-func (j *journal) podAdopted() {
-	if j == nil {
-		return
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.listed = time.Time{}
-}
-
-// listDue returns the resources whose records must be listed now, and the selector of the
-// records. It returns no resource if the last list is recent. A list includes the records of
-// this agent only if it may have adopted a record and lost the response. List has returned all
-// others, and the jobs of those that the journal no longer has are over.
-func (j *journal) listDue() (resources []string, selector string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	interval := recordInterval
-	if j.foreign {
-		interval = recordRecheck
-	}
-	if time.Since(j.listed) < interval {
-		return nil, ""
-	}
-	resources, selector = []string{configMaps}, recordSelector(j.executor.self)
-	if j.resource == secrets {
-		resources = append(resources, secrets)
-	}
-	if len(j.unresolved) == 0 {
-		selector += "," + labelOwner + "!=" + labelValue(j.executor.self.owner.Name)
-	}
-	return resources, selector
-}
-
-// adoptable reports whether to adopt a listed record of the pool: it belongs to another agent,
-// or an earlier update may have adopted it. A record is left out if this journal has it, and if
-// it is being deleted.
-func (j *journal) adoptable(o object) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	unresolved := j.unresolved[o.GetUID()]
-	over := o.GetDeletionTimestamp() != nil
-	for _, r := range j.entries {
-		over = over || r.name == o.GetName() && r.resource != ""
-	}
-	own := ownerOf(o) == j.executor.self.owner
-	if over || !own { // adopt marks the record again before the next update
-		delete(j.unresolved, o.GetUID())
-	}
-	return !over && (!own || unresolved)
-}
-
-// adopt adopts one record. It returns nil if the record must be left out now.
-func (j *journal) adopt(ctx context.Context, resource string, o object) (*runtime.Record, error) {
-	// Check that the agent of the record no longer exists.
-	e, from := j.executor, ownerOf(o)
-	if from != e.self.owner {
-		if gone, err := e.ownerGone(ctx, from); err != nil || !gone {
-			return nil, err
-		}
-	}
-
-	// Leave a record that cannot be read to an agent with another token, or to the sweep.
-	j.mu.Lock()
-	entry, ok := j.read(resource, o)
-	j.mu.Unlock()
-	if !ok {
-		return nil, nil
-	}
-
-	// Check that the Pod of the record's job does not belong to another agent.
-	if entry.Pod != "" && from != e.self.owner {
-		pod, err := e.client.get(ctx, e.namespace, entry.Pod)
-		switch {
-		case err != nil && !isNotFound(err):
-			return nil, e.explain("find the Pod of a recorded job", err)
-		case err == nil && ownerOf(pod) != e.self.owner && pod.Labels[labelKeep] != keepUntil:
-			return nil, nil
-		}
-	}
-
-	// Adopt it.
-	if from != e.self.owner {
-		j.setUnresolved(o.GetUID(), true)
-		e.self.mark(o)
-		stored, err := e.client.storeObject(ctx, resource, o)
-		switch {
-		case isNotFound(err), apierrors.IsConflict(err) && !fromProxy(err):
-			return nil, nil
-		case err != nil:
-			return nil, e.explainObject("update", resource, err)
-		}
-		o = stored
-	}
-	record, err := j.take(ctx, resource, o)
-	if err == nil {
-		j.setUnresolved(o.GetUID(), false)
-	}
-	return record, err
-}
-
-// setUnresolved sets whether it is unknown if this agent has adopted a record.
-func (j *journal) setUnresolved(uid types.UID, unresolved bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.unresolved[uid] = unresolved; !unresolved {
-		delete(j.unresolved, uid)
-	}
 }

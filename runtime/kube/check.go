@@ -29,8 +29,8 @@ type dryRunCache struct {
 //  1. The API server does not answer. The watch shows this without a request.
 //  2. The cluster refuses the Pod of these settings, for example because a right is
 //     missing. Check creates the Pod as a dry run.
-//  3. The cluster refuses the object that carries the handoff, if these settings need one.
-//     Check creates the object as a second dry run.
+//  3. The cluster refuses the Secret that carries the handoff, if these settings need one.
+//     Check creates the Secret as a second dry run.
 //
 // Dry runs are repeated when the settings change, after a failure, and once a minute.
 //
@@ -55,7 +55,7 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 
 	// 2. Create the Pod as a dry run. If the cluster refuses it, try again without its
 	//    template.
-	pod, err := e.checkPod(tuning)
+	pod, err := e.examplePod(tuning)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if refusesPod(err) && len(tuning.Instance.Kubernetes.Template) > 0 {
 		tuning := tuning
 		tuning.Instance.Kubernetes.Template = nil
-		if plain, plainErr := e.checkPod(tuning); plainErr == nil && e.dryRun(ctx, plain) == nil {
+		if plain, plainErr := e.examplePod(tuning); plainErr == nil && e.dryRun(ctx, plain) == nil {
 			e.warnOnce(err)
 			err = nil
 		}
@@ -72,7 +72,7 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 		return e.explain("create a Pod as a dry run", err)
 	}
 
-	// 3. Create the object for the handoff as a dry run.
+	// 3. Create the Secret for the handoff as a dry run.
 	if err := e.checkDelivery(ctx, tuning); err != nil {
 		return err
 	}
@@ -82,24 +82,23 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	return nil
 }
 
-// checkDelivery returns an error if the cluster refuses the object that carries a handoff
-// with these settings. It returns nil if these settings need no such object.
+// checkDelivery returns an error if the cluster refuses the Secret that carries a handoff
+// with these settings. It returns nil if these settings need no such Secret.
 func (e *Executor) checkDelivery(ctx context.Context, tuning runtime.Tuning) error {
-	d := deliveryOf(tuning.Instance.Kubernetes.Handoff, 0)
-	if d.resource == "" {
+	if tuning.Instance.Kubernetes.Handoff != handoffSecret {
 		return nil
 	}
 	job := &runtime.Job{ID: "check", Pool: "check", Agent: cmp.Or(e.cluster.options.Agent, "check")}
-	o := d.object(e.objectMeta(job, objectOf(namePrefix+"check"), time.Now()), []byte("check"))
-	if err := e.client.createObject(ctx, d.resource, o, true); err != nil {
-		return e.explainObject("create", d.resource, err)
+	o := inSecret.object(e.objectMeta(job, objectOf(namePrefix+"check"), time.Now()), []byte("check"))
+	if _, err := e.client.createObject(ctx, secrets, o, true); err != nil {
+		return e.explainObject("create", secrets, err)
 	}
 	return nil
 }
 
-// checkPod returns the Pod of a job with these settings. Its name is always the same, so
+// examplePod returns the Pod of a job with these settings. Its name is always the same, so
 // that the messages of the API server can be compared.
-func (e *Executor) checkPod(tuning runtime.Tuning) (*corev1.Pod, error) {
+func (e *Executor) examplePod(tuning runtime.Tuning) (*corev1.Pod, error) {
 	job := &runtime.Job{ID: "check", Pool: "check", Agent: cmp.Or(e.cluster.options.Agent, "check"), Tuning: tuning}
 	job.Definition.Image.Reference = "check"
 	pod, err := podOf(job, namePrefix+"check", e.podSettings())

@@ -39,11 +39,12 @@ func TestClient(t *testing.T) {
 				secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
 				_, getErr := c.get(t.Context(), "jobs", "a")
 				_, createErr := c.create(t.Context(), "jobs", pod, false)
+				_, secretErr := c.createObject(t.Context(), secrets, secret, false)
 				for call, err := range map[string]error{
 					"get": getErr, "create": createErr,
-					"create of a Secret": c.createObject(t.Context(), secrets, secret, false),
+					"create of a Secret": secretErr,
 					"delete":             c.delete(t.Context(), "jobs", "a", "uid", 0),
-					"delete of a Secret": c.deleteObject(t.Context(), secrets, "jobs", "a"),
+					"delete of a Secret": c.deleteObject(t.Context(), secrets, "jobs", "a", metav1.Preconditions{}),
 				} {
 					if err == nil || isNotFound(err) || !fromProxy(err) {
 						t.Errorf("%s with %s, redirected by %d: got %v, want an error", call, name, status, err)
@@ -67,11 +68,13 @@ func TestClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
+		_, createErr := c.createObject(t.Context(), secrets, secret, false)
+		_, updateErr := c.updateObject(t.Context(), secrets, secret)
 		_, listErr := c.listObjects(t.Context(), secrets, "jobs", "")
 		for call, err := range map[string]error{
-			"create":          c.createObject(t.Context(), secrets, secret, false),
-			"update":          c.updateObject(t.Context(), secrets, secret),
-			"delete":          c.deleteObject(t.Context(), secrets, "jobs", "a"),
+			"create":          createErr,
+			"update":          updateErr,
+			"delete":          c.deleteObject(t.Context(), secrets, "jobs", "a", metav1.Preconditions{}),
 			"delete of a Pod": c.delete(t.Context(), "jobs", "a", "uid", 0),
 			"list":            listErr,
 		} {

@@ -12,35 +12,34 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/handoff"
 )
 
-// Values of kubernetes.handoff. The empty value means sealed.
-const (
-	handoffSecret    = "secret"
-	handoffConfigMap = "configmap"
-)
+// handoffSecret is the value of kubernetes.handoff for nodes that do not refresh the files of a
+// running Pod. With any other value, the handoff is sealed.
+const handoffSecret = "secret"
 
 // largeHandoff is the size in bytes above which a sealed handoff is sent in a ConfigMap. A
 // smaller one fits into an annotation even if it does not compress.
 const largeHandoff = 160 << 10
 
-// delivery is how a handoff reaches its Pod. The zero value is the default: sealed to the
-// key of the Pod, in an annotation.
-type delivery struct {
-	resource string // resource of the object that carries the handoff; empty for an annotation of the Pod
-	packed   bool   // not sealed, and created before the Pod
-}
+// delivery is how a handoff reaches its Pod: the resource of the object that carries it, or the
+// empty string for an annotation of the Pod.
+type delivery string
+
+const (
+	inAnnotation delivery = ""         // sealed to the key of the Pod
+	inConfigMap  delivery = configMaps // sealed in the same way, but too large for an annotation
+	inSecret     delivery = secrets    // not sealed, and created before the Pod
+)
 
 // deliveryOf returns how a handoff of this size in bytes is sent. Setting is the value of
 // kubernetes.handoff.
 func deliveryOf(setting string, size int) delivery {
 	switch {
 	case setting == handoffSecret:
-		return delivery{secrets, true}
-	case setting == handoffConfigMap:
-		return delivery{configMaps, true}
+		return inSecret
 	case size > largeHandoff:
-		return delivery{resource: configMaps}
+		return inConfigMap
 	}
-	return delivery{}
+	return inAnnotation
 }
 
 // objectOf returns the name of the object that carries the handoff of a Pod.
@@ -62,21 +61,16 @@ func (d delivery) volume(pod string) corev1.Volume {
 
 	// The file with the handoff comes from the Pod or from an object.
 	switch d {
-	case delivery{}:
+	case inAnnotation:
 		sealed := downwardFile(handoff.SealedFile, "metadata.annotations['"+annotationHandoff+"']")
 		v.DownwardAPI = &corev1.DownwardAPIVolumeSource{
 			Items: append([]corev1.DownwardAPIVolumeFile{sealed}, recipient...),
 		}
-	case delivery{secrets, true}:
+	case inSecret:
 		v.Secret = &corev1.SecretVolumeSource{
 			SecretName: objectOf(pod), Optional: new(true), Items: only(handoff.PackedFile),
 		}
-	case delivery{configMaps, true}:
-		v.ConfigMap = &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: objectOf(pod)},
-			Optional:             new(true), Items: only(handoff.PackedFile),
-		}
-	default:
+	case inConfigMap:
 		v.Projected = &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
 			{DownwardAPI: &corev1.DownwardAPIProjection{Items: recipient}},
 			{ConfigMap: &corev1.ConfigMapProjection{
@@ -98,7 +92,7 @@ func downwardFile(name, field string) corev1.DownwardAPIVolumeFile {
 // arguments returns the arguments of the runner for its handoff. Folder is the folder of
 // the runner.
 func (d delivery) arguments(folder string) []string {
-	if d.packed {
+	if d == inSecret {
 		return []string{"--handoff", path.Join(handoffFolder, handoff.PackedFile)}
 	}
 	return []string{
@@ -109,38 +103,33 @@ func (d delivery) arguments(folder string) []string {
 
 // annotationValue returns the value of the handoff's annotation if an object carries the
 // handoff.
-func (d delivery) annotationValue() string { return carrierPrefix + d.resource }
+func (d delivery) annotationValue() string { return carrierPrefix + string(d) }
 
 // carrierPrefix is the prefix of the handoff's annotation if an object carries the handoff.
 // The name of the resource follows. The prefix is not valid base64, so the value cannot be
 // a sealed handoff.
 const carrierPrefix = "in "
 
-// carrierOf returns the resource of the object that carries the handoff of a Pod, or the
-// empty string if there is none.
-func carrierOf(pod *corev1.Pod) string {
+// carrierOf returns how the handoff reaches a Pod.
+func carrierOf(pod *corev1.Pod) delivery {
 	for _, v := range pod.Spec.Volumes {
 		switch {
 		case v.Name != handoffVolume:
 		case v.Secret != nil:
-			return secrets
-		case v.ConfigMap != nil, v.Projected != nil:
-			return configMaps
+			return inSecret
+		case v.Projected != nil:
+			return inConfigMap
 		}
 	}
-	return ""
+	return inAnnotation
 }
 
 // object returns the object that carries a handoff.
 func (d delivery) object(meta metav1.ObjectMeta, text []byte) object {
-	switch {
-	case d.resource == secrets:
+	if d == inSecret {
 		return &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{handoff.PackedFile: text}}
-	case d.packed:
-		return &corev1.ConfigMap{ObjectMeta: meta, BinaryData: map[string][]byte{handoff.PackedFile: text}}
-	default:
-		return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{handoff.SealedFile: string(text)}}
 	}
+	return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{handoff.SealedFile: string(text)}}
 }
 
 // createPacked creates the object with a handoff that is not sealed. It is called before
@@ -149,7 +138,7 @@ func (d delivery) object(meta metav1.ObjectMeta, text []byte) object {
 func (s *starting) createPacked(ctx context.Context, pod string) error {
 	e := s.executor
 	s.setup.Log("The job is sent in %s/%s; this object is deleted when the runner has read it",
-		s.delivery.resource, objectOf(pod))
+		s.delivery, objectOf(pod))
 	text, err := s.setup.Handoff(ctx, e.root(pod))
 	if err != nil {
 		return err
@@ -161,20 +150,20 @@ func (s *starting) createPacked(ctx context.Context, pod string) error {
 	s.carrier = s.delivery.object(e.objectMeta(s.job, objectOf(pod), s.deadline), packed)
 	s.objectTried = true
 	retries := retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
-	if err := e.createObject(ctx, s.delivery.resource, s.carrier, s.deadline, retries); err != nil {
-		return e.explainObject("create", s.delivery.resource, err)
+	if err := e.createObject(ctx, secrets, s.carrier, s.deadline, retries); err != nil {
+		return e.explainObject("create", secrets, err)
 	}
 	s.sendTried, s.sent = true, true
 	return nil
 }
 
-// setOwner makes the Pod the owner of an object, so that the cluster deletes both. If this
+// setOwner makes the Pod the owner of its handoff, so that the cluster deletes both. If this
 // fails, the job continues: the agent deletes the object too.
-func (e *Executor) setOwner(ctx context.Context, resource string, o object, pod *corev1.Pod) {
+func (e *Executor) setOwner(ctx context.Context, o object, pod *corev1.Pod) {
 	ctx, cancel := detached(ctx, callLimit)
 	defer cancel()
 	o.SetOwnerReferences(ownedBy(pod))
-	if err := e.client.updateObject(ctx, resource, o); err != nil {
+	if _, err := e.client.updateObject(ctx, secrets, o); err != nil {
 		e.log.Debug("cannot set owner of handoff", "pod", pod.Name, "error", err)
 	}
 }

@@ -26,12 +26,12 @@ func TestDeliveryOf(t *testing.T) {
 		size    int
 		want    delivery
 	}{
-		"default":              {"", 10_000, delivery{}},
-		"sealed":               {"sealed", largeHandoff, delivery{}},
-		"sealed that is large": {"sealed", largeHandoff + 1, delivery{resource: configMaps}},
-		"Secret":               {"secret", 10_000, delivery{secrets, true}},
-		"ConfigMap":            {"configmap", largeHandoff + 1, delivery{configMaps, true}},
-		"unknown size":         {"", 0, delivery{}},
+		"default":              {"", 10_000, inAnnotation},
+		"sealed":               {"sealed", largeHandoff, inAnnotation},
+		"sealed that is large": {"sealed", largeHandoff + 1, inConfigMap},
+		"Secret":               {"secret", 10_000, inSecret},
+		"Secret that is large": {"secret", largeHandoff + 1, inSecret},
+		"unknown size":         {"", 0, inAnnotation},
 	} {
 		if got := deliveryOf(c.setting, c.size); got != c.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
@@ -47,16 +47,6 @@ var carriers = map[string]struct {
 	"Secret": {
 		secrets, func(_ *testing.T, job *runtime.Job) { job.Tuning.Instance.Kubernetes.Handoff = handoffSecret },
 	},
-	"ConfigMap": {
-		configMaps,
-		func(_ *testing.T, job *runtime.Job) { job.Tuning.Instance.Kubernetes.Handoff = handoffConfigMap },
-	},
-	"ConfigMap, for a runner in a volume": {configMaps, func(_ *testing.T, job *runtime.Job) {
-		job.Tuning.Instance.Kubernetes.Handoff, job.Tuning.Instance.Kubernetes.Runner = handoffConfigMap, runnerImage
-	}},
-	"sealed, for a runner in a volume": {configMaps, func(_ *testing.T, job *runtime.Job) {
-		job.Tuning.Instance.Kubernetes.Runner = runnerImage
-	}},
 	"sealed handoff in a ConfigMap": {configMaps, func(t *testing.T, job *runtime.Job) {
 		job.Definition.Raw = withPadding(t, job.Definition.Raw, 400<<10)
 	}},
@@ -160,11 +150,11 @@ func TestDeliveryFailure(t *testing.T) {
 			return nil
 		})
 		e, job := s.executor(t), s.job("job-1")
-		job.Tuning.Instance.Kubernetes.Handoff = handoffConfigMap
+		job.Tuning.Instance.Kubernetes.Handoff = handoffSecret
 		if _, log, err := s.start(t, e, job); err == nil || !strings.Contains(log, "Error: create the Pod") {
 			t.Errorf("got %v; log of step 0:\n%s", err, log)
 		}
-		if left := s.Objects(configMaps, testNamespace); len(left) > 0 {
+		if left := s.Objects(secrets, testNamespace); len(left) > 0 {
 			t.Errorf("got leftover object %s", left[0].GetName())
 		}
 	})
@@ -172,18 +162,18 @@ func TestDeliveryFailure(t *testing.T) {
 		s := newFakeCluster(t, succeed)
 		s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &podWith().Status }
 		e, job := s.executor(t), s.job("job-1")
-		job.Tuning.Instance.Kubernetes.Handoff = handoffConfigMap
+		job.Tuning.Instance.Kubernetes.Handoff = handoffSecret
 		job.Tuning.Instance.Kubernetes.StartTimeout = 300 * time.Millisecond
 		if _, _, err := s.start(t, e, job); err == nil {
 			t.Error("the job started")
 		}
-		if left := s.Objects(configMaps, testNamespace); len(left) > 0 {
+		if left := s.Objects(secrets, testNamespace); len(left) > 0 {
 			t.Errorf("got leftover object %s", left[0].GetName())
 		}
 		s.wantNoPods(t)
 	})
 	t.Run("handoff is too large", func(t *testing.T) {
-		for _, setting := range []string{"", handoffSecret, handoffConfigMap} {
+		for _, setting := range []string{"", handoffSecret} {
 			s := newFakeCluster(t, succeed)
 			e, job := s.executor(t), s.job("job-1")
 			job.Definition.Raw, job.Tuning.Instance.Kubernetes.Handoff = randomJSON(t, 2<<20), setting
@@ -338,9 +328,6 @@ func TestDeliveryOnCluster(t *testing.T) {
 	})
 	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 	for name, c := range carriers {
-		if strings.Contains(name, "volume") {
-			continue // the cluster's container runtime has no image volumes, see TestImageVolumeOnCluster
-		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			service, job := newScriptJob(t, n.HostAddress(t), "echo hello; sleep 2")

@@ -30,14 +30,6 @@
 // that copies the runner in a postStart hook it would take 0.7 s, but this works only since
 // Kubernetes 1.36, and the sidecar would run during the whole job.
 //
-// With kubernetes.runner: image, the runner is executed from a volume with the agent's
-// image, and the init container only creates the key; a handoff that is not sealed needs no
-// init container. This requires a container runtime with image volumes (containerd 2.1).
-// The Role does not allow the agent to find out the runtime, so kubernetes.runner: copy is
-// the default. The tests validate Pods with image volumes with the API server, and run them
-// with the kubelet of package kubetest. The container runtime of the test cluster has no
-// image volumes, so on this cluster the tests verify the error message.
-//
 // # The handoff
 //
 // Everyone who may read Pods can read their specs, and usually ConfigMaps too; the Role
@@ -65,17 +57,17 @@
 // compressed handoff has more than 1 MB, the job fails, and the message recommends to
 // shorten it.
 //
-// Two values of kubernetes.handoff are for nodes that do not refresh the files of a
-// running Pod, such as virtual kubelets: on these, the agent cannot respond to a key that
-// the Pod creates. With secret and configmap, the handoff is compressed and not sealed:
+// With kubernetes.handoff: secret, the handoff is compressed and not sealed. This is for nodes
+// that do not refresh the files of a running Pod, such as virtual kubelets: on these, the agent
+// cannot respond to a key that the Pod creates.
 //
-//   - The object with the handoff is created before the Pod, because the Pod cannot wait
-//     for it on such nodes. Afterwards the Pod becomes the owner of the object.
-//   - The object is optional in the volume of the Pod, so that the agent can delete it when
+//   - The Secret with the handoff is created before the Pod, because the Pod cannot wait
+//     for it on such nodes. Afterwards the Pod becomes the owner of the Secret.
+//   - The Secret is optional in the volume of the Pod, so that the agent can delete it when
 //     the runner has read it, that is, at the first line of progress. Until then (one
-//     second, or as long as an image pull) users who may get Secrets or ConfigMaps of the
-//     namespace can read the object, and the steps of the job can read the file.
-//   - The removal of the job, a sweep by label, and the garbage collector delete objects
+//     second, or as long as an image pull) users who may get Secrets of the namespace can
+//     read it, and the steps of the job can read the file.
+//   - The removal of the job, a sweep by label, and the garbage collector delete Secrets
 //     that are left over.
 //   - A job takes seven requests. The log of step 0 contains problems of the start only if
 //     the start fails, because the runner continues the log after the last line at the time
@@ -200,49 +192,17 @@
 // An agent that runs outside of a cluster, or may not read its own Pod, finds the Pods of
 // its jobs by its agent id. The id is in its state folder.
 //
-// # The journal
+// # Records
 //
-// An agent that is killed must not lose a job that it has claimed. Its state folder is lost
-// with its Pod, so the record of a job is a ConfigMap, or a Secret if kubernetes.handoff is
-// secret. The record is the first object of a job, and is created before the agent fetches
-// the definition.
+// An agent that is killed must not lose a job that it has claimed. Its state directory is lost with
+// its Pod, so package records keeps a record of each job in a ConfigMap, or in a Secret if
+// kubernetes.handoff is secret. A pool with OIDC credentials needs Secrets. Without them, its jobs
+// are recorded in the state directory, which survives a restart of the agent's container, but not
+// the replacement of the Pod. A job with a record takes 6.0 requests instead of 4.0 (200 jobs at a
+// time).
 //
-//   - Package claims seals the record with a key that is derived from the pool's static
-//     token, which only the agents have. A pool with OIDC credentials has no such token and
-//     needs Secrets. Without Secrets, its jobs are recorded in the state folder. The state
-//     folder survives a restart of the agent's container, but not the replacement of the
-//     Pod. After a replacement, a job that has no Pod ends when the service declares it
-//     failed, after ten minutes.
-//   - At the handoff, one update stores that the job may run, and makes the Pod the owner of
-//     the record. When the Pod is removed, the cluster removes the record too, even if no
-//     agent runs. If a record has no Pod, any agent of the namespace sweeps it after a day,
-//     or after a week if the job may have run.
-//   - The report of the outcome is not stored. Whether an agent ends directly before or
-//     directly after this report, it leaves the same objects, so the next agent requests
-//     the outcome from the service in both cases.
-//   - Progress is stored only together with the next stage. The log of the Pod has the
-//     later progress.
-//
-// A job takes 6.0 requests instead of 4.0 (200 jobs at a time). Both additional requests are
-// necessary. The first is the create of the record. The second is the update at the handoff.
-// Without it, a record without a Pod would belong either to a job that has not run, or to a
-// job whose Pod was deleted. In the second case, another start could run the job twice. If
-// the record were the owner of the Pod, a job would need one request less at its end, but
-// there would still be no update at the handoff, and the deletion of a ConfigMap would end a
-// job.
-//
-// An agent whose container restarts finds the records of its Pod. Records of agents that no
-// longer exist are adopted as Pods are, with an update of the version that was read. If a
-// record names a Pod that exists, only the agent that has adopted the Pod adopts the record,
-// so that one agent gets both. If an agent still runs although its Pod no longer exists, and
-// another agent has adopted the record of a job, the update at the handoff fails. Then the
-// old agent gives up the job without a report. A job whose Pod has no handoff has not run,
-// even if its record has the later stage, unless an object carries its handoff.
-//
-// A pool lists the records of other agents once a minute, every 20 seconds while there are
-// such records, and after each adoption of a Pod. If an agent cannot open a record, because it
-// has another token of the pool or is of an older release, it logs a warning and leaves the
-// record: another agent may be able to open it. Otherwise it is swept, or deleted with its Pod.
+// A pool lists the records of other agents once a minute, every 20 seconds while there are such
+// records, and after each adoption of a Pod.
 //
 // # Templates
 //

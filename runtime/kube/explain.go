@@ -9,15 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// missingRight is a part of each message with which the cluster's authorizer refuses a
-// request.
-const missingRight = " cannot "
-
-// refusesAgent reports whether the cluster refused the agent's credentials or rights.
-func refusesAgent(err error) bool {
-	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) && strings.Contains(err.Error(), missingRight)
-}
-
 // explain returns an error that describes, in one line, why a request failed, and the cure.
 // It wraps err only if err is a cancellation.
 func (e *Executor) explain(operation string, err error) error {

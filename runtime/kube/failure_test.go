@@ -130,7 +130,7 @@ func TestDiagnose(t *testing.T) {
 					"container has runAsNonRoot and image will run as root"))),
 			stuck, false, "runAsNonRoot",
 		},
-		"image volume on an old runtime": {
+		"container that the runtime cannot create": {
 			podWith(ready, mainIs(waits(mainContainer, "CreateContainerError", `failed to mkdir ""`))), stuck, false,
 			"failed to mkdir",
 		},

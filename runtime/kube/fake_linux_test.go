@@ -84,9 +84,7 @@ func TestDelivery(t *testing.T) {
 			t.Parallel()
 			api, roots := kubetest.NewAPI(t), t.TempDir()
 			program := filepath.Join(runtimetest.Runner(t), "workflow-runner")
-			kubetest.NewKubelet(t, api, kubetest.Processes(t, map[string]string{
-				programImagePath: program, imageFolder + programImagePath: program,
-			}))
+			kubetest.NewKubelet(t, api, kubetest.Processes(t, map[string]string{programImagePath: program}))
 			e := openExecutor(t, api.Config(), testNamespace)
 			e.root = func(pod string) string { return filepath.Join(roots, pod) }
 			service, job := newScriptJob(t, "127.0.0.1", "echo hello")

@@ -46,7 +46,7 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 
 	// If an object carries the handoff, delete it at the first line of progress.
 	s := &stream{log: log, ctx: ctx, cancel: cancel}
-	if now != nil && now.carrier != "" {
+	if now != nil && now.carrier != inAnnotation {
 		s.onFirst = func() { e.handoffReceived(ctx, now.carrier, name) }
 	}
 	return s, nil
@@ -55,10 +55,10 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 // handoffReceived deletes the object that carried a handoff. It is called at the first line
 // of progress, which shows that the runner has read the handoff. If the deletion fails, the
 // object is deleted with the Pod.
-func (e *Executor) handoffReceived(ctx context.Context, resource, pod string) {
+func (e *Executor) handoffReceived(ctx context.Context, carrier delivery, pod string) {
 	ctx, cancel := detached(ctx, handoffRemoveLimit)
 	defer cancel()
-	if err := e.removeObject(ctx, resource, objectOf(pod)); err != nil {
+	if err := e.removeObject(ctx, string(carrier), objectOf(pod)); err != nil {
 		e.log.Debug("cannot remove received handoff", "pod", pod, "error", err)
 	}
 }

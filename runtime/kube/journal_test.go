@@ -15,19 +15,23 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/runtime/kube/records"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // journalTuning is the tuning of a pool with a static token.
 func journalTuning() runtime.Tuning { return runtime.Tuning{Token: secret.New("token-of-the-pool")} }
 
+// journal is the journal of a pool.
+type journal struct{ *records.Store }
+
 // journalOf returns a journal of an executor.
-func journalOf(e *Executor, tuning runtime.Tuning) *journal {
+func journalOf(e *Executor, tuning runtime.Tuning) journal {
 	j, ok := e.Journal(testJob().Pool, tuning)
 	if !ok {
 		panic("the pool has no journal")
 	}
-	return j.(*journal)
+	return journal{j.(*records.Store)}
 }
 
 // testRecord returns the record of a job that was just claimed.
@@ -41,7 +45,7 @@ func testRecord(id string) runtime.Record {
 }
 
 // add adds a record, which must succeed.
-func (j *journal) add(t testing.TB, id string) {
+func (j journal) add(t testing.TB, id string) {
 	t.Helper()
 	if err := j.Add(t.Context(), testRecord(id)); err != nil {
 		t.Fatal(err)
@@ -49,9 +53,9 @@ func (j *journal) add(t testing.TB, id string) {
 }
 
 // start records the Pod of a job, and that the job may run.
-func (j *journal) start(t testing.TB, id string, pod *corev1.Pod) {
+func (j journal) start(t testing.TB, id string, pod *corev1.Pod) {
 	t.Helper()
-	if err := j.podOfJob(t.Context(), id, pod.Name, string(pod.UID)); err != nil {
+	if err := j.PodOfJob(t.Context(), id, pod.Name, string(pod.UID)); err != nil {
 		t.Fatal(err)
 	}
 	if err := j.SetStage(t.Context(), id, runtime.RecordHandedOff); err != nil {
@@ -96,11 +100,9 @@ func wantRecord(t testing.TB, all []runtime.Record, err error, job string, stage
 
 // adoptRecords calls AdoptRecords. It first resets the time of the last list, so that
 // AdoptRecords lists the records again.
-func (j *journal) adoptRecords(t testing.TB) ([]runtime.Record, error) {
+func (j journal) adoptRecords(t testing.TB) ([]runtime.Record, error) {
 	t.Helper()
-	j.mu.Lock()
-	j.listed = time.Time{}
-	j.mu.Unlock()
+	j.PodAdopted()
 	return j.AdoptRecords(t.Context(), everyPool)
 }
 
@@ -313,7 +315,7 @@ func TestJournalFaults(t *testing.T) {
 		}
 		a.wantRecords(t, "job-1")
 		a.Inject(nil)
-		if err := j.podOfJob(t.Context(), "job-1", "pod", ""); err != nil {
+		if err := j.PodOfJob(t.Context(), "job-1", "pod", ""); err != nil {
 			t.Error(err)
 		}
 		a.wantRecords(t)
@@ -369,7 +371,7 @@ func TestJournalList(t *testing.T) {
 		// The kubelet may read its ConfigMap although the annotation is missing.
 		a.Change(testNamespace, pod.Name, func(p *corev1.Pod) {
 			delete(p.Annotations, annotationHandoff)
-			p.Spec.Volumes = []corev1.Volume{delivery{resource: configMaps}.volume(p.Name)}
+			p.Spec.Volumes = []corev1.Volume{inConfigMap.volume(p.Name)}
 		})
 		found, err := journalOf(all[0], journalTuning()).List(t.Context())
 		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
@@ -625,7 +627,7 @@ func TestJournalAdopt(t *testing.T) {
 
 // agentThatDies returns the journal of an agent that has claimed a job, and whose Pod no
 // longer exists.
-func (a *agents) agentThatDies(t testing.TB, job string) *journal {
+func (a *agents) agentThatDies(t testing.TB, job string) journal {
 	t.Helper()
 	name := "dead-" + job
 	a.put(name, "agent")

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/kube/records"
 )
 
 // StartTimeout is the default of kubernetes.start_timeout: how long a Pod may take to start.
@@ -142,7 +142,7 @@ type Executor struct {
 	root    func(pod string) string // root folder of the job's container; tests without containers replace it
 	dryRuns dryRunCache
 	closed  sync.Once
-	records atomic.Pointer[journal] // nil without a journal of this executor
+	records atomic.Pointer[records.Store] // nil without a journal of this executor
 
 	mu         sync.Mutex
 	unresolved map[string]bool // uids of Pods whose adoption is unknown: the response to the update was lost
@@ -165,13 +165,6 @@ func (e *Executor) Close() {
 			o.close()
 		}
 	})
-}
-
-// detached returns a context that is not canceled with ctx, for a request that changes the
-// cluster: after a cancellation, the result of such a request would be unknown.
-func detached(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(context.WithoutCancel(ctx), limit,
-		fmt.Errorf("the Kubernetes API server did not answer within %s", limit))
 }
 
 // jobError is an error that the job caused. It wraps [runtime.ErrJobFault], but its message

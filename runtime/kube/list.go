@@ -25,7 +25,7 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 	err := e.each(ctx, ownedSelector(e.self, agent), func(pod *corev1.Pod) {
 		if !e.self.known() || ownerOf(pod) == e.self.owner {
 			instance := instanceWithState(pod)
-			if instance.Started.IsZero() && carrierOf(pod) != "" {
+			if instance.Started.IsZero() && carrierOf(pod) != inAnnotation {
 				half[len(all)] = pod.DeepCopy()
 			}
 			all = append(all, instance)
@@ -47,10 +47,10 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 // After the write of the annotation, the kubelet reads the ConfigMap at once.
 func (e *Executor) completeDelivery(ctx context.Context, pod *corev1.Pod, instance *runtime.Instance) error {
 	// Find the ConfigMap.
-	resource := carrierOf(pod)
-	list, err := e.client.listObjects(ctx, resource, e.namespace, labelJob+"="+pod.Labels[labelJob])
+	carrier := carrierOf(pod)
+	list, err := e.client.listObjects(ctx, string(carrier), e.namespace, labelJob+"="+pod.Labels[labelJob])
 	if err != nil {
-		return e.explainObject("list", resource, err)
+		return e.explainObject("list", string(carrier), err)
 	}
 	named := func(o metav1.PartialObjectMetadata) bool { return o.Name == objectOf(pod.Name) }
 	if !slices.ContainsFunc(list.Items, named) {
@@ -61,7 +61,7 @@ func (e *Executor) completeDelivery(ctx context.Context, pod *corev1.Pod, instan
 	instance.Running, instance.Started, instance.Ended = true, pod.CreationTimestamp.Time, time.Time{}
 	ctx, cancel := detached(ctx, callLimit)
 	defer cancel()
-	if err := e.update(ctx, pod, delivery{resource: resource}.annotationValue()); err != nil {
+	if err := e.update(ctx, pod, carrier.annotationValue()); err != nil {
 		e.log.Debug("cannot complete delivery of handoff", "pod", pod.Name, "error", err)
 	}
 	return nil

@@ -2,8 +2,6 @@ package kube
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,18 +12,17 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	machinery "k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/runtime/kube/claims"
+	"github.com/cmwa-project/cmwa/runtime/kube/records"
 )
 
 // Resources of the other objects of a job. The documented Role allows ConfigMaps, but no
 // Secrets.
 const (
-	configMaps = "configmaps"
-	secrets    = "secrets"
+	configMaps = records.ConfigMaps
+	secrets    = records.Secrets
 )
 
 // annotationNeeded is the time until which an object of a job is needed, in RFC 3339. For a
@@ -65,7 +62,7 @@ func (e *Executor) createObject(
 			return context.Cause(ctx)
 		}
 		callCtx, cancel := detached(ctx, callLimit)
-		err := e.client.createObject(callCtx, resource, o, false)
+		_, err := e.client.createObject(callCtx, resource, o, false)
 		cancel()
 		if err == nil || apierrors.IsAlreadyExists(err) {
 			return nil
@@ -82,7 +79,8 @@ func (e *Executor) createObject(
 
 // removeObject deletes an object of a job if it exists.
 func (e *Executor) removeObject(ctx context.Context, resource, name string) error {
-	if err := e.client.deleteObject(ctx, resource, e.namespace, name); err != nil && !isNotFound(err) {
+	err := e.client.deleteObject(ctx, resource, e.namespace, name, metav1.Preconditions{})
+	if err != nil && !isNotFound(err) {
 		return e.explainObject("delete", resource, err)
 	}
 	return nil
@@ -92,7 +90,7 @@ func (e *Executor) removeObject(ctx context.Context, resource, name string) erro
 // read. It retries temporary errors until ctx ends.
 func (e *Executor) discardObject(ctx context.Context, resource, name string) error {
 	for delay := createRetry; ; delay = min(2*delay, createRetryMax) {
-		err := e.client.deleteObject(ctx, resource, e.namespace, name)
+		err := e.client.deleteObject(ctx, resource, e.namespace, name, metav1.Preconditions{})
 		switch {
 		case err == nil || isNotFound(err):
 			return nil
@@ -154,136 +152,52 @@ func (e *Executor) explainObject(verb, resource string, err error) error {
 		operation, verb, resource, e.namespace, cure, tail(err.Error()))
 }
 
-// object returns the object for an entry of a record.
-func (j *journal) object(r *recorded, next claims.Entry) (object, error) {
-	// Encode the entry.
-	j.mu.Lock()
-	key := j.key
-	j.mu.Unlock()
-	text, err := key.Encode(r.name, next)
-	if err != nil {
-		return nil, err
-	}
-
-	// Add labels, the owner, and the time of the sweep.
-	e, record := j.executor, next.Record
-	meta := metav1.ObjectMeta{
-		Namespace: e.namespace, Name: r.name, UID: r.uid, ResourceVersion: r.version,
-		Labels: map[string]string{
-			labelManagedBy: managedByValue, labelRecord: recordValue, labelAgent: labelValue(e.cluster.options.Agent),
-			labelPool: labelValue(record.Pool), labelJob: labelValue(record.Job),
-		},
-		Annotations: map[string]string{annotationJob: record.Job},
-	}
-	e.self.mark(&meta)
-	switch {
-	case record.Stage == runtime.RecordHandedOff && next.UID != "":
-		meta.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: "v1", Kind: "Pod", Name: next.Pod, UID: types.UID(next.UID),
-		}}
-	case record.Stage == runtime.RecordHandedOff:
-		meta.Annotations[annotationNeeded] = time.Now().Add(runtime.LeftoverAge).UTC().Format(time.RFC3339)
-	default:
-		meta.Annotations[annotationNeeded] = time.Now().Add(recordTime).UTC().Format(time.RFC3339)
-	}
-	if r.resource == secrets {
-		return &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{recordKey: text}}, nil
-	}
-	return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{recordKey: string(text)}}, nil
-}
-
-// recordText returns the text of the record in an object.
-func recordText(o object) []byte {
-	switch o := o.(type) {
-	case *corev1.Secret:
-		return o.Data[recordKey]
-	case *corev1.ConfigMap:
-		return []byte(o.Data[recordKey])
-	}
-	return nil
-}
-
-// read returns the entry in an object. If the object cannot be read, it logs a warning once and
-// returns false. The caller holds the lock.
-func (j *journal) read(resource string, o object) (entry claims.Entry, ok bool) {
-	entry, err := j.decode(resource, o)
-	if err != nil && !j.unreadable[o.GetUID()] {
-		j.unreadable[o.GetUID()] = true
-		j.executor.log.Warn("cannot read the record of a job; unless another agent can, "+runtime.DeclaredFailed,
-			"job", o.GetAnnotations()[annotationJob], "object", resource+"/"+o.GetName(), "error", err)
-	}
-	return entry, err == nil
-}
-
-// recordName returns the name of the object for the record of a job.
-func recordName(job string) string {
-	sum := sha256.Sum256([]byte(job))
-	return recordPrefix + hex.EncodeToString(sum[:10])
-}
-
-// recordSelector returns the selector of the records of an agent's group.
-func recordSelector(s self) string {
-	return managedSelector + "," + labelRecord + "=" + recordValue + "," + labelGroup + "=" + s.group
-}
-
 // object is a ConfigMap or a Secret.
 type object interface {
 	metav1.Object
 	machinery.Object
 }
 
-// createObject creates an object in its namespace. If dry is true, the API server validates
-// the object and creates nothing.
-func (c *client) createObject(ctx context.Context, resource string, o object, dry bool) error {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
+// createObject creates an object in its namespace, and returns the stored object. If dry is true, the
+// API server validates the object and creates nothing.
+func (c *client) createObject(ctx context.Context, resource string, o object, dry bool) (object, error) {
 	options := metav1.CreateOptions{FieldManager: managedByValue}
 	if dry {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	// Get reads the response; otherwise an HTML page of a proxy would count as success.
-	_, err := c.api.Post().Namespace(o.GetNamespace()).Resource(resource).
-		VersionedParams(&options, c.parameters).Body(o).Do(ctx).Get()
-	return withCause(ctx, err)
+	return sendObject(ctx, c.api.Post().VersionedParams(&options, c.parameters), resource, o)
 }
 
-// storeObject creates an object that has no resourceVersion. If the object has a
-// resourceVersion, storeObject replaces that version instead. It returns the stored object.
-func (c *client) storeObject(ctx context.Context, resource string, o object) (object, error) {
+// updateObject replaces the version of an object, or any version if the object has none. It returns
+// the stored object.
+func (c *client) updateObject(ctx context.Context, resource string, o object) (object, error) {
+	options := metav1.UpdateOptions{FieldManager: managedByValue}
+	return sendObject(ctx, c.api.Put().Name(o.GetName()).VersionedParams(&options, c.parameters), resource, o)
+}
+
+// sendObject sends an object with a request, and returns the object in the response.
+func sendObject(ctx context.Context, request *rest.Request, resource string, o object) (object, error) {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	var request *rest.Request
-	if o.GetResourceVersion() == "" {
-		request = c.api.Post().VersionedParams(&metav1.CreateOptions{FieldManager: managedByValue}, c.parameters)
-	} else {
-		request = c.api.Put().Name(o.GetName()).
-			VersionedParams(&metav1.UpdateOptions{FieldManager: managedByValue}, c.parameters)
-	}
 	stored := o.DeepCopyObject().(object)
 	err := request.Namespace(o.GetNamespace()).Resource(resource).Body(o).Do(ctx).Into(stored)
 	return stored, withCause(ctx, err)
 }
 
-// deleteRecord deletes an object with this uid and version. An empty uid or version matches
-// any.
-func (c *client) deleteRecord(
-	ctx context.Context, resource, namespace, name string, uid types.UID, version string,
+// deleteObject deletes an object that meets the preconditions.
+func (c *client) deleteObject(
+	ctx context.Context, resource, namespace, name string, preconditions metav1.Preconditions,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{}}
-	if uid != "" {
-		options.Preconditions.UID = &uid
-	}
-	if version != "" {
-		options.Preconditions.ResourceVersion = &version
-	}
+	options := metav1.DeleteOptions{Preconditions: &preconditions}
+	// Get reads the response; otherwise an HTML page of a proxy would count as success.
 	_, err := c.api.Delete().Namespace(namespace).Resource(resource).Name(name).Body(&options).Do(ctx).Get()
 	return withCause(ctx, err)
 }
 
-// records returns the objects of a resource that match the selector, with their data.
-func (c *client) records(ctx context.Context, resource, namespace, selector string) (all []object, err error) {
+// listData returns the objects of a resource that match the selector, with their data.
+func (c *client) listData(ctx context.Context, resource, namespace, selector string) (all []object, err error) {
 	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
 	for {
 		// Get a page.
@@ -315,24 +229,6 @@ func (c *client) records(ctx context.Context, resource, namespace, selector stri
 			return all, nil
 		}
 	}
-}
-
-// updateObject replaces an object that only this agent changes. The object has no
-// resourceVersion, so any stored version is replaced.
-func (c *client) updateObject(ctx context.Context, resource string, o object) error {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	_, err := c.api.Put().Namespace(o.GetNamespace()).Resource(resource).Name(o.GetName()).
-		VersionedParams(&metav1.UpdateOptions{FieldManager: managedByValue}, c.parameters).Body(o).Do(ctx).Get()
-	return withCause(ctx, err)
-}
-
-// deleteObject deletes an object.
-func (c *client) deleteObject(ctx context.Context, resource, namespace, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	_, err := c.api.Delete().Namespace(namespace).Resource(resource).Name(name).Do(ctx).Get()
-	return withCause(ctx, err)
 }
 
 // metadataOnly is the Accept header for a list without the data of Secrets.

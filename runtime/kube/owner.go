@@ -4,15 +4,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-
-	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // owner identifies the agent's Pod to which a job's Pod belongs.
@@ -121,20 +118,4 @@ func (e *Executor) selfEnded(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	return err == nil && e.self.owner.ended(pod), err
-}
-
-// checkDeleted returns the error for a record that was deleted before its job could start.
-// A user has deleted it, or another agent that had adopted it.
-func (j *journal) checkDeleted(ctx context.Context, r *recorded) error {
-	ended, err := j.executor.selfEnded(ctx)
-	if err == nil && !ended {
-		return runtime.ErrNoRecord
-	}
-	j.mu.Lock()
-	r.lost = true
-	j.mu.Unlock()
-	if ended {
-		return errRecordLost
-	}
-	return fmt.Errorf("the record was deleted, and the agent's own Pod cannot be read: %w", err)
 }

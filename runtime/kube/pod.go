@@ -103,11 +103,8 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 		},
 	}
 	settings.self.mark(pod)
-	if delivery.packed {
+	if delivery == inSecret {
 		pod.Annotations[annotationHandoff] = delivery.annotationValue()
-	}
-	if place.Runner == runnerImage {
-		useImageVolume(&pod.Spec, delivery)
 	}
 	if !job.OIDC.Empty() {
 		addOIDCVolume(&pod.Spec)

@@ -80,20 +80,6 @@ func TestPodOf(t *testing.T) {
 		}
 		golden(t, "pod-settings", newPod(t, job))
 	})
-	t.Run("runner in a volume", func(t *testing.T) {
-		job := testJob()
-		job.Tuning.Instance.Kubernetes.Runner = "image"
-		job.Tuning.Instance.Kubernetes.Template = []byte(`{"spec": {"containers": [{"name": "pulumi-workflow",
-			"volumeMounts": [{"name": "other", "mountPath": "/mnt/pulumi/runner"}]}]}}`)
-		golden(t, "pod-image-volume", newPod(t, job))
-		job.Tuning.Instance.Kubernetes.Handoff = "secret"
-		job.Tuning.Instance.Kubernetes.Template = []byte(`{"spec": {"initContainers": [
-			{"name": "pulumi-workflow-prepare", "resources": {"limits": {"cpu": "1"}}},
-			{"name": "tools", "image": "tools"}]}}`)
-		if pod := newPod(t, job); len(pod.Spec.InitContainers) != 1 || pod.Spec.InitContainers[0].Name != "tools" {
-			t.Errorf("the init containers are %v, want only the one of the template", pod.Spec.InitContainers)
-		}
-	})
 	t.Run("contains no secrets", func(t *testing.T) {
 		text, err := json.Marshal(newPod(t, testJob()))
 		if err != nil {

@@ -44,8 +44,8 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 	if now != nil && now.uid != uid {
 		return nil
 	}
-	if now != nil && now.carrier != "" {
-		if err := e.removeObject(ctx, now.carrier, objectOf(name)); err != nil {
+	if now != nil && now.carrier != inAnnotation {
+		if err := e.removeObject(ctx, string(now.carrier), objectOf(name)); err != nil {
 			e.log.Warn("cannot remove handoff", "pod", name, "error", err)
 		}
 	}
@@ -71,7 +71,7 @@ func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) (e
 	defer sub.close()
 	defer func() {
 		if err == nil {
-			e.records.Load().podRemoved(uid)
+			e.records.Load().PodRemoved(uid)
 		}
 	}()
 	for delay := createRetry; ; delay = min(2*delay, createRetryMax) {

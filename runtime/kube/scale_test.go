@@ -234,10 +234,9 @@ func runJobs(t testing.TB, jobs int) (l loadResult) {
 	spec := runtime.PoolSpec{Name: "main", Identity: testJob().Identity, Tuning: runtime.Tuning{
 		MaxJobs: jobs + 1, PollingInterval: time.Millisecond, StatusInterval: time.Minute,
 	}}
-	// The pool lists the records of other agents once in recordInterval. On a slow machine, the
-	// jobs run longer than that.
-	records := journalOf(e, journalTuning())
-	records.listed = time.Now().Add(time.Hour)
+	// The pool lists the records of other agents once a minute. On a slow machine, the jobs run
+	// longer than that, so the journal does not adopt records.
+	records := struct{ runtime.Journal }{journalOf(e, journalTuning())}
 	pool := pool.New(spec, pool.Parts{
 		Cloud: cloud, Executor: e, Journal: records, Agent: "agent-1", Close: e.Close,
 		Log:     slog.New(slog.DiscardHandler),

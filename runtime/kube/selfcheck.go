@@ -55,12 +55,12 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
 			}),
 		})
 	}
-	if d := deliveryOf(spec.Tuning.Instance.Kubernetes.Handoff, 0); d.resource != "" {
+	if spec.Tuning.Instance.Kubernetes.Handoff == handoffSecret {
 		checks = append(checks, runtime.SelfCheck{
 			Name: "kubernetes-handoff", Needs: apiCheck,
 			Run: c.with(func(ctx context.Context, e *Executor) runtime.CheckResult {
 				return runtime.CheckError(e.checkDelivery(ctx, spec.Tuning), runtime.CheckPassed(
-					"the cluster accepts the object in %s that carries a handoff", d.resource))
+					"the cluster accepts the object in secrets that carries a handoff"))
 			}),
 		})
 	}
@@ -154,7 +154,7 @@ const securityWarning = "would violate PodSecurity"
 // tryDryRun creates a job's Pod as a dry run, once.
 func (c *selfChecker) tryDryRun(ctx context.Context, e *Executor) {
 	c.once.Do(func() {
-		pod, err := e.checkPod(c.spec.Tuning)
+		pod, err := e.examplePod(c.spec.Tuning)
 		if err != nil {
 			c.rejection = err
 			return
@@ -230,14 +230,11 @@ func rightsFor(place runtime.Kubernetes) []right {
 		{check: "kubernetes-access-logs", resource: pods, subresource: "log", verbs: []string{"get"}},
 	}
 	object := right{
-		check: "kubernetes-access-configmaps", resource: configMaps,
+		check: "kubernetes-access-secrets", resource: secrets,
 		verbs: []string{"create", "update", "list", "delete"},
 	}
-	switch place.Handoff {
-	case handoffConfigMap:
-	case handoffSecret:
-		object.check, object.resource = "kubernetes-access-secrets", secrets
-	default:
+	if place.Handoff != handoffSecret {
+		object.check, object.resource = "kubernetes-access-configmaps", configMaps
 		object.only = fmt.Sprintf("jobs with a handoff of more than %d KiB, and for records of claimed jobs, "+
 			"without which a job is lost if its agent is killed before it starts the job", largeHandoff>>10)
 	}

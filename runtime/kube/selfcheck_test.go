@@ -134,7 +134,6 @@ func TestSelfChecksOnCluster(t *testing.T) {
 			{template(`{"spec": {"nodeSelector": {"a b": ""}}}`), podCheck, runtime.LevelFailed, "pod_template"},
 			{template(`{"spec": {"contaners": []}}`), podCheck, runtime.LevelFailed, "contaners"},
 			{loopback, "kubernetes-service", runtime.LevelFailed, "the Pod itself"},
-			{handoff(handoffConfigMap), "kubernetes-access-configmaps", runtime.LevelOK, ""},
 			{handoff(handoffSecret), "kubernetes-access-secrets", runtime.LevelFailed,
 				"may not create, update, list, delete secrets"},
 		} {

@@ -112,13 +112,13 @@ func TestCreatePackedFaults(t *testing.T) {
 		fault    kubetest.Fault
 	}{
 		"Pod that cannot be created yet": {pods, kubetest.Fault{Status: http.StatusServiceUnavailable}},
-		"credentials that are replaced":  {configMaps, kubetest.Fault{Status: http.StatusUnauthorized}},
+		"credentials that are replaced":  {secrets, kubetest.Fault{Status: http.StatusUnauthorized}},
 		"right that is not known yet": {
-			configMaps,
-			kubetest.Fault{Status: http.StatusForbidden, Message: `User "u" cannot create resource "configmaps"`},
+			secrets,
+			kubetest.Fault{Status: http.StatusForbidden, Message: `User "u" cannot create resource "secrets"`},
 		},
-		"object that cannot be created yet":    {configMaps, kubetest.Fault{Status: http.StatusServiceUnavailable}},
-		"object whose create response is lost": {configMaps, kubetest.Fault{After: true}},
+		"object that cannot be created yet":    {secrets, kubetest.Fault{Status: http.StatusServiceUnavailable}},
+		"object whose create response is lost": {secrets, kubetest.Fault{After: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -131,12 +131,12 @@ func TestCreatePackedFaults(t *testing.T) {
 				return &c.fault
 			})
 			e, job := s.executor(t), s.job("job-1")
-			job.Tuning.Instance.Kubernetes.Handoff = handoffConfigMap
+			job.Tuning.Instance.Kubernetes.Handoff = handoffSecret
 			id, log, err := s.start(t, e, job)
 			if err != nil || !met.Load() {
 				t.Fatalf("got %v; fault injected: %v", err, met.Load())
 			}
-			packed := s.Objects(configMaps, testNamespace)[0].(*corev1.ConfigMap).BinaryData[handoff.PackedFile]
+			packed := s.Objects(secrets, testNamespace)[0].(*corev1.Secret).Data[handoff.PackedFile]
 			text, err := handoff.Unpack(packed)
 			if err != nil {
 				t.Fatal(err)

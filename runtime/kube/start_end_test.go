@@ -35,7 +35,7 @@ func newAgentPair(t *testing.T) (s *fakeCluster, first, second *Executor) {
 // TestStartAdoptedPod starts a job whose Pod is adopted by another agent: the first agent's
 // own Pod was force-deleted, and the agent still runs.
 func TestStartAdoptedPod(t *testing.T) {
-	const adopted = "another agent has adopted the Pod"
+	const adopted = "another agent has adopted the job"
 	t.Run("before the key", func(t *testing.T) {
 		s, first, second := newAgentPair(t)
 		s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {

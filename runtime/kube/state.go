@@ -17,7 +17,7 @@ type state struct {
 	keep      string                // value of labelKeep
 	pool      unique.Handle[string] // key of the job's pool
 	owner     unique.Handle[owner]
-	carrier   string    // resource of the object that carries the handoff; empty if there is none
+	carrier   delivery  // how the handoff reaches the Pod
 	node      string    // empty until the Pod is scheduled
 	deleted   time.Time // deletionTimestamp: when the Pod should be gone; zero if it is not being deleted
 	began     time.Time // status.startTime; zero until the kubelet has accepted the Pod

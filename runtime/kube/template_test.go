@@ -236,7 +236,7 @@ func FuzzApplyTemplate(f *testing.F) {
 			return
 		}
 		main, prepare := pod.Spec.Containers[0], pod.Spec.InitContainers[0]
-		command := strings.Join(mainCommand(runnerDirectory, delivery{}), " ")
+		command := strings.Join(mainCommand(runnerDirectory, inAnnotation), " ")
 		if main.Name != mainContainer || strings.Join(main.Command, " ") != command || len(main.Args) > 0 {
 			t.Errorf("%q: the job's container is %+v, want the name and the command of the agent", template, main)
 		}
@@ -244,7 +244,7 @@ func FuzzApplyTemplate(f *testing.F) {
 			prepare.Command[0] != programImagePath {
 			t.Errorf("%q: the init container is %+v, want the name, image and command of the agent", template, prepare)
 		}
-		for i, volume := range ownVolumes(delivery{}.volume(pod.Name)) {
+		for i, volume := range ownVolumes(inAnnotation.volume(pod.Name)) {
 			if pod.Spec.Volumes[i].String() != volume.String() {
 				t.Errorf("%q: volume %d is %+v, want %+v", template, i, pod.Spec.Volumes[i], volume)
 			}

@@ -132,17 +132,6 @@ func (o *observer) watch(ctx context.Context, options metav1.ListOptions) (apiwa
 	}
 }
 
-// sleep blocks for a duration, or until ctx ends. It reports whether ctx has not ended.
-func sleep(ctx context.Context, delay time.Duration) bool {
-	timer := time.NewTimer(max(delay, 0))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
-}
-
 // noteAttempt stores the result of an attempt to list or watch.
 func (o *observer) noteAttempt(ctx context.Context, err error) {
 	if ctx.Err() != nil {

@@ -30,11 +30,8 @@ func isAgentContainer(list, name string) bool {
 // documentation, "Customer-managed runners", example of an init container).
 const RunnerDirectory = "/mnt/pulumi/workflow"
 
-// Other folders of the agent in a job's container.
-const (
-	handoffDirectory = "/mnt/pulumi/handoff" // input of the runner
-	imageDirectory   = "/mnt/pulumi/runner"  // mount of the agent's image, if the runner is not copied
-)
+// handoffDirectory is the directory of the runner's input in a job's container.
+const handoffDirectory = "/mnt/pulumi/handoff"
 
 // protect reports fields that belong to the agent, even if their values are also invalid.
 func (c *checker) protect(n node) {
@@ -226,7 +223,7 @@ func (c *checker) protectVolume(mount node) {
 // or an empty string if no folder does.
 func agentFolder(target string) string {
 	target = path.Clean("/" + target)
-	for _, folder := range []string{RunnerDirectory, handoffDirectory, imageDirectory} {
+	for _, folder := range []string{RunnerDirectory, handoffDirectory} {
 		if target == folder || strings.HasPrefix(target, folder+"/") {
 			return folder
 		}

@@ -71,14 +71,13 @@ func TestTemplatesMerge(t *testing.T) {
 // volumes.
 func TestTemplatesOwnMounts(t *testing.T) {
 	spec := templatePool(nil)
-	spec.Tuning.Instance.Kubernetes.Runner = "image"
 	document, err := kube.Preview(spec, "image", kube.Options{RunnerDirectory: podtemplate.RunnerDirectory})
 	if err != nil {
 		t.Fatal(err)
 	}
 	containers := document["spec"].(map[string]any)["containers"].([]any)
 	mounts := containers[0].(map[string]any)["volumeMounts"].([]any)
-	if len(mounts) < 3 {
+	if len(mounts) < 2 {
 		t.Errorf("there are %d mounts", len(mounts))
 	}
 	for _, mount := range mounts {

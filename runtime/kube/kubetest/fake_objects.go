@@ -69,7 +69,6 @@ func dataOf(o Object) map[string][]byte {
 	case *corev1.Secret:
 		maps.Copy(data, o.Data)
 	case *corev1.ConfigMap:
-		maps.Copy(data, o.BinaryData)
 		for name, text := range o.Data {
 			data[name] = []byte(text)
 		}

@@ -197,8 +197,6 @@ func (p *volumeFolders) addVolume(folder string, volume corev1.Volume) {
 		p.items[folder] = volume.DownwardAPI.Items
 	case volume.Secret != nil:
 		p.links = append(p.links, objectFiles{folder, secrets, volume.Secret.SecretName, volume.Secret.Items})
-	case volume.ConfigMap != nil:
-		p.links = append(p.links, objectFiles{folder, configMaps, volume.ConfigMap.Name, volume.ConfigMap.Items})
 	case volume.Projected != nil:
 		for _, source := range volume.Projected.Sources {
 			switch {

@@ -1,4 +1,4 @@
-package claims
+package records
 
 import (
 	"crypto/aes"

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,19 +12,12 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
+	"github.com/cmwa-project/cmwa/runtime/kube/records"
 )
 
 const (
-	createRetry    = 500 * time.Millisecond // first delay between two creates; doubles
-	createRetryMax = 10 * time.Second       // longest delay between two creates
-	discardLimit   = time.Minute            // timeout for the removal of a failed start
-
-	// refusalLimit is how long a request is retried that the API server refuses because of
-	// missing rights or credentials: a token may have been replaced, and an API server that
-	// has just started may not have loaded all Roles.
-	refusalLimit = 20 * time.Second
-
-	maxStopTime = 1 << 20 // in seconds: limits a template's grace period, which could overflow a time.Duration
+	discardLimit = time.Minute // timeout for the removal of a failed start
+	maxStopTime  = 1 << 20     // in seconds: limits a template's grace period, which could overflow a time.Duration
 )
 
 // Start creates the job's Pod and sends it the handoff.
@@ -70,10 +62,10 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 			err = errors.Join(s.lost(ctx, err), s.cleanUp(ctx, pod))
 		}
 	}()
-	if err := e.records.Load().podOfJob(ctx, job.ID, pod.Name, ""); err != nil {
+	if err := e.records.Load().PodOfJob(ctx, job.ID, pod.Name, ""); err != nil {
 		return "", err
 	}
-	if s.delivery.packed {
+	if s.delivery == inSecret {
 		if err := s.createPacked(ctx, pod.Name); err != nil {
 			return "", err
 		}
@@ -89,7 +81,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	killpoint.Hit(killpoint.InstanceCreated)
 	defer setup.Measure(runtime.StageStart)()
 	setup.Log("Pod created: %s", s.created.Name)
-	if err := e.records.Load().podOfJob(ctx, job.ID, s.created.Name, string(s.created.UID)); err != nil {
+	if err := e.records.Load().PodOfJob(ctx, job.ID, s.created.Name, string(s.created.UID)); err != nil {
 		return "", err
 	}
 	if err := s.createDependents(ctx); err != nil {
@@ -111,7 +103,7 @@ func (s *starting) createDependents(ctx context.Context) error {
 		return err
 	}
 	if s.carrier != nil {
-		e.setOwner(ctx, s.delivery.resource, s.carrier, s.created)
+		e.setOwner(ctx, s.carrier, s.created)
 	}
 	return s.flush(ctx)
 }
@@ -204,48 +196,12 @@ func (e *Executor) existing(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, 
 	return found, nil
 }
 
-// temporary reports whether a failed request may succeed later without a change of settings.
-func temporary(err error) bool {
-	status := apierrors.APIStatus(nil)
-	switch {
-	case !errors.As(err, &status), fromProxy(err): // no response of the API server
-		return true
-	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),
-		apierrors.IsInternalError(err), apierrors.IsServiceUnavailable(err), status.Status().Code >= 500:
-		return true
-	case apierrors.IsForbidden(err):
-		return strings.Contains(err.Error(), "exceeded quota")
-	}
-	return false
-}
-
-// retryPolicy decides whether a failed request is retried. The zero value does not retry
-// requests that were refused.
-type retryPolicy struct {
-	refusalLimit time.Duration // how long refused requests are retried
-	refusedSince time.Time     // first refusal of the current series; zero if there is none
-}
-
-// allows reports whether to retry a request that failed with err.
-func (d *retryPolicy) allows(err error) bool {
-	switch {
-	case temporary(err):
-		d.refusedSince = time.Time{}
-		return true
-	case !refusesAgent(err):
-		return false
-	case d.refusedSince.IsZero():
-		d.refusedSince = time.Now()
-	}
-	return time.Since(d.refusedSince) < d.refusalLimit
-}
-
-// lost returns errRecordLost with the error of a failed start if the agent's own Pod no longer
-// exists and the job has a record. Another agent may then have adopted the job and removed its Pod
+// lost adds [runtime.ErrGone] to the error of a failed start if the agent's own Pod no longer exists
+// and the job has a record. Another agent may then have adopted the job and removed its Pod
 // to start the job again, so this agent must not report the failure.
 func (s *starting) lost(ctx context.Context, failure error) error {
 	e := s.executor
-	if !e.self.known() || !e.records.Load().has(s.job.ID) {
+	if !e.self.known() || !e.records.Load().Has(s.job.ID) {
 		return failure
 	}
 	ctx, cancel := detached(ctx, callLimit)
@@ -253,7 +209,7 @@ func (s *starting) lost(ctx context.Context, failure error) error {
 	if ended, err := e.selfEnded(ctx); err != nil || !ended {
 		return failure
 	}
-	return fmt.Errorf("%w: %w", errRecordLost, failure)
+	return fmt.Errorf("%w: %w: %w", records.ErrAdopted, runtime.ErrGone, failure)
 }
 
 // cleanUp removes the objects of a failed start. If the agent has received no successful
@@ -264,7 +220,7 @@ func (s *starting) cleanUp(ctx context.Context, pod *corev1.Pod) error {
 	defer cancel()
 	if s.objectTried {
 		halfCtx, cancel := context.WithTimeout(ctx, discardLimit/2) // leaves time to remove the Pod
-		err := e.discardObject(halfCtx, s.delivery.resource, objectOf(pod.Name))
+		err := e.discardObject(halfCtx, string(s.delivery), objectOf(pod.Name))
 		cancel()
 		if err != nil {
 			e.log.Warn("cannot remove handoff of failed start", "pod", pod.Name, "error", err)
@@ -286,59 +242,4 @@ func (s *starting) cleanUp(ctx context.Context, pod *corev1.Pod) error {
 		grace = 1
 	}
 	return e.remove(ctx, created.Name, string(created.UID), grace)
-}
-
-// podOfJob notes the Pod of a job before its handoff is sent. It returns an error if the
-// job must not start: its record may exist and cannot be removed, so that another agent
-// would start the job again.
-func (j *journal) podOfJob(ctx context.Context, job, pod, uid string) error {
-	if j == nil {
-		return nil
-	}
-	j.mu.Lock()
-	r := j.entries[job]
-	if r == nil {
-		j.mu.Unlock()
-		return nil
-	}
-	r.Pod, r.UID, r.podGone = pod, uid, false
-	unsure := r.unsure
-	j.mu.Unlock()
-	if !unsure {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, discardLimit)
-	defer cancel()
-	if err := j.delete(ctx, r); err != nil {
-		return fmt.Errorf("remove the record of the job, which may exist: %w", err)
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	r.unsure, r.resource = false, ""
-	return nil
-}
-
-// podRemoved notes that a Pod was deleted.
-func (j *journal) podRemoved(uid string) {
-	if j == nil {
-		return
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, r := range j.entries {
-		if r.UID == uid {
-			r.podGone = true
-		}
-	}
-}
-
-// has reports whether a job has a record.
-func (j *journal) has(job string) bool {
-	if j == nil {
-		return false
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	r := j.entries[job]
-	return r != nil && r.resource != ""
 }

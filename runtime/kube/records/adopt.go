@@ -1,0 +1,171 @@
+package records
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
+)
+
+const (
+	// Intervals between two lists of the records of other agents: if the last list had such records
+	// (recheckInterval), and if it had none.
+	recheckInterval = 10 * time.Second
+	listInterval    = time.Minute
+
+	maxProblems = 3 // largest number of problems in one error
+)
+
+// AdoptRecords adopts the records of agents of this group whose own Pods no longer exist,
+// for the pools that mine selects. If the Pod of a record's job exists, only the agent that
+// has adopted the Pod adopts the record.
+//
+//  1. List the records. If the last list had no records of other agents, do so at most once
+//     a minute.
+//  2. Leave out records whose agent exists, and records whose Pod exists, is not kept, and
+//     belongs to another agent.
+//  3. Adopt a record with an update, which succeeds for exactly one agent.
+//
+// A record that this agent cannot read is left, because another agent may have the token that
+// opens it. Otherwise it is swept, or deleted with its Pod.
+func (s *Store) AdoptRecords(ctx context.Context, mine func(pool string) bool) (adopted []runtime.Record, err error) {
+	//  1. List the records.
+	resources, scope := s.listDue()
+	if len(resources) == 0 {
+		return nil, nil
+	}
+	var problems []error
+	foreign, seen := false, map[string]bool{}
+	for _, resource := range resources {
+		objects, err := s.options.Cluster.List(ctx, resource, Filter{Scope: scope})
+		if err != nil {
+			problems = append(problems, err)
+		}
+		for _, o := range objects {
+			seen[o.UID] = true
+			if !mine(o.Pool) || !s.adoptable(o) {
+				continue
+			}
+			//  2. and 3. Adopt the record, unless it must be left out.
+			foreign = foreign || o.Owner != s.options.Agent
+			record, err := s.adopt(ctx, o)
+			if err != nil {
+				problems = append(problems, err)
+			}
+			if record != nil {
+				adopted = append(adopted, *record)
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listed, s.foreign = time.Now(), foreign || len(problems) > 0
+	if len(problems) == 0 { // the list was complete
+		missing := func(uid string, _ bool) bool { return !seen[uid] }
+		maps.DeleteFunc(s.unreadable, missing)
+		maps.DeleteFunc(s.unresolved, missing)
+	}
+	return adopted, errors.Join(problems[:min(len(problems), maxProblems)]...)
+}
+
+// PodAdopted makes the next call of AdoptRecords list the records, because the job of a Pod
+// that was just adopted may have one.
+func (s *Store) PodAdopted() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listed = time.Time{}
+}
+
+// listDue returns the resources whose records must be listed now, and whose records. It returns no
+// resource if the last list is recent. A list includes the records of this agent only if it may have
+// adopted a record and lost the response. List has returned all others, and the jobs of those that
+// the store no longer has have ended.
+func (s *Store) listDue() (resources []string, scope Scope) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	interval := listInterval
+	if s.foreign {
+		interval = recheckInterval
+	}
+	if time.Since(s.listed) < interval {
+		return nil, scope
+	}
+	resources, scope = []string{ConfigMaps}, OfOthers
+	if s.resource == Secrets {
+		resources = append(resources, Secrets)
+	}
+	if len(s.unresolved) > 0 {
+		scope = OfGroup
+	}
+	return resources, scope
+}
+
+// adoptable reports whether to adopt a listed record of the pool: it belongs to another agent,
+// or an earlier update may have adopted it. A record is left out if this store has it, and if
+// it is being deleted.
+func (s *Store) adoptable(o Object) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	unresolved, own, leave := s.unresolved[o.UID], o.Owner == s.options.Agent, o.Deleting
+	for _, r := range s.jobs {
+		leave = leave || r.object.Name == o.Name && r.object.Resource != ""
+	}
+	if leave || !own { // adopt marks the record again before the next update
+		delete(s.unresolved, o.UID)
+	}
+	return !leave && (!own || unresolved)
+}
+
+// adopt adopts one record. It returns nil if the record must be left out now.
+func (s *Store) adopt(ctx context.Context, o Object) (*runtime.Record, error) {
+	if o.Owner != s.options.Agent {
+		adopted, ok, err := s.adoptForeign(ctx, o)
+		if !ok || err != nil {
+			return nil, err
+		}
+		o = adopted
+	}
+	record, err := s.take(ctx, o)
+	if record != nil {
+		s.setUnresolved(o.UID, false)
+	}
+	return record, err
+}
+
+// adoptForeign makes this agent the owner of a record whose agent no longer exists. It returns false
+// if the record must be left out now.
+func (s *Store) adoptForeign(ctx context.Context, o Object) (adopted Object, ok bool, err error) {
+	cluster := s.options.Cluster
+	if gone, err := cluster.Gone(ctx, o.Owner); err != nil || !gone {
+		return Object{}, false, err
+	}
+	entry, ok := s.read(o)
+	if !ok {
+		return Object{}, false, nil
+	}
+	if entry.Pod != "" {
+		if pod, err := cluster.Pod(ctx, entry.Pod); err != nil || pod.Foreign {
+			return Object{}, false, err
+		}
+	}
+	s.setUnresolved(o.UID, true)
+	adopted, err = cluster.Put(ctx, o)
+	if kind := kindOf(err); kind == Missing || kind == Conflict { // another agent was faster
+		return Object{}, false, nil
+	}
+	return adopted, err == nil, err
+}
+
+// setUnresolved sets whether it is unknown if this agent has adopted a record.
+func (s *Store) setUnresolved(uid string, unresolved bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unresolved[uid] = unresolved; !unresolved {
+		delete(s.unresolved, uid)
+	}
+}

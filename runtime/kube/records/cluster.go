@@ -1,0 +1,110 @@
+package records
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Resources of the objects that contain records.
+const (
+	ConfigMaps = "configmaps"
+	Secrets    = "secrets"
+)
+
+// Cluster sends the requests of a [Store]. A failed request is an [Error].
+type Cluster interface {
+	// List returns the objects of a resource that contain records and match a filter.
+	List(ctx context.Context, resource string, filter Filter) ([]Object, error)
+
+	// Put makes this agent the owner of an object and stores it. It creates an object that
+	// has no version, otherwise it replaces that version. It returns the stored object.
+	Put(ctx context.Context, o Object) (Object, error)
+
+	// Delete deletes an object, if the object still has this uid and version.
+	Delete(ctx context.Context, o Object) error
+
+	// Gone reports whether the Pod of an agent no longer exists or has ended.
+	Gone(ctx context.Context, agent Agent) (bool, error)
+
+	// Pod returns the Pod of a job.
+	Pod(ctx context.Context, name string) (Pod, error)
+}
+
+// Object is a ConfigMap or a Secret that contains a record.
+type Object struct {
+	Resource string
+	Name     string
+	UID      string // empty if the object is not stored
+	Version  string // empty if the object is not stored
+
+	Owner    Agent
+	Pool     string // key of the pool
+	Job      string
+	Text     []byte    // the record, encoded
+	Needed   time.Time // when a sweep deletes the object; zero if the cluster deletes it with the Pod
+	Pod      string    // with which the cluster deletes the object; empty if there is none
+	PodUID   string
+	Deleting bool // the object is being deleted
+}
+
+// Filter selects objects of records.
+type Filter struct {
+	Scope Scope
+	Pool  string // key of the pool; empty selects those of all pools
+	Job   string // empty selects those of all jobs
+}
+
+// Scope selects the owners of objects.
+type Scope int
+
+// The scopes.
+const (
+	OfAll    Scope = iota // every agent of the namespace
+	OfGroup               // the agents that adopt each other's jobs
+	OfOthers              // the same without this agent
+	OfSelf                // this agent
+)
+
+// Agent identifies an agent by its Pod.
+type Agent struct{ Namespace, Name, UID string }
+
+// Pod is what a record's stage and owner depend on.
+type Pod struct {
+	UID     string // empty if the Pod does not exist
+	Foreign bool   // another agent owns the Pod, which is not kept for inspection
+	MayRun  bool   // the Pod may have its handoff
+}
+
+// Error is the error of a request.
+type Error struct {
+	Kind ErrorKind
+	Err  error // for users
+}
+
+// ErrorKind is what a [Store] needs to know about an error.
+type ErrorKind int
+
+// The kinds. Errors of other types have the first kind.
+const (
+	Permanent ErrorKind = iota
+	Temporary           // the same request may succeed later
+	Missing             // the object does not exist
+	Conflict            // the object has another version, or exists already
+	Forbidden           // the agent lacks the right
+)
+
+// Error returns the text for users.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error for users.
+func (e *Error) Unwrap() error { return e.Err }
+
+// kindOf returns the kind of an error; Permanent if the error is nil.
+func kindOf(err error) ErrorKind {
+	var failed *Error
+	if errors.As(err, &failed) {
+		return failed.Kind
+	}
+	return Permanent
+}

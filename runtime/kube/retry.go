@@ -1,0 +1,84 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+const (
+	createRetry    = 500 * time.Millisecond // first delay between two attempts; doubles
+	createRetryMax = 10 * time.Second       // longest delay between two attempts
+
+	// refusalLimit is how long a request is retried that the API server refuses because of
+	// missing rights or credentials: a token may have been replaced, and an API server that
+	// has just started may not have loaded all Roles.
+	refusalLimit = 20 * time.Second
+)
+
+// temporary reports whether a failed request may succeed later without a change of settings.
+func temporary(err error) bool {
+	status := apierrors.APIStatus(nil)
+	switch {
+	case !errors.As(err, &status), fromProxy(err): // no response of the API server
+		return true
+	case apierrors.IsTooManyRequests(err), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err),
+		apierrors.IsInternalError(err), apierrors.IsServiceUnavailable(err), status.Status().Code >= 500:
+		return true
+	case apierrors.IsForbidden(err):
+		return strings.Contains(err.Error(), "exceeded quota")
+	}
+	return false
+}
+
+// retryPolicy decides whether a failed request is retried. The zero value does not retry
+// requests that were refused.
+type retryPolicy struct {
+	refusalLimit time.Duration // how long refused requests are retried
+	refusedSince time.Time     // first refusal of the current series; zero if there is none
+}
+
+// allows reports whether to retry a request that failed with err.
+func (d *retryPolicy) allows(err error) bool {
+	switch {
+	case temporary(err):
+		d.refusedSince = time.Time{}
+		return true
+	case !refusesAgent(err):
+		return false
+	case d.refusedSince.IsZero():
+		d.refusedSince = time.Now()
+	}
+	return time.Since(d.refusedSince) < d.refusalLimit
+}
+
+// missingRight is a part of each message with which the cluster's authorizer refuses a
+// request.
+const missingRight = " cannot "
+
+// refusesAgent reports whether the cluster refused the agent's credentials or rights.
+func refusesAgent(err error) bool {
+	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) && strings.Contains(err.Error(), missingRight)
+}
+
+// sleep blocks for a duration, or until ctx ends. It reports whether ctx has not ended.
+func sleep(ctx context.Context, delay time.Duration) bool {
+	timer := time.NewTimer(max(delay, 0))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// detached returns a context that is not canceled with ctx, for a request that changes the
+// cluster: after a cancellation, the result of such a request would be unknown.
+func detached(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), limit,
+		fmt.Errorf("the Kubernetes API server did not answer within %s", limit))
+}

@@ -1,0 +1,190 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/handoff"
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
+	"github.com/cmwa-project/cmwa/runtime/kube/records"
+)
+
+// Timeouts for sending the handoff. The runner waits ten minutes for it.
+const (
+	minSendTime = 50 * time.Second               // even if the start has less time left
+	maxSendTime = 9*time.Minute + 30*time.Second // even if the start has more time left
+	resendLimit = 10 * time.Second               // for a handoff with more lines, after a first handoff has arrived
+)
+
+// send sends the handoff, or a later version with more lines of step 0. If a later version
+// does not arrive, the job continues with the earlier one.
+func (s *starting) send(ctx context.Context, key string) error {
+	s.linesPending = false
+	text, err := s.setup.Handoff(ctx, s.executor.root(s.created.Name))
+	switch {
+	case err == nil:
+	case s.sent: // the job may run; if it was cancelled, ctx ends soon, and awaitStart returns
+		return nil
+	default:
+		return err
+	}
+	if err := s.sendSealed(ctx, key, text); err != nil && !s.sent {
+		return err
+	}
+	killpoint.Hit(killpoint.HandoffSent)
+	s.sent = true
+	return nil
+}
+
+// sendSealed seals a handoff to the key and writes it into an annotation of the Pod.
+func (s *starting) sendSealed(ctx context.Context, key string, text []byte) error {
+	// Seal the handoff, and create its ConfigMap if it is large.
+	e := s.executor
+	limit := handoff.MaxAnnotation
+	if s.delivery != inAnnotation {
+		limit = handoff.MaxObject
+	}
+	sealed, err := handoff.Seal(key, recipientOf(s.created), text, limit)
+	if err != nil {
+		return sendError(err)
+	}
+	s.sendTried = true
+	until := time.Now().Add(min(max(time.Until(s.deadline), minSendTime), maxSendTime))
+	if s.sent {
+		until = time.Now().Add(resendLimit)
+	}
+	if s.delivery != inAnnotation {
+		// Changing the annotation makes the kubelet read the ConfigMap at once.
+		if err := s.createSealed(ctx, sealed, until); err != nil {
+			return err
+		}
+		killpoint.Hit(killpoint.HandoffStored)
+		sealed = s.delivery.annotationValue()
+	}
+
+	// Write the annotation, and retry until the timeout.
+	lastReason, retries := "", retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
+	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
+		err := s.tryWrite(ctx, sealed)
+		delay := wait
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, records.ErrAdopted) && e.records.Load().Has(s.job.ID):
+			// The other agent starts or reports the job.
+			return fmt.Errorf("send the job to its Pod: %w: %w", err, runtime.ErrGone)
+		case errors.Is(err, records.ErrAdopted): // the other agent removes the Pod
+			return fmt.Errorf("send the job to its Pod: %w", err)
+		case apierrors.IsConflict(err) && !fromProxy(err): // the kubelet updates the status often during a start
+			delay = wait / 10
+		case !retries.allows(err):
+			return e.explain("send the job to its Pod", err)
+		case lastReason != err.Error() && !s.sent:
+			lastReason = err.Error()
+			// Do not flush: after the handoff, the log belongs to the runner.
+			s.setup.Log("The job cannot be sent to its Pod yet, retrying: %s", tail(lastReason))
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(min(delay, max(time.Until(until), 0))):
+		}
+		if time.Now().After(until) {
+			return e.explain("send the job to its Pod", err)
+		}
+	}
+}
+
+// createSealed creates the ConfigMap that carries a sealed handoff.
+func (s *starting) createSealed(ctx context.Context, sealed string, until time.Time) error {
+	e := s.executor
+	o := s.delivery.object(e.objectMeta(s.job, objectOf(s.created.Name), s.deadline), []byte(sealed))
+	o.SetOwnerReferences(ownedBy(s.created))
+	s.objectTried = true
+	retries := retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
+	if err := e.createObject(ctx, configMaps, o, until, retries); err != nil {
+		return e.explainObject("create", configMaps, err)
+	}
+	return nil
+}
+
+// tryWrite makes one attempt to write the annotation. It uses the newest Pod that the watch
+// has shown. After a conflict it waits until the watch shows the change. If the watch does
+// not show the change, or has not shown the Pod at all, it gets the Pod.
+func (s *starting) tryWrite(ctx context.Context, sealed string) error {
+	ctx, cancel := detached(ctx, callLimit)
+	defer cancel()
+	e, version := s.executor, ""
+	if pod := s.sub.object(); pod != nil {
+		err := e.update(ctx, pod, sealed)
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+		version = pod.ResourceVersion
+	}
+	pod := s.awaitNewer(ctx, version)
+	if pod == nil {
+		found, err := e.client.get(ctx, e.namespace, s.created.Name)
+		if err != nil {
+			return err
+		}
+		pod = found
+	}
+	if pod.UID != s.created.UID {
+		return errors.New(deletedText)
+	}
+	return e.update(ctx, pod, sealed)
+}
+
+// newerLimit is how long awaitNewer waits after a conflict. Usually the watch shows the
+// change some milliseconds later.
+const newerLimit = 200 * time.Millisecond
+
+// awaitNewer returns the Pod when the watch shows another version of it. It returns nil
+// after newerLimit, or if version is empty.
+func (s *starting) awaitNewer(ctx context.Context, version string) *corev1.Pod {
+	if version == "" {
+		return nil
+	}
+	timer := time.NewTimer(newerLimit)
+	defer timer.Stop()
+	for {
+		_, _, changed := s.sub.current()
+		if pod := s.sub.object(); pod != nil && pod.ResourceVersion != version {
+			return pod
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// update writes a sealed handoff into the Pod. It returns [records.ErrAdopted] if another
+// agent has adopted the Pod, unless the Pod already has a handoff from an earlier request whose
+// response was lost.
+func (e *Executor) update(ctx context.Context, pod *corev1.Pod, sealed string) error {
+	switch o := ownerOf(pod); {
+	case !e.self.known() || o.UID == "" || o == e.self.owner:
+	case pod.Annotations[annotationHandoff] != "":
+		return nil
+	default:
+		return records.ErrAdopted
+	}
+	pod = pod.DeepCopy()
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	pod.Annotations[annotationHandoff] = sealed
+	_, err := e.client.update(ctx, pod)
+	return err
+}
