@@ -2,30 +2,34 @@ package runtime
 
 import (
 	"context"
-	"iter"
 	"time"
 )
 
-// Backoff is the delay between two attempts: First, and twice as long after each attempt, up to
-// Max.
+// Backoff is the delay before the next attempt of a call: First, and twice as long after each
+// attempt, up to Max.
+//
+//	for delay := backoff.First; ; delay = backoff.Next(delay) {
+//		if err := call(); err == nil {
+//			return nil
+//		}
+//		if !runtime.Sleep(ctx, nil, delay) {
+//			return ctx.Err()
+//		}
+//	}
 type Backoff struct{ First, Max time.Duration }
 
-// Attempts yields once for each attempt, until the caller breaks or ctx ends. The value is the
-// delay after the attempt. It is waited for until wake, which may be nil, or ctx ends it early. The
-// first attempt is made even if ctx has ended.
-func (b Backoff) Attempts(ctx context.Context, wake <-chan struct{}) iter.Seq[time.Duration] {
-	return func(attempt func(time.Duration) bool) {
-		for delay := b.First; attempt(delay); delay = min(2*delay, b.Max) {
-			timer := time.NewTimer(delay)
-			select {
-			case <-wake:
-			case <-ctx.Done():
-			case <-timer.C:
-			}
-			timer.Stop()
-			if ctx.Err() != nil {
-				return
-			}
-		}
+// Next returns the delay after a delay.
+func (b Backoff) Next(delay time.Duration) time.Duration { return min(2*delay, b.Max) }
+
+// Sleep blocks for a delay, or until wake or ctx ends it. Wake may be nil. Sleep reports whether
+// ctx has not ended.
+func Sleep(ctx context.Context, wake <-chan struct{}, delay time.Duration) bool {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-wake:
+	case <-ctx.Done():
+	case <-timer.C:
 	}
+	return ctx.Err() == nil
 }

@@ -10,16 +10,16 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-func TestBackoffAttempts(t *testing.T) {
+func TestBackoff(t *testing.T) {
 	backoff := runtime.Backoff{First: time.Second, Max: 5 * time.Second}
 	times := func(ctx context.Context, wake <-chan struct{}, count int) (made []time.Duration) {
 		start := time.Now()
-		for range backoff.Attempts(ctx, wake) {
-			if made = append(made, time.Since(start)); len(made) == count {
-				break
+		for delay := backoff.First; ; delay = backoff.Next(delay) {
+			made = append(made, time.Since(start))
+			if len(made) == count || !runtime.Sleep(ctx, wake, delay) {
+				return made
 			}
 		}
-		return made
 	}
 	for name, c := range map[string]struct {
 		ended bool            // the context

@@ -3,6 +3,8 @@ package pool
 import (
 	"context"
 	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // retryEngine repeats call, which calls the engine, with the delays of engineBackoff until it
@@ -11,7 +13,7 @@ func (r *jobRun) retryEngine(
 	ctx context.Context, wake <-chan struct{}, message string, call func() (done bool, err error),
 ) {
 	logged := false
-	for delay := range engineBackoff.Attempts(ctx, wake) {
+	for delay := engineBackoff.First; ; delay = engineBackoff.Next(delay) {
 		done, err := call()
 		switch {
 		case done, ctx.Err() != nil:
@@ -19,6 +21,9 @@ func (r *jobRun) retryEngine(
 		case err != nil && !logged:
 			logged = true
 			r.warnRetry(message, err, delay)
+		}
+		if !runtime.Sleep(ctx, wake, delay) {
+			return
 		}
 	}
 }

@@ -194,7 +194,7 @@ func (r *jobRun) extendLease(ctx context.Context, leaser runtime.Leaser, begin b
 	defer cancel()
 	failed := false
 	backoff := runtime.Backoff{First: max(leaseRetryMin, window/30), Max: window / 5}
-	for range backoff.Attempts(ctx, nil) {
+	for delay := backoff.First; ; delay = backoff.Next(delay) {
 		began := time.Now()
 		once, stop := context.WithTimeout(ctx, window/leaseAttempts)
 		granted, err := leaser.Renew(once, r.job, begin)
@@ -215,8 +215,10 @@ func (r *jobRun) extendLease(ctx context.Context, leaser runtime.Leaser, begin b
 			r.log.Warn("cannot renew lease", "error", err,
 				"expires_in", time.Until(r.leaseEnd()).Round(time.Millisecond))
 		}
+		if !runtime.Sleep(ctx, nil, delay) {
+			return context.Cause(ctx)
+		}
 	}
-	return context.Cause(ctx)
 }
 
 // setLeaseEnd sets when the lease expires.

@@ -65,7 +65,7 @@ func (r *jobRun) isOver(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
-	for delay := range engineBackoff.Attempts(ctx, nil) {
+	for delay := engineBackoff.First; ; delay = engineBackoff.Next(delay) {
 		limited, stop := context.WithTimeout(ctx, confirmLimit)
 		status, err := r.pool.parts.Cloud.JobStatus(limited, r.job)
 		stop()
@@ -76,8 +76,10 @@ func (r *jobRun) isOver(ctx context.Context) bool {
 			return false
 		}
 		r.log.Debug("status request failed", "error", err, "retry_in", delay)
+		if !runtime.Sleep(ctx, nil, delay) {
+			return false
+		}
 	}
-	return false
 }
 
 // findStep returns the progress of the step that runs: the recorded one, or a later one that

@@ -72,7 +72,7 @@ func (r *jobRun) start(ctx context.Context, children *sync.WaitGroup) (id string
 // startRetryLimit has passed since the connection was lost first.
 func (r *jobRun) createInstance(ctx context.Context, setup *runtime.Setup) (id string, err error) {
 	var lost time.Time // when the connection was lost first
-	for delay := range engineBackoff.Attempts(ctx, nil) {
+	for delay := engineBackoff.First; ; delay = engineBackoff.Next(delay) {
 		id, err = r.pool.parts.Executor.Start(ctx, r.job, setup)
 		if !errors.Is(err, runtime.ErrConnectionLost) || ctx.Err() != nil {
 			return id, err
@@ -92,8 +92,10 @@ func (r *jobRun) createInstance(ctx context.Context, setup *runtime.Setup) (id s
 		if !r.removeFailedStart(err) {
 			return "", err
 		}
+		if !runtime.Sleep(ctx, nil, delay) {
+			return "", context.Cause(ctx)
+		}
 	}
-	return "", context.Cause(ctx)
 }
 
 // untilNoHeartbeat returns a context that ends when accepted has not been called for

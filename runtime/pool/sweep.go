@@ -134,19 +134,21 @@ func (p *Pool) dropLeased(ctx context.Context, instances []runtime.Instance) (ot
 func (p *Pool) removeLeased(ctx context.Context, instance runtime.Instance) {
 	log := p.log.With("job", instance.Job, "instance", instance.ID)
 	log.Info("removing leased work of an agent that has ended; its lease expires")
-	for delay := range leftoverBackoff.Attempts(ctx, nil) {
+	for delay := leftoverBackoff.First; ; delay = leftoverBackoff.Next(delay) {
 		limited, cancel := context.WithTimeout(ctx, leftoverGrace+removeLimit)
 		err := p.parts.Executor.Remove(limited, instance.ID, leftoverGrace)
 		cancel()
-		if err != nil {
-			log.Warn("cannot remove leased work; the pool leases nothing until it is gone",
-				"error", err, "retry_in", delay)
-			continue
+		if err == nil {
+			break
 		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.leftovers--
-		p.wake()
-		return
+		log.Warn("cannot remove leased work; the pool leases nothing until it is gone",
+			"error", err, "retry_in", delay)
+		if !runtime.Sleep(ctx, nil, delay) {
+			return
+		}
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leftovers--
+	p.wake()
 }
