@@ -11,9 +11,9 @@ import (
 )
 
 // maskedHelp lists what [secret.Mask] replaces.
-const maskedHelp = `Tokens are masked. In a Pod template, so are commands, arguments, the values of environment variables
-and HTTP headers, annotations, attributes and options of volumes, and queries of paths. Annotations
-that the API server checks are shown.`
+const maskedHelp = `Tokens are masked. In a Pod template, so are commands, arguments, the values of environment
+variables and HTTP headers, annotations, attributes and options of volumes, and queries of paths.
+Annotations that the API server checks are shown.`
 
 func configCommand(s stdio) command.Command {
 	config, format, origin := "", "yaml", false

@@ -128,7 +128,7 @@ pod_template:
       - {name: b, flexVolume: {driver: d, options: {password: s3cr3t}}}
 `
 
-func TestMask(t *testing.T) {
+func TestPodMasksWhatConfigMasks(t *testing.T) {
 	file := fileOf(t, "agent.yaml", secretPool)
 	shown := regexp.MustCompile(`shown-\w+|SHOWN_NAME|4711`).FindAllString(secretPool, -1)
 	for _, args := range [][]string{
@@ -140,9 +140,9 @@ func TestMask(t *testing.T) {
 			if code != 0 || strings.Contains(stdout+stderr, "s3cr3t") {
 				t.Errorf("exit code %d, want 0 and no secret: %s%s", code, stdout, stderr)
 			}
-			for _, word := range shown {
-				if !strings.Contains(stdout, word) {
-					t.Errorf("%s is not shown:\n%s", word, stdout)
+			for _, name := range shown {
+				if !strings.Contains(stdout, name) {
+					t.Errorf("%s is not shown:\n%s", name, stdout)
 				}
 			}
 		})

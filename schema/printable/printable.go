@@ -49,7 +49,7 @@ func Fit(text string, width int) string {
 }
 
 // Wrap breaks a text at spaces into printable lines of at most width columns. The first line
-// starts with first, the others start with next. A word that is longer than a line is broken.
+// starts with first, the others start with next. A part that is longer than a line is broken.
 // With a width of 0 there is one line. An empty text has no line.
 func Wrap(text, first, next string, width int) []string {
 	var lines []string
@@ -61,20 +61,20 @@ func Wrap(text, first, next string, width int) []string {
 	}
 	room := func() int { return max(1, width-utf8.RuneCountInString(prefix)) }
 	for field := range strings.FieldsSeq(text) {
-		word := []rune(Text(field))
-		if len(line) > 0 && width > 0 && len(line)+1+len(word) > room() {
+		part := []rune(Text(field))
+		if len(line) > 0 && width > 0 && len(line)+1+len(part) > room() {
 			end()
 		}
 		if len(line) > 0 {
 			line = append(line, ' ')
 		}
-		for width > 0 && len(word) > room() {
+		for width > 0 && len(part) > room() {
 			n := room()
-			line = word[:n]
+			line = part[:n]
 			end()
-			word = word[n:]
+			part = part[n:]
 		}
-		line = append(line, word...)
+		line = append(line, part...)
 	}
 	if len(line) > 0 {
 		end()

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// anyText generates texts of random bytes, of random characters, and of words.
+// anyText generates texts of random bytes, of random characters, and of letters with spaces.
 var anyText = rapid.OneOf(
 	rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 300), func(b []byte) string { return string(b) }),
 	rapid.String(), rapid.StringMatching(`([a-zä]{1,60} {0,3})*`),
@@ -82,7 +82,7 @@ func TestFit(t *testing.T) {
 		{"grün", 4, "grün"},
 		{"the docker engine", 12, "the docker…"},
 		{"unbreakable", 6, "unbre…"},
-		{"list, of words", 8, "list…"},
+		{"list, of pools", 8, "list…"},
 	} {
 		if got := Fit(c.text, c.width); got != c.want {
 			t.Errorf("%q in %d columns: got %q, want %q", c.text, c.width, got, c.want)
@@ -100,7 +100,7 @@ func TestWrap(t *testing.T) {
 		"no width":      {"a  b\nc", "- ", "  ", 0, []string{"- a b c"}},
 		"several lines": {"one two three", "- ", "    ", 9, []string{"- one two", "    three"}},
 		"characters":    {"ää ää ää", "", "", 5, []string{"ää ää", "ää"}},
-		"a long word":   {"a bcdefghi j", "", " ", 4, []string{"a", " bcd", " efg", " hi", " j"}},
+		"a long part":   {"a bcdefghi j", "", " ", 4, []string{"a", " bcd", " efg", " hi", " j"}},
 		"no room":       {"abc", "wide", "w", 2, []string{"widea", "wb", "wc"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestWrap(t *testing.T) {
 			}
 		})
 	}
-	t.Run("every line is printable and fits, and no word is lost", func(t *testing.T) {
+	t.Run("every line is printable and fits, and no character is lost", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			text, width := anyText.Draw(t, "text"), rapid.IntRange(4, 60).Draw(t, "width")
 			var got strings.Builder
@@ -120,7 +120,7 @@ func TestWrap(t *testing.T) {
 				got.WriteString(strings.ReplaceAll(line[len("- "):], " ", ""))
 			}
 			if want := Text(strings.Join(strings.Fields("."+text), "")); got.String() != want {
-				t.Fatalf("the lines of %q have the words %q", text, got.String())
+				t.Fatalf("the lines of %q have the text %q", text, got.String())
 			}
 		})
 	})
