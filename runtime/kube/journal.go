@@ -74,13 +74,12 @@ func (c recordCluster) List(ctx context.Context, resource string, filter records
 
 // Put implements [records.Cluster].
 func (c recordCluster) Put(ctx context.Context, o records.Object) (records.Object, error) {
-	var stored object
-	var err error
-	verb := "create"
+	verb := "update"
+	stored, err := object(nil), error(nil)
 	if o.Version == "" {
+		verb = "create"
 		stored, err = c.executor.client.createObject(ctx, o.Resource, c.object(o), false)
 	} else {
-		verb = "update"
 		stored, err = c.executor.client.updateObject(ctx, o.Resource, c.object(o))
 	}
 	if err != nil {
@@ -101,12 +100,12 @@ func (c recordCluster) Delete(ctx context.Context, o records.Object) error {
 }
 
 // Gone implements [records.Cluster].
-func (c recordCluster) Gone(ctx context.Context, agent records.Agent) (bool, error) {
-	find := c.executor.ownerGone
-	if owner(agent) == c.executor.self.owner {
-		find = func(ctx context.Context, _ owner) (bool, error) { return c.executor.selfEnded(ctx) }
+func (c recordCluster) Gone(ctx context.Context, agent records.Agent) (gone bool, err error) {
+	if o := owner(agent); o == c.executor.self.owner {
+		gone, err = c.executor.selfEnded(ctx)
+	} else {
+		gone, err = c.executor.ownerGone(ctx, o)
 	}
-	gone, err := find(ctx, owner(agent))
 	if err != nil {
 		return false, records.NewError(records.Temporary, err)
 	}

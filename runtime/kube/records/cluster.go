@@ -39,7 +39,7 @@ type Object struct {
 	Version  string // empty if the object is not stored
 
 	Owner    Agent
-	Pool     string // key of the pool
+	Pool     string // key of the pool, or a digest of a key that is not valid in a label
 	Job      string
 	Text     []byte    // the record, encoded
 	Needed   time.Time // when a sweep deletes the object; zero if the cluster deletes it with the Pod

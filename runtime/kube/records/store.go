@@ -168,13 +168,19 @@ func (s *Store) deleted(ctx context.Context, r *recorded) error {
 	if err == nil && !ended {
 		return runtime.ErrNoRecord
 	}
-	s.mu.Lock()
-	r.lost = true
-	s.mu.Unlock()
+	gone := s.lose(r)
 	if ended {
-		return errGone
+		return gone
 	}
 	return fmt.Errorf("the record was deleted, and the agent's own Pod cannot be read: %w", err)
+}
+
+// lose gives up a record that another agent has adopted.
+func (s *Store) lose(r *recorded) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.lost = true
+	return errGone
 }
 
 // SetProgress changes the progress in memory. The object gets the progress with the next stage.
@@ -424,10 +430,7 @@ func (s *Store) refresh(ctx context.Context, r *recorded) error {
 	current := objects[found]
 	if current.Owner != s.options.Agent {
 		if r.object.Version != "" { // this agent has written it
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			r.lost = true
-			return errGone
+			return s.lose(r)
 		}
 		gone, err := s.options.Cluster.Gone(ctx, current.Owner)
 		if err != nil {
