@@ -114,7 +114,7 @@ func (j *Journal) read(path string) {
 	}
 	var record runtime.Record
 	if err == nil {
-		record, err = decode(contents)
+		record, err = Decode(contents)
 	}
 	if err == nil && path != j.path(record.Job) {
 		err = errDamaged
@@ -217,7 +217,7 @@ func (j *Journal) change(job string, sync bool, edit func(*runtime.Record)) erro
 // write writes the record of an entry. If the disk is full, it uses the reserve. The caller holds
 // the lock of the entry.
 func (j *Journal) write(e *entry, record runtime.Record, sync bool) error {
-	contents, err := encode(record)
+	contents, err := Encode(record)
 	if err != nil {
 		return err
 	}

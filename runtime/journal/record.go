@@ -17,14 +17,13 @@ const version = 1
 // has at most 1 MiB.
 const maxRecord = 4 << 20
 
-// Errors of decode.
+// Errors of Decode.
 var (
 	errDamaged = errors.New("the record is damaged")
 	errVersion = errors.New("the record is of another release of the agent")
 )
 
-// content is the form of a record in a file. It does not contain the texts of the progress,
-// because only logs use them.
+// content is the form of an encoded record. Only logs use the texts of the progress.
 type content struct {
 	Version    int                 `json:"version"`
 	Job        string              `json:"job"`
@@ -45,8 +44,8 @@ type content struct {
 	Status     runtime.Status      `json:"status,omitempty"`
 }
 
-// encode returns the contents of a file with a record. They contain the job's tokens.
-func encode(r runtime.Record) ([]byte, error) {
+// Encode returns a record as JSON, with the job's tokens but without the texts of its progress.
+func Encode(r runtime.Record) ([]byte, error) {
 	text, err := json.Marshal(content{
 		Version: version, Job: r.Job, Workflow: r.WorkflowID, Kind: r.Kind,
 		Token: r.Token.Reveal(), OIDC: r.OIDC.Reveal(),
@@ -63,10 +62,9 @@ func encode(r runtime.Record) ([]byte, error) {
 	return text, nil
 }
 
-// decode returns the record of a file with these contents. Its errors contain no part of the
-// contents. A record with an unknown stage gets the stage handed off, because its job may have
-// run.
-func decode(contents []byte) (runtime.Record, error) {
+// Decode returns an encoded record. Its errors contain no part of the contents. A record with an
+// unknown stage gets the stage handed off, because its job may have run.
+func Decode(contents []byte) (runtime.Record, error) {
 	var c content
 	switch {
 	case len(contents) > maxRecord, json.Unmarshal(contents, &c) != nil:

@@ -74,16 +74,16 @@ func (c recordCluster) List(ctx context.Context, resource string, filter records
 
 // Put implements [records.Cluster].
 func (c recordCluster) Put(ctx context.Context, o records.Object) (records.Object, error) {
+	verb := "update"
+	stored, err := object(nil), error(nil)
 	if o.Version == "" {
-		stored, err := c.executor.client.createObject(ctx, o.Resource, c.object(o), false)
-		if err != nil {
-			return records.Object{}, c.failed("create", o.Resource, err)
-		}
-		return recordObject(o.Resource, stored), nil
+		verb = "create"
+		stored, err = c.executor.client.createObject(ctx, o.Resource, c.object(o), false)
+	} else {
+		stored, err = c.executor.client.updateObject(ctx, o.Resource, c.object(o))
 	}
-	stored, err := c.executor.client.updateObject(ctx, o.Resource, c.object(o))
 	if err != nil {
-		return records.Object{}, c.failed("update", o.Resource, err)
+		return records.Object{}, c.failed(verb, o.Resource, err)
 	}
 	return recordObject(o.Resource, stored), nil
 }
@@ -100,14 +100,14 @@ func (c recordCluster) Delete(ctx context.Context, o records.Object) error {
 }
 
 // Gone implements [records.Cluster].
-func (c recordCluster) Gone(ctx context.Context, agent records.Agent) (bool, error) {
-	find := c.executor.ownerGone
-	if owner(agent) == c.executor.self.owner {
-		find = func(ctx context.Context, _ owner) (bool, error) { return c.executor.selfEnded(ctx) }
+func (c recordCluster) Gone(ctx context.Context, agent records.Agent) (gone bool, err error) {
+	if o := owner(agent); o == c.executor.self.owner {
+		gone, err = c.executor.selfEnded(ctx)
+	} else {
+		gone, err = c.executor.ownerGone(ctx, o)
 	}
-	gone, err := find(ctx, owner(agent))
 	if err != nil {
-		return false, &records.Error{Kind: records.Temporary, Err: err}
+		return false, records.NewError(records.Temporary, err)
 	}
 	return gone, nil
 }
@@ -132,18 +132,18 @@ func (c recordCluster) Pod(ctx context.Context, name string) (records.Pod, error
 
 // failed returns the error of a request, in one line and with a hint.
 func (c recordCluster) failed(verb, resource string, err error) error {
-	failed := &records.Error{Err: c.executor.explainObject(verb, resource, err)}
+	kind := records.Permanent
 	switch {
 	case isNotFound(err):
-		failed.Kind = records.Missing
+		kind = records.Missing
 	case (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) && !fromProxy(err):
-		failed.Kind = records.Conflict
+		kind = records.Conflict
 	case temporary(err):
-		failed.Kind = records.Temporary
+		kind = records.Temporary
 	case apierrors.IsForbidden(err):
-		failed.Kind = records.Forbidden
+		kind = records.Forbidden
 	}
-	return failed
+	return records.NewError(kind, c.executor.explainObject(verb, resource, err))
 }
 
 // object returns the ConfigMap or the Secret for a record of this agent.

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -274,6 +275,22 @@ func TestJournalFaults(t *testing.T) {
 			a.wantRecords(t)
 		})
 	}
+
+	t.Run("version of a record whose create response is lost cannot be read at first", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		create, list := failFirst(1, "create", kubetest.Fault{After: true}), failFirst(1, "list",
+			kubetest.Fault{Status: http.StatusServiceUnavailable, Message: "away"})
+		a.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Resource != configMaps {
+				return nil
+			}
+			return cmp.Or(create(r), list(r))
+		})
+		j := journalOf(all[0], journalTuning())
+		j.add(t, "job-1")
+		found, err := journalOf(all[0], journalTuning()).List(t.Context())
+		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+	})
 
 	t.Run("stage is stored again after a lost response", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")

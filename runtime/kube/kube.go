@@ -119,11 +119,13 @@ func (c *Cluster) Executor(namespace string) *Executor {
 		c.observers[namespace] = o
 	}
 	o.users++
-	return &Executor{
+	e := &Executor{
 		cluster: c, client: c.client, pods: o.observer, self: o.self, namespace: namespace, log: c.options.Log,
 		stuckLimit: stuckLimit, lostLimit: nodeLostLimit,
 		root: func(string) string { return "/" }, unresolved: map[string]bool{},
 	}
+	e.records.Store(&records.Store{})
+	return e
 }
 
 // Executor runs jobs as Pods of one namespace. Its state is in the cluster: a restarted
@@ -142,7 +144,7 @@ type Executor struct {
 	root    func(pod string) string // root folder of the job's container; tests without containers replace it
 	dryRuns dryRunCache
 	closed  sync.Once
-	records atomic.Pointer[records.Store] // nil without a journal of this executor
+	records atomic.Pointer[records.Store] // of the pool
 
 	mu         sync.Mutex
 	unresolved map[string]bool // uids of Pods whose adoption is unknown: the response to the update was lost

@@ -24,7 +24,7 @@ const (
 )
 
 // SelfChecks returns the checks for the Pods of a pool: the API server, the namespace, the
-// rights in it, whether the cluster accepts the object of a handoff and the Pod of a job,
+// rights in it, whether the cluster accepts the Secret of a handoff and the Pod of a job,
 // and whether Pods can reach the service. The checks create objects only as dry runs, which
 // create nothing. By default, every user of a cluster may review its own access. The
 // context of the pool overrides that of the options.
@@ -60,7 +60,7 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
 			Name: "kubernetes-handoff", Needs: apiCheck,
 			Run: c.with(func(ctx context.Context, e *Executor) runtime.CheckResult {
 				return runtime.CheckError(e.checkDelivery(ctx, spec.Tuning), runtime.CheckPassed(
-					"the cluster accepts the object in secrets that carries a handoff"))
+					"the cluster accepts the Secret that carries a handoff"))
 			}),
 		})
 	}

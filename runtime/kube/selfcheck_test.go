@@ -305,7 +305,7 @@ func TestSelfChecksWithoutCluster(t *testing.T) {
 		}
 		wantResult(t, check(handoffSecret), "kubernetes-handoff", runtime.LevelFailed, "exceeded quota")
 		s.Inject(nil)
-		wantResult(t, check(handoffSecret), "kubernetes-handoff", runtime.LevelOK, "secrets")
+		wantResult(t, check(handoffSecret), "kubernetes-handoff", runtime.LevelOK, "accepts the Secret")
 		if left := s.Objects(secrets, testNamespace); len(left) > 0 {
 			t.Errorf("got leftover object %s", left[0].GetName())
 		}

@@ -73,9 +73,6 @@ func (s *Store) AdoptRecords(ctx context.Context, mine func(pool string) bool) (
 // PodAdopted makes the next call of AdoptRecords list the records, because the job of a Pod
 // that was just adopted may have one.
 func (s *Store) PodAdopted() {
-	if s == nil {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listed = time.Time{}
@@ -123,9 +120,26 @@ func (s *Store) adoptable(o Object) bool {
 
 // adopt adopts one record. It returns nil if the record must be left out now.
 func (s *Store) adopt(ctx context.Context, o Object) (*runtime.Record, error) {
-	if o.Owner != s.options.Agent {
-		adopted, ok, err := s.adoptForeign(ctx, o)
-		if !ok || err != nil {
+	if cluster := s.options.Cluster; o.Owner != s.options.Agent {
+		if gone, err := cluster.Gone(ctx, o.Owner); err != nil || !gone {
+			return nil, err
+		}
+		entry, ok := s.read(o)
+		if !ok {
+			return nil, nil
+		}
+		if entry.Pod != "" {
+			if pod, err := cluster.Pod(ctx, entry.Pod); err != nil || pod.Foreign {
+				return nil, err
+			}
+		}
+		s.setUnresolved(o.UID, true)
+		adopted, err := cluster.Put(ctx, o)
+		switch kindOf(err) {
+		case Missing, Conflict: // another agent was faster
+			return nil, nil
+		}
+		if err != nil {
 			return nil, err
 		}
 		o = adopted
@@ -135,30 +149,6 @@ func (s *Store) adopt(ctx context.Context, o Object) (*runtime.Record, error) {
 		s.setUnresolved(o.UID, false)
 	}
 	return record, err
-}
-
-// adoptForeign makes this agent the owner of a record whose agent no longer exists. It returns false
-// if the record must be left out now.
-func (s *Store) adoptForeign(ctx context.Context, o Object) (adopted Object, ok bool, err error) {
-	cluster := s.options.Cluster
-	if gone, err := cluster.Gone(ctx, o.Owner); err != nil || !gone {
-		return Object{}, false, err
-	}
-	entry, ok := s.read(o)
-	if !ok {
-		return Object{}, false, nil
-	}
-	if entry.Pod != "" {
-		if pod, err := cluster.Pod(ctx, entry.Pod); err != nil || pod.Foreign {
-			return Object{}, false, err
-		}
-	}
-	s.setUnresolved(o.UID, true)
-	adopted, err = cluster.Put(ctx, o)
-	if kind := kindOf(err); kind == Missing || kind == Conflict { // another agent was faster
-		return Object{}, false, nil
-	}
-	return adopted, err == nil, err
 }
 
 // setUnresolved sets whether it is unknown if this agent has adopted a record.

@@ -39,7 +39,7 @@ type Object struct {
 	Version  string // empty if the object is not stored
 
 	Owner    Agent
-	Pool     string // key of the pool
+	Pool     string // key of the pool, or a digest of a key that is not valid in a label
 	Job      string
 	Text     []byte    // the record, encoded
 	Needed   time.Time // when a sweep deletes the object; zero if the cluster deletes it with the Pod
@@ -76,16 +76,19 @@ type Pod struct {
 	MayRun  bool   // the Pod may have its handoff
 }
 
-// Error is the error of a request.
+// Error is the error of a request. Its text is for users.
 type Error struct {
-	Kind ErrorKind
-	Err  error // for users
+	error
+	kind ErrorKind
 }
+
+// NewError returns an error of a request with this text.
+func NewError(kind ErrorKind, text error) *Error { return &Error{text, kind} }
 
 // ErrorKind is what a [Store] needs to know about an error.
 type ErrorKind int
 
-// The kinds. Errors of other types have the first kind.
+// The kinds. Errors of other types are permanent.
 const (
 	Permanent ErrorKind = iota
 	Temporary           // the same request may succeed later
@@ -94,17 +97,11 @@ const (
 	Forbidden           // the agent lacks the right
 )
 
-// Error returns the text for users.
-func (e *Error) Error() string { return e.Err.Error() }
-
-// Unwrap returns the error for users.
-func (e *Error) Unwrap() error { return e.Err }
-
 // kindOf returns the kind of an error; Permanent if the error is nil.
 func kindOf(err error) ErrorKind {
 	var failed *Error
 	if errors.As(err, &failed) {
-		return failed.Kind
+		return failed.kind
 	}
 	return Permanent
 }

@@ -9,9 +9,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/journal"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -76,41 +76,25 @@ type envelope struct {
 
 // entry is an Entry in JSON.
 type entry struct {
-	Job        string              `json:"job"`
-	WorkflowID string              `json:"workflowID,omitempty"`
-	Kind       runtime.Kind        `json:"kind,omitempty"`
-	Token      string              `json:"token,omitempty"`
-	OIDC       string              `json:"oidc,omitempty"`
-	Pool       string              `json:"pool"`
-	PoolName   string              `json:"poolName,omitempty"`
-	Identity   runtime.Identity    `json:"identity"`
-	Generation uint64              `json:"generation,omitempty"`
-	CA         string              `json:"ca,omitempty"`
-	Claimed    time.Time           `json:"claimed"`
-	Stage      runtime.RecordStage `json:"stage"`
-	Progress   runtime.Progress    `json:"progress,omitzero"`
-	Pod        string              `json:"pod,omitempty"`
-	UID        string              `json:"uid,omitempty"`
+	Record json.RawMessage `json:"record"`
+	Pod    string          `json:"pod,omitempty"`
+	UID    string          `json:"uid,omitempty"`
 }
 
 // Encode returns the text of an entry for the object with this name.
 func (k Key) Encode(name string, e Entry) ([]byte, error) {
-	// Write the entry.
-	r := e.Record
-	raw := entry{
-		Job: r.Job, WorkflowID: r.WorkflowID, Kind: r.Kind, Token: r.Token.Reveal(), OIDC: r.OIDC.Reveal(),
-		Pool: r.Pool, PoolName: r.PoolName, Identity: r.Identity, Generation: r.Generation, CA: r.CA,
-		Claimed: r.Claimed.UTC(), Stage: r.Stage, Progress: r.Progress, Pod: e.Pod, UID: e.UID,
+	if len(e.Record.CA) > maxCA {
+		e.Record.CA = ""
 	}
-	if len(raw.CA) > maxCA {
-		raw.CA = ""
+	record, err := journal.Encode(e.Record)
+	if err != nil {
+		return nil, err
 	}
-	text, err := json.Marshal(raw)
+	text, err := json.Marshal(entry{Record: record, Pod: e.Pod, UID: e.UID})
 	if err != nil {
 		return nil, fmt.Errorf("encode the record of a job: %w", err)
 	}
 
-	// Seal it.
 	wrapped := envelope{Version: version, Entry: text}
 	if k.sealing != nil {
 		nonce := make([]byte, k.sealing.NonceSize())
@@ -132,7 +116,6 @@ func (k Key) Encode(name string, e Entry) ([]byte, error) {
 // is sealed with another key, or was changed. It also returns ErrSealed for an entry that is
 // not sealed although the pool has a static token, because other users may have written it.
 func (k Key) Decode(name string, text []byte) (Entry, error) {
-	// Open the envelope.
 	var wrapped envelope
 	switch {
 	case len(text) > maxRecord:
@@ -157,18 +140,13 @@ func (k Key) Decode(name string, text []byte) (Entry, error) {
 		return Entry{}, ErrSealed
 	}
 
-	// Read the entry.
-	var raw entry
-	if json.Unmarshal(wrapped.Entry, &raw) != nil {
+	var e entry
+	if json.Unmarshal(wrapped.Entry, &e) != nil {
 		return Entry{}, errors.New("decode the record of a job: it is damaged")
 	}
-	valid := raw.Stage.Valid() && !raw.Claimed.IsZero() && raw.Claimed.UTC().Year() <= 9999
-	if raw.Job == "" || raw.Pool == "" || !valid {
-		return Entry{}, errors.New("decode the record of a job: a field is missing")
+	record, err := journal.Decode(e.Record)
+	if err != nil {
+		return Entry{}, fmt.Errorf("decode the record of a job: %w", err)
 	}
-	return Entry{Pod: raw.Pod, UID: raw.UID, Record: runtime.Record{
-		Job: raw.Job, WorkflowID: raw.WorkflowID, Kind: raw.Kind, Token: secret.New(raw.Token),
-		OIDC: secret.New(raw.OIDC), Pool: raw.Pool, PoolName: raw.PoolName, Identity: raw.Identity,
-		Generation: raw.Generation, CA: raw.CA, Claimed: raw.Claimed, Stage: raw.Stage, Progress: raw.Progress,
-	}}, nil
+	return Entry{Pod: e.Pod, UID: e.UID, Record: record}, nil
 }

@@ -47,7 +47,7 @@ type Options struct {
 
 // Store is the [runtime.Journal] of one pool. It adopts records of agents that no longer exist
 // ([runtime.RecordAdopter]), and uses changed credentials for new records ([runtime.JournalTuner]).
-// A nil Store has no records. It is safe for concurrent use.
+// The zero value has no records. It is safe for concurrent use.
 type Store struct {
 	options Options
 
@@ -113,7 +113,8 @@ func (s *Store) Add(ctx context.Context, record runtime.Record) error {
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if r.unsure = kindOf(err) == Temporary; !r.unsure {
+		kind := kindOf(err)
+		if r.unsure = kind == Temporary || kind == Conflict; !r.unsure {
 			r.object.Resource = ""
 		}
 	}
@@ -167,13 +168,19 @@ func (s *Store) deleted(ctx context.Context, r *recorded) error {
 	if err == nil && !ended {
 		return runtime.ErrNoRecord
 	}
-	s.mu.Lock()
-	r.lost = true
-	s.mu.Unlock()
+	gone := s.lose(r)
 	if ended {
-		return errGone
+		return gone
 	}
 	return fmt.Errorf("the record was deleted, and the agent's own Pod cannot be read: %w", err)
+}
+
+// lose gives up a record that another agent has adopted.
+func (s *Store) lose(r *recorded) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.lost = true
+	return errGone
 }
 
 // SetProgress changes the progress in memory. The object gets the progress with the next stage.
@@ -244,9 +251,6 @@ func (s *Store) List(ctx context.Context) ([]runtime.Record, error) {
 // job must not start: its record may exist and cannot be removed, so that another agent
 // would start the job again.
 func (s *Store) PodOfJob(ctx context.Context, job, pod, uid string) error {
-	if s == nil {
-		return nil
-	}
 	s.mu.Lock()
 	r := s.jobs[job]
 	if r == nil {
@@ -272,9 +276,6 @@ func (s *Store) PodOfJob(ctx context.Context, job, pod, uid string) error {
 
 // PodRemoved notes that a Pod was deleted.
 func (s *Store) PodRemoved(uid string) {
-	if s == nil {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.jobs {
@@ -286,9 +287,6 @@ func (s *Store) PodRemoved(uid string) {
 
 // Has reports whether a job has a record.
 func (s *Store) Has(job string) bool {
-	if s == nil {
-		return false
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.jobs[job]
@@ -300,9 +298,14 @@ func (s *Store) Has(job string) bool {
 // send the handoff. The Pod is removed next, so take first removes the Pod from the owners of the
 // object.
 func (s *Store) take(ctx context.Context, o Object) (*runtime.Record, error) {
-	if known, ok := s.known(o); ok {
-		return &known, nil
+	s.mu.Lock()
+	for _, r := range s.jobs {
+		if r.object.Name == o.Name && r.object.Resource == o.Resource && r.object.Version != "" {
+			defer s.mu.Unlock()
+			return new(r.Record), nil // this process has written it
+		}
 	}
+	s.mu.Unlock()
 	entry, ok := s.read(o)
 	if !ok {
 		return nil, nil
@@ -324,18 +327,6 @@ func (s *Store) take(ctx context.Context, o Object) (*runtime.Record, error) {
 	defer s.mu.Unlock()
 	s.jobs[r.Record.Job] = r
 	return new(r.Record), nil
-}
-
-// known returns the record in an object that this process has written.
-func (s *Store) known(o Object) (runtime.Record, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.jobs {
-		if r.object.Name == o.Name && r.object.Resource == o.Resource && r.object.Version != "" {
-			return r.Record, true
-		}
-	}
-	return runtime.Record{}, false
 }
 
 // read returns the entry in an object. If the object cannot be read, it logs a warning once and
@@ -439,10 +430,7 @@ func (s *Store) refresh(ctx context.Context, r *recorded) error {
 	current := objects[found]
 	if current.Owner != s.options.Agent {
 		if r.object.Version != "" { // this agent has written it
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			r.lost = true
-			return errGone
+			return s.lose(r)
 		}
 		gone, err := s.options.Cluster.Gone(ctx, current.Owner)
 		if err != nil {
