@@ -128,8 +128,8 @@ func TestCompletion(t *testing.T) {
 	// any text.
 	t.Run("every flag has known values", func(t *testing.T) {
 		free := []string{
-			"configure --organization", "configure --pool-id", "configure --service-url", "plan --url", "pod --job-image",
-			"pod --pool", "status --url",
+			"configure --organization", "configure --pool-id", "configure --service-url", "plan --url",
+			"pod --job-image", "pod --pool", "status --url",
 		}
 		for _, c := range newProgram(context.Background(), stdio{}).Commands {
 			for _, f := range c.Options() {

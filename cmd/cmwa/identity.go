@@ -32,7 +32,8 @@ func identify(c *schema.Config, environ environment, log *slog.Logger) (_ *agent
 		return agentid.Temporary(), sync.OnceFunc(func() {
 			log.Warn("cannot use the state folder: after a restart the agent cannot adopt its present jobs; "+
 				"set state_directory to a folder that the agent's user can write to, or give this user write "+
-				"access to the present folder (in a container: mount a volume there)", "folder", directory, "error", err)
+				"access to the present folder (in a container: mount a volume there)",
+				"folder", directory, "error", err)
 		}), nil
 	}
 	return agent, sync.OnceFunc(func() {

@@ -47,8 +47,8 @@ func (t Terminal) call(ctx context.Context, config string, request Request) (fol
 	}
 	response, err := Call(ctx, folder, request)
 	if errors.Is(err, errNoAgent) {
-		err = fmt.Errorf("no agent runs with %s: name its file with --config, and run this on its machine, as its user, "+
-			"with its variables (PULUMI_AGENT_STATE_DIRECTORY, STATE_DIRECTORY, XDG_STATE_HOME, HOME)", name)
+		err = fmt.Errorf("no agent runs with %s: name its file with --config, and run this on its machine, as "+
+			"its user, with its variables (PULUMI_AGENT_STATE_DIRECTORY, STATE_DIRECTORY, XDG_STATE_HOME, HOME)", name)
 	}
 	if err != nil {
 		return "", Response{}, cli.Usage(err)
