@@ -87,7 +87,6 @@ type Recovery struct {
 type TargetRecord interface {
 	Targets() []string
 	RemoveTarget(target string) // has no effect on a target that this run uses
-	Empty()                     // records that no target has instances
 }
 
 // List has the type [Leftovers]. It lists the instances at each deploy_target that the agent
@@ -120,11 +119,7 @@ func (r Recovery) List(ctx context.Context, desired map[string]runtime.PoolSpec)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("list the records of jobs: %w", err))
 	}
-	specs = append(specs, recorded...)
-	if len(errs) == 0 && len(specs) == 0 {
-		r.Record.Empty()
-	}
-	return specs, errors.Join(errs...)
+	return append(specs, recorded...), errors.Join(errs...)
 }
 
 // records returns the pools of the records in the journal.

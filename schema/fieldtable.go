@@ -235,7 +235,7 @@ var fieldTable = []Field{
 		Default: "false"},
 	{Key: "state_directory", Kind: "text", Pattern: "^(/.*)?$", Reload: "restart",
 		Variable: "PULUMI_AGENT_STATE_DIRECTORY",
-		Doc:      "Directory in which the agent stores its ID, and a record of each claimed job with its tokens until the job has ended. After a crash the agent adopts its running jobs, and starts or reports the others. If unset, it is $STATE_DIRECTORY (set by systemd), otherwise $XDG_STATE_HOME/cmwa, otherwise /var/lib/cmwa for root and ~/.local/state/cmwa for other users. Jobs in Pods do not need it if the agent runs in a Pod of the same cluster.",
+		Doc:      "Directory in which the agent stores its ID, and a record of each claimed job with its tokens until the job has ended. After a crash the agent adopts its running jobs, and starts or reports the others. Only one agent can use a directory at a time. If unset, it is $STATE_DIRECTORY (set by systemd), otherwise $XDG_STATE_HOME/cmwa, otherwise /var/lib/cmwa for root and ~/.local/state/cmwa for other users. Jobs in Pods do not need it if the agent runs in a Pod of the same cluster.",
 		Default:  "\"\"", must: "an absolute path"},
 	{Key: "version", Kind: "any", Doc: "Written by the configure command of Pulumi's own agent.", Ignored: true},
 	{Key: "workflow_runners_directory", Kind: "text",

@@ -10,9 +10,8 @@ import (
 )
 
 // resolvePaths resolves each relative path that the file sets. Such a path starts at the
-// folder of the configuration file. If no file is there, but one is in the working
-// directory, where earlier releases looked, resolvePaths uses that file and warns. Relative
-// paths of variables start at the working directory and are not changed.
+// folder of the configuration file. Relative paths of variables start at the working directory
+// and are not changed.
 //
 // A configuration for another machine keeps its paths, because its folder there is
 // unknown.
@@ -39,38 +38,9 @@ func (s *scope) resolvePaths() {
 			continue
 		}
 		*at.path = filepath.Join(folder, name)
-		working := filepath.Clean(name) == *at.path // the folder is the working directory
-		if !working && s.load.absent(*at.path) {
-			s.fallBack(at.key, name, at.path)
-		}
 		// The digest must not depend on whether the path of the configuration file is relative.
 		fmt.Fprintf(s.load.digest, "\x00%q\x00%s", position.Join(s.at, at.key), absolute(*at.path))
 	}
-}
-
-// fallBack is called for a path at which there is no file. It replaces the path by the name
-// alone, which is relative to the working directory, if a file is there. Both paths are
-// watched, because a file may appear at each of them.
-func (s *scope) fallBack(key, name string, path *string) {
-	s.load.files = append(s.load.files, *path, name)
-	if s.load.absent(name) {
-		return
-	}
-	message := "the file is not in the folder of the configuration file; " +
-		"the file of this name in the working directory is used"
-	if showable(name) {
-		message = fmt.Sprintf("there is no %s; %s, in the working directory, is used instead", *path, absolute(name))
-	}
-	*path = name
-	s.warn(position.RuleFile, message,
-		"write the absolute path, or move the file to the folder of the configuration file", key)
-}
-
-// absent reports whether there is no file at a path. A file that cannot be read is not
-// absent.
-func (l *load) absent(path string) bool {
-	_, _, err := l.source.read(path)
-	return missing(err)
 }
 
 // absolute returns a path as an absolute path if the working directory is known.

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/schema"
-	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // folders returns an empty folder for a configuration, and the working directory of the
@@ -57,48 +56,37 @@ func TestLoadRelativePaths(t *testing.T) {
 		}
 	})
 
-	t.Run("the working directory is used with a warning that names both paths", func(t *testing.T) {
+	t.Run("a file that is only in the working directory is not used", func(t *testing.T) {
 		folder, working := folders(t)
 		writeFile(t, filepath.Join(working, "pool.token"), "pul-a")
-		config, problems := schema.Load(inFolder(folder, "token_file: pool.token\n"))
-		if config == nil || len(problems) != 1 {
-			t.Fatal(problems)
-		}
-		if config.Pools[0].Token.Reveal() != "pul-a" {
-			t.Error("the token of the working directory is not used")
-		}
-		first, second := filepath.Join(folder, "pool.token"), filepath.Join(working, "pool.token")
-		text := problems[0].String()
-		if problems[0].Severity != position.Warning || !strings.Contains(text, first) ||
-			!strings.Contains(text, second) {
-			t.Errorf("got %s, want a warning with %s and %s", text, first, second)
-		}
-		for _, path := range []string{first, "pool.token"} {
-			if !slices.Contains(config.Files, path) {
-				t.Errorf("the watched files are %q, want %s among them", config.Files, path)
-			}
+		_, problems := schema.Load(inFolder(folder, "token_file: pool.token\n"))
+		if want := "there is no file " + filepath.Join(folder, "pool.token"); !strings.Contains(problems.Error(), want) {
+			t.Errorf("got %v, want %s", problems, want)
 		}
 	})
 
 	t.Run("a file that appears in the folder changes the digest", func(t *testing.T) {
-		folder, working := folders(t)
-		writeFile(t, filepath.Join(working, "oidc"), "a.b.c")
+		folder, _ := folders(t)
 		src := inFolder(folder, "oidc_token_file: oidc\norganization_name: acme\nrunner_pool_id: p\n")
 		before := schema.Evaluate(src)
-		writeFile(t, filepath.Join(folder, "oidc"), "a.b.c")
+		path := filepath.Join(folder, "oidc")
+		if !slices.Contains(before.Files, path) {
+			t.Errorf("the watched files are %q, want %s among them", before.Files, path)
+		}
+		writeFile(t, path, "a.b.c")
 		after := schema.Evaluate(src)
 		if before.Digest == after.Digest {
 			t.Error("the digest is the same")
 		}
-		if got, want := after.Config.Pools[0].OIDCTokenFile, filepath.Join(folder, "oidc"); got != want {
-			t.Errorf("got %s, want %s", got, want)
+		if got := after.Config.Pools[0].OIDCTokenFile; got != path {
+			t.Errorf("got %s, want %s", got, path)
 		}
 	})
 
 	t.Run("the digest does not depend on how the configuration is named", func(t *testing.T) {
 		folder, working := folders(t)
 		writeFile(t, filepath.Join(folder, "pool.token"), "pul-a")
-		writeFile(t, filepath.Join(working, "ca.pem"), "x")
+		writeFile(t, filepath.Join(folder, "ca.pem"), "x")
 		src := inFolder(folder, "token_file: pool.token\nca_file: ca.pem\n")
 		want := schema.Evaluate(src).Digest
 		relative, err := filepath.Rel(working, src.Path)

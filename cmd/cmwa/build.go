@@ -67,7 +67,7 @@ func builder(
 			Log: log.With("component", "cloud", "pool", spec.Name), Recorder: counters,
 		})
 		return pool.New(spec, pool.Parts{
-			Cloud: client, Executor: executor, Journal: journal, Agent: agent.ID, InFlight: agent.Jobs, Slots: slots,
+			Cloud: client, Executor: executor, Journal: journal, Agent: agent.ID, Slots: slots,
 			UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log, Recorder: counters,
 			Close: func() {
 				client.Close()

@@ -128,8 +128,8 @@ func TestCompletion(t *testing.T) {
 	// any text.
 	t.Run("every flag has known values", func(t *testing.T) {
 		free := []string{
-			"configure --organization", "configure --pool-id", "configure --service-url", "drain --agent",
-			"pause --agent", "plan --url", "pod --job-image", "pod --pool", "resume --agent", "status --url",
+			"configure --organization", "configure --pool-id", "configure --service-url", "plan --url",
+			"pod --job-image", "pod --pool", "status --url",
 		}
 		for _, c := range newProgram(context.Background(), stdio{}).Commands {
 			for _, f := range c.Options() {
@@ -186,9 +186,9 @@ func TestNewProgramUsage(t *testing.T) {
 	want := []string{
 		"cmwa run [--config FILE] [--dry-run]",
 		"cmwa status [--config FILE | --url URL] [--json] [--watch]",
-		"cmwa pause [--config FILE] [--agent NUMBER] POOL",
-		"cmwa resume [--config FILE] [--agent NUMBER] POOL",
-		"cmwa drain [--config FILE] [--agent NUMBER] [--wait]",
+		"cmwa pause [--config FILE] POOL",
+		"cmwa resume [--config FILE] POOL",
+		"cmwa drain [--config FILE] [--wait]",
 		"cmwa doctor [--config FILE] [--json] [--exchange]",
 		"cmwa vet [--format text|json|sarif|github] [--pod] [--local] [--strict] [FILE...]",
 		"cmwa plan [--format text|json] OLD NEW | " +

@@ -15,27 +15,32 @@ import (
 // controlTerminal returns what the commands of the control socket need.
 func controlTerminal(s stdio) control.Terminal {
 	environ := readEnvironment(s.environ)
-	return control.Terminal{Stdout: s.stdout, Stderr: s.stderr, Folders: func(config string) ([]string, string, error) {
-		// Find the state folder. The file may be invalid, so read only one key of it.
+	return control.Terminal{Stdout: s.stdout, Stderr: s.stderr, Folder: func(config string) (string, string, error) {
+		// The file may be invalid, so read only one key of it.
 		source, err := find(config, environ)
 		if err != nil {
-			return nil, "", err
+			return "", "", err
 		}
 		configured := cmp.Or(strings.TrimSpace(environ["PULUMI_AGENT_STATE_DIRECTORY"]),
 			schema.TopLevelScalar(source.Content, "state_directory"))
-		state, err := agentid.Directory(configured, environ.lookup, os.Getuid())
+		directory, err := agentid.Directory(configured, environ.lookup, os.Getuid())
 		if err != nil {
-			return nil, "", err
+			return "", "", err
+		}
+		name := "environment variables only"
+		if source.Path != "" {
+			name = printable.QuoteName(source.Path)
 		}
 
-		// List the folders of the agents in it.
-		folders, err := agentid.Folders(state, source.Path)
+		// The agent with the directory may have another configuration.
+		owner, err := agentid.OwnerOf(directory)
 		if err != nil {
-			return nil, "", fmt.Errorf("%w: run this as the agent's user or as root", err)
+			return "", "", fmt.Errorf("%w: run this as the agent's user or as root", err)
 		}
-		if source.Path == "" {
-			return folders, "environment variables only", nil
+		if !owner.RunsWith(source.Path) {
+			return "", "", fmt.Errorf("no agent runs with %s: the last process that used its state directory %s is %s",
+				name, directory, owner)
 		}
-		return folders, printable.QuoteName(source.Path), nil
+		return directory, name, nil
 	}}
 }

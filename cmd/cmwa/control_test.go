@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -42,6 +43,14 @@ func TestControlPause(t *testing.T) {
 	if text := w.control(cli.ExitUsage, "pause", "--config", w.file(), "bleu"); !strings.Contains(text,
 		"no pool bleu: did you mean blue? (pools: blue, green)") {
 		t.Errorf("unknown pool: %s", text)
+	}
+
+	// Another configuration with the same state directory.
+	other := filepath.Join(w.folder, "other.yaml")
+	w.replace(other, w.content(lines...))
+	if text := w.control(cli.ExitUsage, "pause", "--config", other, "blue"); !strings.Contains(text,
+		"no agent runs with "+other) || !strings.Contains(text, fmt.Sprintf("configuration file %q", w.file())) {
+		t.Errorf("another configuration: %s", text)
 	}
 
 	// The paused pool does not poll, also after a reload, and the other pool polls.
@@ -125,8 +134,8 @@ func TestControlDrain(t *testing.T) {
 	agent.waitFor(`agent stopped reason="cmwa drain"`)
 	waiter.exit(cli.ExitOK)
 	waiter.waitFor("the agent has ended")
-	if sockets, _ := filepath.Glob(filepath.Join(w.folder, "state", "cmwa", "*", "*", "control")); len(sockets) > 0 {
-		t.Errorf("the agent has not removed the sockets %v", sockets)
+	if _, err := os.Lstat(filepath.Join(w.folder, "state", "cmwa", "control")); !os.IsNotExist(err) {
+		t.Errorf("the agent has not removed its socket (%v)", err)
 	}
 }
 

@@ -101,14 +101,11 @@ func TestDoctor(t *testing.T) {
 	})
 }
 
-// stateFolders returns the files and folders of the agents' state, without the file
-// instances, which exists only while jobs run.
+// stateFolders returns the files and folders of the agent's state.
 func (w *world) stateFolders() (paths []string) {
 	w.t.Helper()
 	err := filepath.WalkDir(filepath.Join(w.folder, "state"), func(path string, _ os.DirEntry, err error) error {
-		if filepath.Base(path) != "instances" {
-			paths = append(paths, path)
-		}
+		paths = append(paths, path)
 		return err
 	})
 	if err != nil {

@@ -129,7 +129,7 @@ func (w *world) behind(p *runtimetest.Proxy, number int, bin string) *program {
 	}
 	file := filepath.Join(w.folder, name+".yaml")
 	w.must(os.WriteFile(file, []byte(w.content(settings...)), 0o600))
-	return w.start(name, nil, filepath.Join(bin, "cmwa"), "run", "--config", file)
+	return w.start(name, w.ownState(name), filepath.Join(bin, "cmwa"), "run", "--config", file)
 }
 
 // ended blocks until a deployment has ended or the limit has passed, and returns the status

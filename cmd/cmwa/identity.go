@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"sync"
@@ -13,42 +14,45 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// identify takes this agent's id from its state folder. Without a usable folder, the agent
-// has a temporary id. Warn logs a warning if the id is temporary, or if it is new although
-// an earlier agent had one. Callers call warn for each pool whose instances are found by the
-// agent's id; only the first call logs.
-func identify(
-	ctx context.Context, c *schema.Config, environ environment, log *slog.Logger,
-) (_ *agentid.Agent, warn func()) {
+// identify takes this agent's id from its state directory. Its error means that another agent
+// uses the directory. Without a usable directory, the agent has a temporary id. Warn logs a
+// warning if the id is temporary, or if it is new although an earlier agent had one. Callers
+// call warn for each pool whose instances are found by the agent's id; only the first call
+// logs.
+func identify(c *schema.Config, environ environment, log *slog.Logger) (_ *agentid.Agent, warn func(), _ error) {
 	var agent *agentid.Agent
-	folder, err := agentid.Directory(c.StateDirectory, environ.lookup, os.Getuid())
+	directory, err := agentid.Directory(c.StateDirectory, environ.lookup, os.Getuid())
 	if err == nil {
-		agent, err = agentid.Take(ctx, folder, c.Path)
+		agent, err = agentid.Take(directory, c.Path)
+	}
+	if errors.Is(err, agentid.ErrInUse) {
+		return nil, nil, err
 	}
 	if err != nil {
 		return agentid.Temporary(), sync.OnceFunc(func() {
 			log.Warn("cannot use the state folder: after a restart the agent cannot adopt its present jobs; "+
 				"set state_directory to a folder that the agent's user can write to, or give this user write "+
-				"access to the present folder (in a container: mount a volume there)", "folder", folder, "error", err)
-		})
+				"access to the present folder (in a container: mount a volume there)",
+				"folder", directory, "error", err)
+		}), nil
 	}
 	return agent, sync.OnceFunc(func() {
 		if agent.Warning != nil {
 			log.Warn("agent has a new id: jobs of the agent before it are not adopted", "error", agent.Warning)
 		}
-	})
+	}), nil
 }
 
-// openJournal opens the journal of claimed jobs in the agent's folder. Without a usable
-// folder, it returns a nil journal.
+// openJournal opens the journal of claimed jobs in the agent's state directory.
+// Without a usable directory, it returns a nil journal.
 func openJournal(agent *agentid.Agent, log *slog.Logger) (_ runtime.Journal, closeIt func()) {
-	if agent.Folder == "" {
+	if agent.Directory == "" {
 		return nil, func() {} // identify has logged why
 	}
-	files, err := journal.Open(agent.Folder, log.With("component", "journal"))
+	files, err := journal.Open(agent.Directory, log.With("component", "journal"))
 	if err != nil {
 		log.Warn("cannot record claimed jobs in the state folder; if the agent is killed, "+runtime.DeclaredFailed,
-			"folder", agent.Folder, "error", err)
+			"folder", agent.Directory, "error", err)
 		return nil, func() {}
 	}
 	return files, files.Close

@@ -240,8 +240,10 @@ func TestIdentity(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		p := w.pools(2)
-		files := []string{filepath.Join(w.folder, "one.yaml"), filepath.Join(w.folder, "two.yaml")}
-		start := func(n int) *program { return w.startWith(files[n], nil, "token: "+p[n].token) }
+		start := func(n int) *program {
+			name := filepath.Join(w.folder, fmt.Sprint("agent-", n))
+			return w.startWith(name+".yaml", nil, "token: "+p[n].token, "state_directory: "+name)
+		}
 		one, two := start(0), start(1)
 		w.hold("one", p[0].id)
 		w.hold("two", p[1].id)
@@ -259,17 +261,37 @@ func TestIdentity(t *testing.T) {
 		w := newWorld(t, "process")
 		p := w.pools(1)
 		file := filepath.Join(w.folder, "agent.yaml")
-		start := func() *program { return w.startWith(file, nil, "token: "+p[0].token) }
-		first := start()
+		start := func(name string) *program {
+			return w.startWith(file, w.ownState(name), "token: "+p[0].token)
+		}
+		first := start("first")
 		w.hold("one", p[0].id)
-		second := start()
+		second := start("second")
 		w.hold("two", p[0].id)
 		w.release("one")
 		first.signal(syscall.SIGTERM)
 		first.exit(cli.ExitOK)
 		w.kill(second)
-		w.wantAdopted(start(), second)
+		w.wantAdopted(start("second"), second)
 		w.release("two")
+	})
+
+	t.Run("an agent with the state directory of a running agent is refused", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, "process")
+		file, other := filepath.Join(w.folder, "agent.yaml"), filepath.Join(w.folder, "other.yaml")
+		first := w.startWith(file, nil, "token: "+w.pool)
+		w.hold("one", w.poolID)
+		w.replace(other, w.content("token: "+w.pool))
+		for _, config := range []string{file, other} {
+			second := w.start("second", nil, "cmwa", "run", "--config", config)
+			second.exit(cli.ExitFailure)
+			for _, want := range []string{"another agent uses the state directory", "state_directory", file,
+				fmt.Sprintf("(pid %d)", first.cmd.Process.Pid)} {
+				second.waitFor(want)
+			}
+		}
+		w.release("one")
 	})
 
 	t.Run("agents with separate state folders do not adopt or stop each other's jobs", func(t *testing.T) {

@@ -90,7 +90,10 @@ func runAgent(
 		return err
 	}
 	defer d.close()
-	agent, warn := identify(ctx, c, environ, log.Logger)
+	agent, warn, err := identify(c, environ, log.Logger)
+	if err != nil {
+		return err
+	}
 	defer agent.Close()
 	journal, closeJournal := openJournal(agent, log.Logger)
 	defer closeJournal()
@@ -108,9 +111,9 @@ func runAgent(
 		WatchMode: watcher.Mode, Counters: counters,
 	}))
 	log.Info("agent starts", "version", cli.Version(), "config", c.Path, "pools", len(c.Pools),
-		"agent", agent.ID, "state", agent.Folder)
+		"agent", agent.ID, "state", agent.Directory)
 	controlled := control.Agent{
-		Folder: agent.Folder, Started: started, Loop: loop, Drain: func() { drain(errDrain) },
+		Folder: agent.Directory, Started: started, Loop: loop, Drain: func() { drain(errDrain) },
 	}
 	control.Restore(controlled, log.Logger)
 	serveControl := control.Open(controlled, log.Logger)

@@ -328,7 +328,7 @@ func TestRunTwoAgentsOnOneHost(t *testing.T) {
 				},
 			})
 		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
-		second := w.agent()
+		second := w.agentWith(w.ownState("second"))
 		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
 		w.await("two", "succeeded") // the second agent runs it, because its slot is free
 		if strings.Contains(second.output(), "job resumed") {

@@ -176,7 +176,7 @@ func (s *soak) edit(a *soakAgent) {
 func (s *soak) startAgent(a *soakAgent) {
 	cmd := exec.Command(filepath.Join(a.bin, "cmwa"), "run", "--config", a.config)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.folder, a.log, a.log
-	cmd.Env = append(os.Environ(), s.environ()...)
+	cmd.Env = append(os.Environ(), append(s.environ(), s.ownState(a.name)...)...)
 	cmd.Env = append(cmd.Env, "DOCKER_HOST=tcp://"+s.link.Address())
 	if err := cmd.Start(); err != nil {
 		s.t.Errorf("start %s: %v", a.name, err)

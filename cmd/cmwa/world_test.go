@@ -470,6 +470,12 @@ func (w *world) environ() []string {
 		filepath.Join(w.folder, "state")}
 }
 
+// ownState returns the variable that gives an agent its own state directory, for a test with
+// several agents.
+func (w *world) ownState(name string) []string {
+	return []string{"PULUMI_AGENT_STATE_DIRECTORY=" + filepath.Join(w.folder, "state", name)}
+}
+
 // start starts one of the programs. At the test's end the program is stopped, and its
 // output is logged if the test has failed.
 func (w *world) start(name string, env []string, command string, args ...string) *program {

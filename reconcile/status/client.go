@@ -48,7 +48,7 @@ func Fetch(ctx context.Context, address string, local bool) (Document, error) {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return Document{}, fmt.Errorf("%s responded with status code %d: not a cmwa agent, or an earlier release",
+		return Document{}, fmt.Errorf("%s responded with status code %d: not a cmwa agent",
 			address, response.StatusCode)
 	}
 

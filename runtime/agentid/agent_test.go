@@ -2,7 +2,7 @@ package agentid
 
 import (
 	"bufio"
-	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,17 +10,21 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 )
 
-// heldFolder is the environment variable with the state folder for a second process of this
-// test program. This process holds an identity until it is killed or the test program ends.
-const heldFolder = "AGENTID_TEST_FOLDER"
+// heldDirectory is the environment variable with the state directory for a second process of
+// this test program. This process has the identity until it is killed or the test program ends.
+const heldDirectory = "AGENTID_TEST_DIRECTORY"
+
+// heldConfig is the configuration file of the second process.
+const heldConfig = "/etc/agent.yaml"
 
 func TestMain(m *testing.M) {
-	if folder := os.Getenv(heldFolder); folder != "" {
-		agent, err := Take(context.Background(), folder, "")
+	if directory := os.Getenv(heldDirectory); directory != "" {
+		agent, err := Take(directory, heldConfig)
 		if err != nil {
 			panic(err)
 		}
@@ -31,11 +35,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// startAgent starts another process that holds an identity, and returns its id.
-func startAgent(t *testing.T, folder string) (*exec.Cmd, string) {
+// startAgent starts another process that takes an identity, and returns the id.
+func startAgent(t *testing.T, directory string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), heldFolder+"="+folder)
+	cmd.Env = append(os.Environ(), heldDirectory+"="+directory)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -56,9 +60,9 @@ func startAgent(t *testing.T, folder string) (*exec.Cmd, string) {
 }
 
 // take takes an identity and releases it when the test ends.
-func take(t *testing.T, folder, config string) *Agent {
+func take(t *testing.T, directory string) *Agent {
 	t.Helper()
-	agent, err := Take(t.Context(), folder, config)
+	agent, err := Take(directory, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,109 +73,159 @@ func take(t *testing.T, folder, config string) *Agent {
 	return agent
 }
 
-func number(a *Agent) string { return filepath.Base(a.Folder) }
-
 func TestTake(t *testing.T) {
 	t.Run("a restarted agent has the same id", func(t *testing.T) {
-		folder := filepath.Join(t.TempDir(), "state")
-		first := take(t, folder, "/etc/agent.yaml")
+		directory := filepath.Join(t.TempDir(), "above", "state")
+		first := take(t, directory)
 		first.Close()
-		again := take(t, folder, "/etc/agent.yaml")
+		again := take(t, directory)
 		if again.ID != first.ID || again.Warning != nil {
 			t.Errorf("the id was %s and is now %s, with the warning %v; want the same id without a warning", first.ID,
 				again.ID, again.Warning)
 		}
-		for _, path := range []string{folder, filepath.Dir(again.Folder), again.Folder} {
-			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
-				t.Errorf("%s has the mode %v (%v), want 0700", path, info.Mode(), err)
+		if info, err := os.Stat(directory); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("the directory has the mode %v (%v), want 0700", info.Mode(), err)
+		}
+		for _, name := range []string{idName, lockName} {
+			if info, err := os.Stat(filepath.Join(directory, name)); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("the file %s has the mode %v (%v), want 0600", name, info.Mode(), err)
 			}
 		}
-		if info, err := os.Stat(filepath.Join(again.Folder, idName)); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("the id file has the mode %v (%v), want 0600", info.Mode(), err)
+	})
+	t.Run("agents in different directories have different ids", func(t *testing.T) {
+		if one, two := take(t, t.TempDir()), take(t, t.TempDir()); one.ID == two.ID {
+			t.Errorf("both agents have the id %s", one.ID)
 		}
 	})
-	t.Run("files with the same name in different folders have different ids", func(t *testing.T) {
-		folder := t.TempDir()
-		ids := map[string]bool{}
-		for _, config := range []string{"/a/agent.yaml", "/b/agent.yaml", "", "/a/" + strings.Repeat("ä ", 200)} {
-			agent := take(t, folder, config)
-			if ids[agent.ID] || number(agent) != "1" {
-				t.Errorf("%.20q has id %s and number %s, want a new id and number 1", config, agent.ID, number(agent))
-			}
-			ids[agent.ID] = true
+	t.Run("a second agent is refused until the first is killed", func(t *testing.T) {
+		directory := t.TempDir()
+		killed, id := startAgent(t, directory)
+		program, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	t.Run("a second agent with the same file takes the next number", func(t *testing.T) {
-		folder := t.TempDir()
-		one, two := take(t, folder, ""), take(t, folder, "")
-		if one.ID == two.ID || number(two) != "2" {
-			t.Errorf("the agent %s has number %s, and %s has number %s; want two ids, and number 2", one.ID,
-				number(one), two.ID, number(two))
-		}
-		one.Close()
-		if three := take(t, folder, ""); three.ID != one.ID {
-			t.Errorf("number %s was taken, want the free number 1", number(three))
-		}
-	})
-	t.Run("the free number with jobs in flight is preferred", func(t *testing.T) {
-		folder := t.TempDir()
-		agents := []*Agent{take(t, folder, ""), take(t, folder, ""), take(t, folder, "")}
-		agents[1].Jobs(+1)
-		agents[2].Jobs(+1)
-		agents[0].Close()
-		agents[2].Close()
-		again := take(t, folder, "")
-		if again.ID != agents[2].ID {
-			t.Errorf("number %s was taken, want 3", number(again))
-		}
-		again.Jobs(+1) // as after the adoption of a job
-		again.Jobs(-1)
-		again.Close()
-		if again = take(t, folder, ""); number(again) != "3" {
-			t.Errorf("number %s was taken before Empty was called, want 3", number(again))
-		}
-		again.Empty()
-		again.Close()
-		if again = take(t, folder, ""); number(again) != "1" {
-			t.Errorf("number %s was taken, want 1", number(again))
-		}
-	})
-	t.Run("a killed agent's number is free", func(t *testing.T) {
-		folder := t.TempDir()
-		killed, id := startAgent(t, folder)
-		if other := take(t, folder, ""); other.ID == id {
-			t.Error("the id of a running process was taken")
+		_, err = Take(directory, "")
+		want := fmt.Sprintf("another agent uses the state directory %s: %q (pid %d), with the configuration file %q: "+
+			"give one of the two agents another directory, with state_directory or PULUMI_AGENT_STATE_DIRECTORY",
+			directory, program, killed.Process.Pid, heldConfig)
+		if !errors.Is(err, ErrInUse) || err.Error() != want {
+			t.Errorf("the error is %v, want %s", err, want)
 		}
 		_ = killed.Process.Kill()
 		_ = killed.Wait()
-		if again := take(t, folder, ""); again.ID != id {
-			t.Errorf("number %s was taken, want the number of the killed agent", number(again))
+		if again := take(t, directory); again.ID != id {
+			t.Errorf("the id is %s, want %s, as before the agent was killed", again.ID, id)
 		}
 	})
-	t.Run("agents that start together have different ids", func(t *testing.T) {
-		folder := t.TempDir()
-		var mu sync.Mutex
-		ids := map[string]int{}
+	t.Run("one of several agents that start together gets the id", func(t *testing.T) {
+		directory := t.TempDir()
+		var taken, refused atomic.Int32
 		var group sync.WaitGroup
 		for range 20 {
 			group.Go(func() {
-				agent, err := Take(t.Context(), folder, "/agent.yaml")
-				if err != nil {
+				agent, err := Take(directory, "")
+				switch {
+				case err == nil:
+					t.Cleanup(agent.Close)
+					taken.Add(1)
+				case errors.Is(err, ErrInUse):
+					refused.Add(1)
+				default:
 					t.Error(err)
-					return
 				}
-				t.Cleanup(agent.Close)
-				mu.Lock()
-				defer mu.Unlock()
-				ids[agent.ID]++
 			})
 		}
 		group.Wait()
-		if len(ids) != 20 {
-			t.Errorf("20 agents have %d ids: %v", len(ids), ids)
+		if taken.Load() != 1 || refused.Load() != 19 {
+			t.Errorf("%d agents have the id and %d were refused, want 1 and 19", taken.Load(), refused.Load())
 		}
-		if _, err := os.Stat(filepath.Join(folder, folderOf("/agent.yaml"), "21")); err == nil {
-			t.Error("there is a folder 21 for 20 agents")
+	})
+	t.Run("a missing id causes a warning if an earlier agent used a target", func(t *testing.T) {
+		directory := t.TempDir()
+		first := take(t, directory)
+		if err := first.AddTarget("docker"); err != nil {
+			t.Fatal(err)
+		}
+		first.Close()
+		if err := os.Remove(filepath.Join(directory, idName)); err != nil {
+			t.Fatal(err)
+		}
+		if again := take(t, directory); again.ID == first.ID || again.Warning == nil {
+			t.Errorf("the id was %s and is now %s, and the warning is %v", first.ID, again.ID, again.Warning)
+		}
+	})
+}
+
+func TestOwnerOf(t *testing.T) {
+	t.Run("the owner is known after it has ended", func(t *testing.T) {
+		directory := t.TempDir()
+		agent, err := Take(directory, "agent.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent.Close()
+		file, err := filepath.Abs("agent.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner, err := OwnerOf(directory)
+		if err != nil || owner.PID != os.Getpid() || owner.Config != file {
+			t.Errorf("the owner is %+v (%v)", owner, err)
+		}
+		for config, want := range map[string]bool{"agent.yaml": true, file: true, "other.yaml": false, "": false} {
+			if owner.RunsWith(config) != want {
+				t.Errorf("RunsWith(%q) is %t, want %t", config, !want, want)
+			}
+		}
+	})
+	t.Run("a longer name is overwritten by a shorter one", func(t *testing.T) {
+		directory := t.TempDir()
+		first, err := Take(directory, "/"+strings.Repeat("long/", 100))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.Close()
+		take(t, directory)
+		if owner, err := OwnerOf(directory); err != nil || owner.PID != os.Getpid() || owner.Config != "" {
+			t.Errorf("the owner is %+v (%v)", owner, err)
+		}
+	})
+	for name, text := range map[string]string{
+		"an empty file": "", "other text": "cmwa", "a part": `{"program":"/bin/cmwa","p`, "a list": "[]",
+		"wrong types": `{"pid":"1"}`, "a huge file": `{"program":"` + strings.Repeat("a", 2*maxOwner) + `"}`,
+	} {
+		t.Run(name+" has no owner", func(t *testing.T) {
+			directory := t.TempDir()
+			if err := os.WriteFile(filepath.Join(directory, lockName), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			owner, err := OwnerOf(directory)
+			if err != nil || owner != (Owner{}) || !owner.RunsWith("agent.yaml") {
+				t.Errorf("the owner is %+v (%v)", owner, err)
+			}
+			if text := owner.String(); text != "a process that has not stored its name" {
+				t.Errorf("the owner is described as %s", text)
+			}
+		})
+	}
+	t.Run("names that control a terminal are quoted", func(t *testing.T) {
+		owner := Owner{Program: "/bin/\x1b[2J", PID: 1, Config: "/a\nb"}
+		if text := owner.String(); strings.ContainsAny(text, "\x1b\n") {
+			t.Errorf("the description is %q", text)
+		}
+	})
+	t.Run("a directory that does not exist has no owner", func(t *testing.T) {
+		if owner, err := OwnerOf(filepath.Join(t.TempDir(), "none")); err != nil || owner != (Owner{}) {
+			t.Errorf("the owner is %+v (%v)", owner, err)
+		}
+	})
+	t.Run("a link in place of the lock is an error", func(t *testing.T) {
+		directory := t.TempDir()
+		if err := os.Symlink("/etc/hostname", filepath.Join(directory, lockName)); err != nil {
+			t.Fatal(err)
+		}
+		if owner, err := OwnerOf(directory); err == nil {
+			t.Errorf("the owner is %+v", owner)
 		}
 	})
 }
@@ -186,9 +240,9 @@ func TestTakeDamagedID(t *testing.T) {
 		"pipe":       func(path string) error { return syscall.Mkfifo(path, 0o600) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			folder := t.TempDir()
-			first := take(t, folder, "")
-			path := filepath.Join(first.Folder, idName)
+			directory := t.TempDir()
+			first := take(t, directory)
+			path := filepath.Join(directory, idName)
 			first.Close()
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
@@ -196,43 +250,41 @@ func TestTakeDamagedID(t *testing.T) {
 			if err := damage(path); err != nil {
 				t.Fatal(err)
 			}
-			again := take(t, folder, "")
+			again := take(t, directory)
 			if again.ID == first.ID || again.Warning == nil || !strings.Contains(fmt.Sprint(again.Warning), path) {
 				t.Errorf("the id is %s and the warning %v, want a new id and a warning with the path", again.ID,
 					again.Warning)
 			}
 			again.Close()
-			if third := take(t, folder, ""); third.ID != again.ID || third.Warning != nil {
+			if third := take(t, directory); third.ID != again.ID || third.Warning != nil {
 				t.Errorf("the new id was not kept: %s, then %s, %v", again.ID, third.ID, third.Warning)
 			}
 		})
 	}
 }
 
-func TestTakeUnusableFolder(t *testing.T) {
-	folder := t.TempDir()
-	file := filepath.Join(folder, "file")
+func TestTakeUnusableDirectory(t *testing.T) {
+	directory := t.TempDir()
+	file := filepath.Join(directory, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	linked := filepath.Join(folder, "linked")
+	linked := filepath.Join(directory, "linked")
 	if err := os.Mkdir(linked, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(t.TempDir(), filepath.Join(linked, noFile)); err != nil {
+	if err := os.Symlink(file, filepath.Join(linked, lockName)); err != nil {
 		t.Fatal(err)
 	}
 	for _, unusable := range []string{file, filepath.Join(file, "state"), "/proc/cmwa", linked} {
-		if agent, err := Take(t.Context(), unusable, ""); err == nil {
+		if agent, err := Take(unusable, ""); err == nil {
 			t.Errorf("Take(%s) returned the id %s, want an error", unusable, agent.ID)
 		}
 	}
 	agent := Temporary()
-	agent.Jobs(+1)
 	if err := agent.AddTarget("docker"); err != nil || fmt.Sprint(agent.Targets()) != "[docker]" {
 		t.Errorf("AddTarget returned %v, and the targets are %v", err, agent.Targets())
 	}
-	agent.Empty()
 	agent.Close()
 	if agent.ID == Temporary().ID {
 		t.Error("two temporary ids are equal")
@@ -240,8 +292,8 @@ func TestTakeUnusableFolder(t *testing.T) {
 }
 
 func TestTargets(t *testing.T) {
-	folder := t.TempDir()
-	agent := take(t, folder, "")
+	directory := t.TempDir()
+	agent := take(t, directory)
 	for _, target := range []string{"process", "docker", "docker"} {
 		if err := agent.AddTarget(target); err != nil {
 			t.Fatal(err)
@@ -249,34 +301,12 @@ func TestTargets(t *testing.T) {
 	}
 	agent.RemoveTarget("docker") // in use
 	agent.Close()
-	agent = take(t, folder, "")
+	agent = take(t, directory)
 	if got := fmt.Sprint(agent.Targets()); got != "[docker process]" {
 		t.Errorf("the targets are %s, want docker and process", got)
 	}
 	agent.RemoveTarget("docker")
 	if got := fmt.Sprint(agent.Targets()); got != "[process]" {
 		t.Errorf("the targets are %s, want process", got)
-	}
-}
-
-func TestDirectory(t *testing.T) {
-	for _, c := range []struct {
-		configured string
-		environ    map[string]string
-		uid        int
-		want       string
-	}{
-		{"/srv/state", map[string]string{"STATE_DIRECTORY": "/var/lib/a"}, 1, "/srv/state"},
-		{"", map[string]string{"STATE_DIRECTORY": "/var/lib/a:/var/lib/b", "HOME": "/h"}, 0, "/var/lib/a"},
-		{"", map[string]string{"XDG_STATE_HOME": "/x", "HOME": "/h"}, 1, "/x/cmwa"},
-		{"", map[string]string{"XDG_STATE_HOME": "relative", "HOME": "/h"}, 1, "/h/.local/state/cmwa"},
-		{"", map[string]string{"HOME": "/root"}, 0, "/var/lib/cmwa"},
-		{"", map[string]string{}, 1, ""},
-	} {
-		environ := func(name string) (string, bool) { value, ok := c.environ[name]; return value, ok }
-		got, err := Directory(c.configured, environ, c.uid)
-		if got != c.want || (err != nil) != (c.want == "") {
-			t.Errorf("for %+v Directory returned %q, %v", c, got, err)
-		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -51,9 +50,9 @@ func readID(path string) (string, error) {
 }
 
 // writeID writes an id atomically: after a crash of the machine the file is complete or
-// missing. The caller has locked the folder.
-func writeID(folder, id string) error {
-	part := filepath.Join(folder, "id.part")
+// missing. The caller has locked the directory.
+func writeID(directory, id string) error {
+	part := filepath.Join(directory, idName+".part")
 	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -65,61 +64,16 @@ func writeID(folder, id string) error {
 	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(part, filepath.Join(folder, "id")); err != nil {
+	if err := os.Rename(part, filepath.Join(directory, idName)); err != nil {
 		return err
 	}
-	return syncFolder(folder)
+	return syncDirectory(directory)
 }
 
-func syncFolder(folder string) error {
-	dir, err := os.Open(folder)
+func syncDirectory(path string) error {
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	return errors.Join(dir.Sync(), dir.Close())
-}
-
-// makeFolder creates a folder that only this user can access, unless it exists. It returns
-// an error if the path is a link.
-func makeFolder(path string) error {
-	err := os.Mkdir(path, 0o700)
-	if !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	info, err := os.Lstat(path)
-	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("%s: %w", path, syscall.ENOTDIR)
-	}
-	return err
-}
-
-// lockFile locks a file without waiting. It creates the file if it is missing. The error is
-// errHeld if the file is locked already. Closing the file releases the lock.
-func lockFile(path string) (*os.File, error) {
-	for {
-		file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
-		if err != nil {
-			return nil, err
-		}
-		open, err := file.Stat()
-		if err == nil && !open.Mode().IsRegular() {
-			err = fmt.Errorf("%s is not a regular file", path)
-		}
-		if err == nil {
-			err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		}
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			err = errHeld
-		}
-		if err != nil {
-			_ = file.Close()
-			return nil, err
-		}
-		// The folder may have been removed and created again since the file was opened. Then
-		// the path does not lead to this file, and the new file must be locked.
-		if named, err := os.Lstat(path); err == nil && os.SameFile(open, named) {
-			return file, nil
-		}
-		_ = file.Close()
-	}
 }

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"net"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -78,44 +77,6 @@ func exchange(ctx context.Context, folder string, request Request) (Response, er
 		return Response{}, err
 	}
 	return DecodeResponse(line)
-}
-
-// Find returns the one folder whose agent responds, and an error if no agent or several
-// agents respond. If number is not empty, Find calls only the agent whose folder has this
-// name. Errors contain config, the name of the agents' configuration.
-func Find(ctx context.Context, folders []string, number, config string) (string, error) {
-	// Call each agent.
-	var running, names []string
-	var failed error
-	for _, folder := range folders {
-		if number != "" && filepath.Base(folder) != number {
-			continue
-		}
-		response, err := Call(ctx, folder, Request{Command: Show})
-		switch {
-		case errors.Is(err, errNoAgent):
-		case err != nil:
-			failed = err
-		default:
-			running = append(running, folder)
-			names = append(names, fmt.Sprintf("%s (pid %d)", filepath.Base(folder), response.PID))
-		}
-	}
-
-	// Return the only agent that runs, or an error.
-	switch {
-	case len(running) == 1:
-		return running[0], nil
-	case len(running) > 1:
-		return "", fmt.Errorf("%d agents run with %s: name one with --agent: %s",
-			len(running), config, strings.Join(names, ", "))
-	case failed != nil:
-		return "", failed
-	case number != "":
-		return "", fmt.Errorf("no agent with the number %s runs with %s", printable.Text(number), config)
-	}
-	return "", fmt.Errorf("no agent runs with %s: name its file with --config, and run this on its machine, "+
-		"as its user, with its variables (PULUMI_AGENT_STATE_DIRECTORY, STATE_DIRECTORY, XDG_STATE_HOME, HOME)", config)
 }
 
 // Wait blocks until the agent that has sent a response has ended, or ctx ends.

@@ -16,9 +16,9 @@ import (
 type Terminal struct {
 	Stdout, Stderr io.Writer
 
-	// Folders returns the folders of the agents that may run with a configuration file, and
-	// the name of that file for messages. Config is the value of --config.
-	Folders func(config string) (folders []string, name string, err error)
+	// Folder returns the state directory of the agent with a configuration file, and the name
+	// of that file for messages. Config is the value of --config.
+	Folder func(config string) (folder, name string, err error)
 }
 
 // Commands returns the commands pause, resume and drain.
@@ -30,31 +30,26 @@ func Commands(t Terminal) []command.Command {
 const findsAgent = `The agent is found by its configuration file and its state folder, on this machine: run this as the
 agent's user (or root), with its variables. Exit code 2: no agent, or no such pool.`
 
-// target is the agent that a command line names.
-type target struct{ config, number string }
-
-// form returns the form of a command with a further item.
-func (a *target) form(further command.Item) command.Form {
+// form returns the form of a command with a further item. Config is the value of --config.
+func form(config *string, further command.Item) command.Form {
 	return command.Form{
-		command.Optional(command.String(&a.config, "config", command.File,
+		command.Optional(command.String(config, "config", command.File,
 			"configuration file of the agent; otherwise the file that cmwa run would use")),
-		command.Optional(command.String(&a.number, "agent", command.Text("NUMBER"),
-			"number of the agent, if several run with the file")),
 		further,
 	}
 }
 
-// call sends a request to the agent, and prints its warning.
-func (a *target) call(ctx context.Context, t Terminal, request Request) (string, Response, error) {
-	folders, name, err := t.Folders(a.config)
-	if err != nil {
-		return "", Response{}, cli.Usage(err)
-	}
-	folder, err := Find(ctx, folders, a.number, name)
+// call sends a request to the agent with a configuration file, and prints its warning.
+func (t Terminal) call(ctx context.Context, config string, request Request) (folder string, _ Response, _ error) {
+	folder, name, err := t.Folder(config)
 	if err != nil {
 		return "", Response{}, cli.Usage(err)
 	}
 	response, err := Call(ctx, folder, request)
+	if errors.Is(err, errNoAgent) {
+		err = fmt.Errorf("no agent runs with %s: name its file with --config, and run this on its machine, as "+
+			"its user, with its variables (PULUMI_AGENT_STATE_DIRECTORY, STATE_DIRECTORY, XDG_STATE_HOME, HOME)", name)
+	}
 	if err != nil {
 		return "", Response{}, cli.Usage(err)
 	}
@@ -65,10 +60,11 @@ func (a *target) call(ctx context.Context, t Terminal, request Request) (string,
 }
 
 func drainCommand(t Terminal) command.Command {
-	a, wait := target{}, false
+	config, wait := "", false
 	return command.Command{
 		Name: "drain", Help: "stop the running agent after its jobs",
-		Forms: []command.Form{a.form(command.Optional(command.Bool(&wait, "wait", "wait until the agent has ended")))},
+		Forms: []command.Form{form(&config, command.Optional(command.Bool(&wait, "wait",
+			"wait until the agent has ended")))},
 		Long: `Does what the first TERM does: the agent claims no more jobs, waits for running jobs, up to
 shutdown_timeout, and ends with exit code 0. After cmwa drain, a first TERM stops no job; a second
 TERM does.
@@ -79,7 +75,7 @@ starts it again. To keep it from claiming jobs, use cmwa pause.
 ` + findsAgent,
 		Run: func(ctx context.Context, _ []string) error {
 			// Drain.
-			folder, agent, err := a.call(ctx, t, Request{Command: Drain})
+			folder, agent, err := t.call(ctx, config, Request{Command: Drain})
 			if err != nil {
 				return err
 			}
@@ -127,13 +123,13 @@ func resumeCommand(t Terminal) command.Command {
 
 // pausing returns the command pause or resume.
 func pausing(t Terminal, do Command, name, help, long string) command.Command {
-	a := target{}
+	config := ""
 	return command.Command{
 		Name: name, Help: help, Long: long + "\n\n" + findsAgent,
-		Forms: []command.Form{a.form(command.Argument("POOL", command.Text("POOL")))},
+		Forms: []command.Form{form(&config, command.Argument("POOL", command.Text("POOL")))},
 		Run: func(ctx context.Context, args []string) error {
 			pool := args[0]
-			_, agent, err := a.call(ctx, t, Request{Command: do, Pool: pool})
+			_, agent, err := t.call(ctx, config, Request{Command: do, Pool: pool})
 			if err != nil {
 				return err
 			}

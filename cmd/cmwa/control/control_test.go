@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -188,7 +187,7 @@ func TestHandle(t *testing.T) {
 		serving(t, folder, loop)
 		for i, want := range []bool{true, false} {
 			r, err := Call(t.Context(), folder, Request{Command: Drain})
-			if err != nil || r.Changed != want || !r.Stopping || r.Jobs("") != 3 || !loop.stopping {
+			if err != nil || r.Changed != want || r.Jobs("") != 3 || !loop.stopping {
 				t.Errorf("drain %d: %+v, %v", i, r, err)
 			}
 			if left := time.Until(r.StopAt); want && (left < 59*time.Minute || left > time.Hour) && i == 0 {
@@ -362,45 +361,6 @@ func TestServe(t *testing.T) {
 			t.Errorf("an idle connection delays the end by %s", took)
 		}
 	})
-}
-
-func TestFind(t *testing.T) {
-	state := t.TempDir()
-	var folders []string
-	for n := range 3 {
-		folder := filepath.Join(state, fmt.Sprint(n+1))
-		if err := os.Mkdir(folder, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		folders = append(folders, folder)
-	}
-	find := func(number string) string {
-		t.Helper()
-		folder, err := Find(t.Context(), folders, number, "agent.yaml")
-		if err != nil {
-			return err.Error()
-		}
-		return filepath.Base(folder)
-	}
-	if got := find(""); !strings.HasPrefix(got, "no agent runs with agent.yaml: ") {
-		t.Error(got)
-	}
-	serving(t, folders[1], newFakeLoop())
-	if got := find(""); got != "2" {
-		t.Error(got)
-	}
-	if got := find("3"); got != "no agent with the number 3 runs with agent.yaml" {
-		t.Error(got)
-	}
-	serving(t, folders[2], newFakeLoop())
-	pid := os.Getpid()
-	want := fmt.Sprintf("2 agents run with agent.yaml: name one with --agent: 2 (pid %d), 3 (pid %d)", pid, pid)
-	if got := find(""); got != want {
-		t.Errorf("with two agents: %s, want %s", got, want)
-	}
-	if got := find("3"); got != "3" {
-		t.Errorf("with two agents and the number 3: %s, want 3", got)
-	}
 }
 
 func TestWait(t *testing.T) {

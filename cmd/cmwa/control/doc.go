@@ -4,7 +4,7 @@
 //
 // # Protocol
 //
-// The socket is the file control in the folder of the agent (see package
+// The socket is the file control in the state directory of the agent (see package
 // runtime/agentid). A connection carries one request and one response, each a JSON object on
 // one line. Both have the version of the protocol; a message of another version is refused
 // with an error that names both versions. A request has at most 4 KiB. A connection is closed
@@ -12,9 +12,9 @@
 //
 // # Who may connect
 //
-// The folder has mode 0700 and the socket 0600. On Linux the agent also reads the user of
-// each connection from the kernel, and serves only its own user and root, because the mode
-// of the folder may have been changed by mistake.
+// The socket has mode 0600. On Linux the agent also reads the user of each connection from
+// the kernel, and serves only its own user and root, because the mode may have been changed by
+// mistake.
 //
 // # Decisions
 //

@@ -52,7 +52,7 @@ func FuzzDecodeRequest(f *testing.F) {
 // FuzzDecodeResponse decodes what a program other than an agent may send to a client.
 func FuzzDecodeResponse(f *testing.F) {
 	for _, text := range []string{
-		"{}\n", `{"version":1,"pid":1,"started":"2026-01-02T03:04:05Z","pools":[{"name":"a","jobs":3}]}` + "\n",
+		"{}\n", `{"version":1,"started":"2026-01-02T03:04:05Z","pools":[{"name":"a","jobs":3}]}` + "\n",
 		`{"version":1,"pools":null,"stopAt":""}` + "\n", `{"version":1,"error":"no"}` + "\n",
 	} {
 		f.Add([]byte(text))

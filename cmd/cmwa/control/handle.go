@@ -2,7 +2,6 @@ package control
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +31,7 @@ func (a Agent) Handle(request Request) Response {
 		a.Drain()
 		response := a.response(a.Loop.Status())
 		if response.Changed = !before.Stopping; response.Changed && response.StopAt.IsZero() { // the loop stops soon
-			response.Stopping, response.StopAt = true, time.Now().Add(before.Process.ShutdownTimeout)
+			response.StopAt = time.Now().Add(before.Process.ShutdownTimeout)
 		}
 		return response
 	case Pause, Resume:
@@ -120,13 +119,9 @@ func unknown(name string, names []string) string {
 
 // response returns the state of the agent.
 func (a Agent) response(s reconcile.Status) Response {
-	r := Response{
-		PID: os.Getpid(), Started: a.Started.UTC(), Stopping: s.Stopping, StopAt: s.StopAt.UTC(), Pools: []Pool{},
-	}
+	r := Response{Started: a.Started.UTC(), StopAt: s.StopAt.UTC(), Pools: []Pool{}}
 	for _, pool := range s.Pools {
-		r.Pools = append(r.Pools, Pool{
-			Name: pool.Spec.Name, Phase: string(pool.Phase), Jobs: len(pool.Jobs), Paused: s.Paused[pool.Spec.Name],
-		})
+		r.Pools = append(r.Pools, Pool{Name: pool.Spec.Name, Jobs: len(pool.Jobs)})
 	}
 	return r
 }

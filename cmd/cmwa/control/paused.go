@@ -69,7 +69,7 @@ func DecodePaused(text []byte) (names []string, err error) {
 // old or the new list. If no pool is paused, there is no file.
 func writePaused(folder string, names []string) error {
 	if folder == "" {
-		return errors.New("the agent has no state folder")
+		return errNoFolder
 	}
 	path := filepath.Join(folder, pausedName)
 	if len(names) == 0 {

@@ -42,20 +42,15 @@ type Response struct {
 	Error   string    `json:"error,omitempty"`   // why nothing was done; for people
 	Warning string    `json:"warning,omitempty"` // for people
 	Changed bool      `json:"changed,omitempty"` // the request had an effect
-	PID     int       `json:"pid"`
-	Started time.Time `json:"started"` // of the agent
-
-	Stopping bool      `json:"stopping,omitempty"`
-	StopAt   time.Time `json:"stopAt,omitzero"` // while stopping: when running jobs are stopped
-	Pools    []Pool    `json:"pools"`           // a pool and its replacement have the same name
+	Started time.Time `json:"started"`           // of the agent
+	StopAt  time.Time `json:"stopAt,omitzero"`   // while draining: when running jobs are stopped
+	Pools   []Pool    `json:"pools"`             // a pool and its replacement have the same name
 }
 
 // Pool is one pool of an agent.
 type Pool struct {
-	Name   string `json:"name"`
-	Phase  string `json:"phase"`
-	Jobs   int    `json:"jobs"`
-	Paused bool   `json:"paused,omitempty"`
+	Name string `json:"name"`
+	Jobs int    `json:"jobs"`
 }
 
 // Jobs returns the number of running jobs of the pools with a name, or of all pools.

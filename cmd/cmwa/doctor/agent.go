@@ -57,7 +57,7 @@ func checkState(c *schema.Config, environ func(string) (string, bool), owned boo
 	folder, err := agentid.Directory(c.StateDirectory, environ, os.Getuid())
 	checked := folder
 	if err == nil {
-		checked, err = agentid.Check(folder, c.Path)
+		checked, err = agentid.Check(folder)
 	}
 	switch {
 	case err != nil && owned:
