@@ -99,7 +99,7 @@ func (a *admin) awaitEvent(job *runtime.Job, text string) {
 		if slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, text) }) {
 			return
 		}
-		sleep(ctx, 100*time.Millisecond)
+		runtime.Sleep(ctx, nil, 100*time.Millisecond)
 	}
 }
 

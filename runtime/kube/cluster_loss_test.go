@@ -91,7 +91,7 @@ func (a *admin) pod(name, what string, wanted func(*corev1.Pod) bool) *corev1.Po
 		if wanted(&pod) {
 			return &pod
 		}
-		sleep(ctx, 100*time.Millisecond)
+		runtime.Sleep(ctx, nil, 100*time.Millisecond)
 	}
 }
 
@@ -182,7 +182,7 @@ func (a *admin) createPriorityClass() {
 		if err == nil {
 			return
 		}
-		if !apierrors.IsForbidden(err) || !sleep(ctx, 100*time.Millisecond) {
+		if !apierrors.IsForbidden(err) || !runtime.Sleep(ctx, nil, 100*time.Millisecond) {
 			a.t.Fatalf("wait for the PriorityClass: %v", err)
 		}
 	}
@@ -202,7 +202,7 @@ func awaitRejection(t *testing.T, e *Executor, change func(*runtime.Job)) error 
 			return err
 		}
 		e.dryRuns.checkedAt = time.Time{} // otherwise the result stays valid for a minute
-		sleep(ctx, 100*time.Millisecond)
+		runtime.Sleep(ctx, nil, 100*time.Millisecond)
 	}
 }
 

@@ -54,7 +54,7 @@ func newFakeNode(a *admin) *fakeNode {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for sleep(ctx, 2*time.Second) {
+		for runtime.Sleep(ctx, nil, 2*time.Second) {
 			renewed := fmt.Appendf(nil, `{"spec": {"renewTime": %q}}`, microsecond())
 			_ = a.core.Patch(types.MergePatchType).AbsPath(leasePath, n.name).Body(renewed).Do(ctx).Error()
 		}
@@ -170,6 +170,6 @@ func (a *admin) podOf(job string) string {
 		if len(list.Items) > 0 {
 			return list.Items[0].Name
 		}
-		sleep(ctx, 100*time.Millisecond)
+		runtime.Sleep(ctx, nil, 100*time.Millisecond)
 	}
 }

@@ -140,7 +140,7 @@ func (e *Executor) create(
 ) (*corev1.Pod, error) {
 	warned := map[string]bool{}
 	lastReason, retries := "", retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
-	for delay := createRetry; ; delay = min(2*delay, createRetryMax) {
+	for delay := createBackoff.First; ; delay = createBackoff.Next(delay) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}

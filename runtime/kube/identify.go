@@ -97,7 +97,7 @@ func (c *Cluster) readOwnPod(ctx context.Context) (*corev1.Pod, error) {
 		switch {
 		case !refused, c.ownPodWarned, !retries.allows(err):
 			return pod, err
-		case !sleep(ctx, identifyRetry):
+		case !runtime.Sleep(ctx, nil, identifyRetry):
 			return nil, context.Cause(ctx)
 		}
 	}

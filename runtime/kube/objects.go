@@ -57,7 +57,7 @@ func ownedBy(pod *corev1.Pod) []metav1.OwnerReference {
 func (e *Executor) createObject(
 	ctx context.Context, resource string, o object, deadline time.Time, retries retryPolicy,
 ) error {
-	for delay := createRetry; ; delay = min(2*delay, createRetryMax) {
+	for delay := createBackoff.First; ; delay = createBackoff.Next(delay) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -70,10 +70,7 @@ func (e *Executor) createObject(
 		if !retries.allows(err) || time.Until(deadline) < delay {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(delay):
-		}
+		runtime.Sleep(ctx, nil, delay)
 	}
 }
 
@@ -89,12 +86,12 @@ func (e *Executor) removeObject(ctx context.Context, resource, name string) erro
 // discardObject deletes the object of a failed start, which other users may be able to
 // read. It retries temporary errors until ctx ends.
 func (e *Executor) discardObject(ctx context.Context, resource, name string) error {
-	for delay := createRetry; ; delay = min(2*delay, createRetryMax) {
+	for delay := createBackoff.First; ; delay = createBackoff.Next(delay) {
 		err := e.client.deleteObject(ctx, resource, e.namespace, name, metav1.Preconditions{})
 		switch {
 		case err == nil || isNotFound(err):
 			return nil
-		case !temporary(err) || !sleep(ctx, delay):
+		case !temporary(err) || !runtime.Sleep(ctx, nil, delay):
 			return e.explainObject("delete", resource, err)
 		}
 	}

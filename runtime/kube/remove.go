@@ -74,14 +74,14 @@ func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) (e
 			e.records.Load().PodRemoved(uid)
 		}
 	}()
-	for delay := createRetry; ; delay = min(2*delay, createRetryMax) {
+	for delay := createBackoff.First; ; delay = createBackoff.Next(delay) {
 		gone, err := e.delete(ctx, name, uid, grace)
 		switch {
 		case gone:
 			return nil
 		case err == nil:
 			return e.awaitDeletion(ctx, sub, uid, grace)
-		case !temporary(err) || !sleep(ctx, delay):
+		case !temporary(err) || !runtime.Sleep(ctx, nil, delay):
 			return e.explain("delete the Pod", err)
 		}
 	}

@@ -8,17 +8,17 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
-const (
-	createRetry    = 500 * time.Millisecond // first delay between two attempts; doubles
-	createRetryMax = 10 * time.Second       // longest delay between two attempts
+// createBackoff is for requests that change an object.
+var createBackoff = runtime.Backoff{First: 500 * time.Millisecond, Max: 10 * time.Second}
 
-	// refusalLimit is how long a request is retried that the API server refuses because of
-	// missing rights or credentials: a token may have been replaced, and an API server that
-	// has just started may not have loaded all Roles.
-	refusalLimit = 20 * time.Second
-)
+// refusalLimit is how long a request is retried that the API server refuses because of
+// missing rights or credentials: a token may have been replaced, and an API server that
+// has just started may not have loaded all Roles.
+const refusalLimit = 20 * time.Second
 
 // temporary reports whether a failed request may succeed later without a change of settings.
 func temporary(err error) bool {
@@ -63,17 +63,6 @@ const missingRight = " cannot "
 // refusesAgent reports whether the cluster refused the agent's credentials or rights.
 func refusesAgent(err error) bool {
 	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) && strings.Contains(err.Error(), missingRight)
-}
-
-// sleep blocks for a duration, or until ctx ends. It reports whether ctx has not ended.
-func sleep(ctx context.Context, delay time.Duration) bool {
-	timer := time.NewTimer(max(delay, 0))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	return ctx.Err() == nil
 }
 
 // detached returns a context that is not canceled with ctx, for a request that changes the

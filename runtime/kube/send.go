@@ -70,7 +70,7 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 
 	// Write the annotation, and retry until the timeout.
 	lastReason, retries := "", retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
-	for wait := createRetry; ; wait = min(2*wait, createRetryMax) {
+	for wait := createBackoff.First; ; wait = createBackoff.Next(wait) {
 		err := s.tryWrite(ctx, sealed)
 		delay := wait
 		switch {
@@ -90,10 +90,8 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 			// Do not flush: after the handoff, the log belongs to the runner.
 			s.setup.Log("The job cannot be sent to its Pod yet, retrying: %s", tail(lastReason))
 		}
-		select {
-		case <-ctx.Done():
+		if !runtime.Sleep(ctx, nil, min(delay, max(time.Until(until), 0))) {
 			return context.Cause(ctx)
-		case <-time.After(min(delay, max(time.Until(until), 0))):
 		}
 		if time.Now().After(until) {
 			return e.explain("send the job to its Pod", err)

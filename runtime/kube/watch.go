@@ -15,14 +15,16 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // Times of the watch.
-const (
-	watchRetry    = time.Second      // first delay after a failed attempt, and between two watches; doubles
-	watchRetryMax = 10 * time.Second // longest delay
-	syncLimit     = 30 * time.Second // how long a call waits for the first list
-)
+// watchBackoff is for watches. Its first delay is also the shortest time between two watches.
+var watchBackoff = runtime.Backoff{First: time.Second, Max: 10 * time.Second}
+
+// syncLimit is how long a call waits for the first list.
+const syncLimit = 30 * time.Second
 
 // observer watches the Pods of one namespace that match its selector: those of the agent
 // and of its group (see watchedSelector). It stores their states, and is the store of
@@ -98,14 +100,14 @@ func (o *observer) run(ctx context.Context) {
 		WatchFuncWithContext: o.watch,
 	}
 	reflector := cache.NewReflectorWithOptions(lister, &corev1.Pod{}, o, cache.ReflectorOptions{Name: "pods"})
-	for delay := watchRetry; ; delay = min(2*delay, watchRetryMax) {
+	for delay := watchBackoff.First; ; delay = watchBackoff.Next(delay) {
 		started := time.Now()
 		err := reflector.ListAndWatchWithContext(ctx)
 		o.noteAttempt(ctx, err)
-		if time.Since(started) > watchRetryMax {
-			delay = watchRetry
+		if time.Since(started) > watchBackoff.Max {
+			delay = watchBackoff.First
 		}
-		if !sleep(ctx, delay) {
+		if !runtime.Sleep(ctx, nil, delay) {
 			return
 		}
 	}
@@ -116,8 +118,8 @@ func (o *observer) run(ctx context.Context) {
 // gets a 410 without any delay.
 func (o *observer) watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
 	options.LabelSelector = o.selector
-	for delay := watchRetry; ; delay = min(2*delay, watchRetryMax) {
-		if !sleep(ctx, time.Until(o.watchStarted.Add(watchRetry))) {
+	for delay := watchBackoff.First; ; delay = watchBackoff.Next(delay) {
+		if !runtime.Sleep(ctx, nil, time.Until(o.watchStarted.Add(watchBackoff.First))) {
 			return nil, context.Cause(ctx)
 		}
 		o.watchStarted = time.Now()
@@ -126,7 +128,7 @@ func (o *observer) watch(ctx context.Context, options metav1.ListOptions) (apiwa
 		if !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err) {
 			return w, err
 		}
-		if !sleep(ctx, delay) {
+		if !runtime.Sleep(ctx, nil, delay) {
 			return nil, context.Cause(ctx)
 		}
 	}

@@ -84,7 +84,7 @@ func playAdopter(t *testing.T, s runtime.PoolSpec, story func(st *fixture, a *ad
 		st.pool = pool.New(s, pool.Parts{
 			Cloud: st.cloud, Executor: a, Agent: "agent-1", Environ: unset,
 			Log:      slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-			Recorder: st.recorder, InFlight: st.countBegun,
+			Recorder: st.recorder,
 		})
 		story(st, a)
 		st.stop(errors.New("the test is over"))
@@ -381,7 +381,7 @@ func TestLeavesInstance(t *testing.T) {
 			next.pool = pool.New(spec(most(2)), pool.Parts{
 				Cloud: st.cloud, Executor: a, Agent: "agent-1", Environ: unset,
 				Log:      slog.New(slog.NewTextHandler(next.log, nil)),
-				Recorder: next.recorder, InFlight: next.countBegun,
+				Recorder: next.recorder,
 			})
 			next.start()
 			wait(time.Minute)

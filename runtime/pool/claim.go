@@ -123,14 +123,8 @@ func (p *Pool) newRun(job *runtime.Job, since time.Time) *jobRun {
 func (p *Pool) startRun(ctx context.Context, r *jobRun, granted *slot) {
 	earlier := r.adopted || r.recovery != nil
 	p.runs[r.job.ID] = r
-	if p.parts.InFlight != nil {
-		p.parts.InFlight(+1)
-	}
 	p.jobs.Go(func() {
-		gone := r.runJob(ctx)
-		if gone && p.parts.InFlight != nil {
-			p.parts.InFlight(-1)
-		}
+		r.runJob(ctx)
 		granted.release()
 		killpoint.Hit(killpoint.SlotFreed)
 		p.mu.Lock()

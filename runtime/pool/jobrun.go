@@ -71,14 +71,15 @@ type result struct {
 	startErr error // why the job could not be started
 }
 
-// runJob runs the job, with its lease if it has one. The result is the one of run.
-func (r *jobRun) runJob(ctx context.Context) (gone bool) {
+// runJob runs the job, with its lease if it has one.
+func (r *jobRun) runJob(ctx context.Context) {
 	r.reporting, r.endReports = context.WithCancelCause(r.pool.finalCtx)
 	defer r.endReports(nil)
 	if r.lease.leaser != nil {
-		return r.runLeased(ctx, r.lease.leaser)
+		r.runLeased(ctx, r.lease.leaser)
+	} else {
+		r.run(ctx)
 	}
-	return r.run(ctx)
 }
 
 // run starts the job, waits for its end, and reports its outcome. When ctx ends, run stops

@@ -114,7 +114,7 @@ type lease struct {
 //     stopped. If the lease is lost, or cannot be renewed in time, it stops the job.
 //  3. It completes the lease when the instance is gone, or when the outcome of the job is known.
 //     Otherwise the lease expires later. Nothing is reported of a job whose lease is lost.
-func (r *jobRun) runLeased(ctx context.Context, leaser runtime.Leaser) (gone bool) {
+func (r *jobRun) runLeased(ctx context.Context, leaser runtime.Leaser) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r.setLeaseEnd(r.job.Lease.Until)
@@ -128,7 +128,7 @@ func (r *jobRun) runLeased(ctx context.Context, leaser runtime.Leaser) (gone boo
 			r.completeLease(leaser, runtime.LeaseRetry, "the agent stops")
 		}
 		r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, outcome)
-		return true
+		return
 	}
 
 	// 2. Renew the lease while the job runs.
@@ -138,7 +138,7 @@ func (r *jobRun) runLeased(ctx context.Context, leaser runtime.Leaser) (gone boo
 		defer close(ended)
 		r.renewLease(renewing, leaser, cancel)
 	}()
-	gone = r.run(ctx)
+	gone := r.run(ctx)
 
 	// 3. Complete the lease.
 	if result, reason := r.leaseResult(ctx, gone); result != "" {
@@ -146,7 +146,6 @@ func (r *jobRun) runLeased(ctx context.Context, leaser runtime.Leaser) (gone boo
 	}
 	stop()
 	<-ended
-	return gone
 }
 
 // renewLease renews the lease until ctx ends. It calls stopJob when the lease is lost or not

@@ -182,9 +182,10 @@ func TestLeaseLoop(t *testing.T) {
 			st.cloud.Queue("c", "d")
 			st.start()
 			wait(time.Hour)
-			if state := st.pool.State(); !state.Completed || st.engine.Peak() != 1 || st.begun.Load() != 1 {
+			run := runtimetest.Total(st.recorder.Claimed())
+			if state := st.pool.State(); !state.Completed || st.engine.Peak() != 1 || run != 1 {
 				t.Errorf("the pool has run %d jobs, %d at a time, and is %s, want one job and a completed pool",
-					st.begun.Load(), st.engine.Peak(), state.Phase)
+					run, st.engine.Peak(), state.Phase)
 			}
 		})
 	})

@@ -17,7 +17,6 @@ type Parts struct {
 	Slots     *Slots                      // of all pools of the process; nil is no limit
 	Close     func()                      // called once, at the end of Run; may be nil
 	Agent     string                      // id of the agent, for the labels of instances
-	InFlight  func(delta int)             // called when a job begins (+1) or nothing of it is left (-1); may be nil
 	UserAgent string                      // of the runner's calls
 	Environ   func(string) (string, bool) // the agent's environment
 	Recorder  runtime.Recorder            // counts the work of the pool; nil counts nothing

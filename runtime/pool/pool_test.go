@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,7 +35,6 @@ type fixture struct {
 	parts   pool.Parts // of pool
 
 	recorder *runtimetest.Recorder
-	begun    atomic.Int32 // jobs that the pool has claimed or adopted
 
 	pool  *pool.Pool
 	log   *logBuffer
@@ -130,17 +128,10 @@ func newFixtureOf(t testing.TB, s runtime.PoolSpec, slots *pool.Slots, leases *r
 			return value, ok
 		},
 		Log:      slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Recorder: st.recorder, InFlight: st.countBegun,
+		Recorder: st.recorder,
 	}
 	st.pool = pool.New(s, st.parts)
 	return st
-}
-
-// countBegun counts the jobs that begin.
-func (st *fixture) countBegun(delta int) {
-	if delta > 0 {
-		st.begun.Add(1)
-	}
 }
 
 // wantAllEnded checks the recorder after the end of the pool: there is one end for each job
@@ -148,9 +139,10 @@ func (st *fixture) countBegun(delta int) {
 // adopted.
 func (st *fixture) wantAllEnded() {
 	st.t.Helper()
-	log, begun := st.log.String(), int(st.begun.Load())
+	log := st.log.String()
 	left := strings.Count(log, "left running for ") + strings.Count(log, "job left to the next agent")
 	adopted := st.takenOver(log)
+	begun := adopted + strings.Count(log, `msg="job claimed"`) + strings.Count(log, `msg="lease acquired"`)
 	claimed, ended := st.recorder.Claimed(), st.recorder.Ended()
 	if runtimetest.Total(ended) != begun-left || runtimetest.Total(claimed) != begun-adopted {
 		st.t.Errorf("recorded claims %v and ends %v; want %d of %d jobs, %d of them adopted, ended", claimed, ended,
