@@ -18,7 +18,8 @@ func TestRequeue(t *testing.T) {
 	}
 	t.Run("a heartbeat comes in time", func(t *testing.T) {
 		if requeueAfter <= runtime.HeartbeatInterval {
-			t.Errorf("a claim is lost after %s, and agents send heartbeats every %s", requeueAfter, runtime.HeartbeatInterval)
+			t.Errorf("a claim is lost after %s, and agents send heartbeats every %s", requeueAfter,
+				runtime.HeartbeatInterval)
 		}
 	})
 	t.Run("a claim whose definition was not fetched is claimed again, and its token is refused", func(t *testing.T) {

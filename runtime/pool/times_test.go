@@ -14,10 +14,10 @@ func TestTimes(t *testing.T) {
 		"a heartbeat comes before the service gives the job to another agent, and a start ends before " +
 			"the service declares the job failed": {
 			runtime.HeartbeatInterval, requeue, confirmLimit, heartbeatTimeout, runtime.HeartbeatLimit},
-		"a refusal is accepted before a request for the status times out":       {refusal, confirmLimit, statusLimit},
-		"the agent adds the reason while the runner waits for it":               {reasonLimit, reasonWait, runtime.StopGrace},
-		"the stream ends before the engine must have reported the end":          {exitGrace, streamGrace, waitGrace},
-		"an attempt to adopt ends before the loop is late, as does a list call": {adoptInterval, adoptLimit, sweepInterval},
+		"a refusal is accepted before a request times out":  {refusal, confirmLimit, statusLimit},
+		"the agent adds the reason while the runner waits":  {reasonLimit, reasonWait, runtime.StopGrace},
+		"the stream ends before the engine reports the end": {exitGrace, streamGrace, waitGrace},
+		"an attempt to adopt ends before the next sweep":    {adoptInterval, adoptLimit, sweepInterval},
 	} {
 		for i := range chain[1:] {
 			if chain[i] >= chain[i+1] {
