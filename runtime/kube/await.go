@@ -23,7 +23,7 @@ type starting struct {
 	created  *corev1.Pod // nil until the Pod is created
 	deadline time.Time
 	delivery delivery
-	carrier  object // carries a handoff that is not sealed; nil if there is none
+	carrier  object // carries the handoff; nil until it is created
 
 	objectTried  bool      // the object with the handoff may exist
 	sendTried    bool      // the handoff may have arrived

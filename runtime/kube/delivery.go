@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -147,13 +148,25 @@ func (s *starting) createPacked(ctx context.Context, pod string) error {
 	if err != nil {
 		return sendError(err)
 	}
-	s.carrier = s.delivery.object(e.objectMeta(s.job, objectOf(pod), s.deadline), packed)
-	s.objectTried = true
-	retries := retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
-	if err := e.createObject(ctx, secrets, s.carrier, s.deadline, retries); err != nil {
-		return e.explainObject("create", secrets, err)
+	if err := s.createCarrier(ctx, pod, packed, s.deadline); err != nil {
+		return err
 	}
 	s.sendTried, s.sent = true, true
+	return nil
+}
+
+// createCarrier creates the object with a handoff. The Pod owns it, if the Pod exists already.
+func (s *starting) createCarrier(ctx context.Context, pod string, text []byte, until time.Time) error {
+	e, resource := s.executor, string(s.delivery)
+	s.carrier = s.delivery.object(e.objectMeta(s.job, objectOf(pod), s.deadline), text)
+	if s.created != nil {
+		s.carrier.SetOwnerReferences(ownedBy(s.created))
+	}
+	s.objectTried = true
+	retries := retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
+	if err := e.createObject(ctx, resource, s.carrier, until, retries); err != nil {
+		return e.explainObject("create", resource, err)
+	}
 	return nil
 }
 

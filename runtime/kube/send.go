@@ -61,7 +61,7 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 	}
 	if s.delivery != inAnnotation {
 		// Changing the annotation makes the kubelet read the ConfigMap at once.
-		if err := s.createSealed(ctx, sealed, until); err != nil {
+		if err := s.createCarrier(ctx, s.created.Name, []byte(sealed), until); err != nil {
 			return err
 		}
 		killpoint.Hit(killpoint.HandoffStored)
@@ -97,19 +97,6 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 			return e.explain("send the job to its Pod", err)
 		}
 	}
-}
-
-// createSealed creates the ConfigMap that carries a sealed handoff.
-func (s *starting) createSealed(ctx context.Context, sealed string, until time.Time) error {
-	e := s.executor
-	o := s.delivery.object(e.objectMeta(s.job, objectOf(s.created.Name), s.deadline), []byte(sealed))
-	o.SetOwnerReferences(ownedBy(s.created))
-	s.objectTried = true
-	retries := retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
-	if err := e.createObject(ctx, configMaps, o, until, retries); err != nil {
-		return e.explainObject("create", configMaps, err)
-	}
-	return nil
 }
 
 // tryWrite makes one attempt to write the annotation. It uses the newest Pod that the watch
