@@ -31,7 +31,7 @@ type fileState struct {
 // recordRead stores the file that was read now, and when it was last written in place. For
 // example:
 //
-//   - "mv new.yaml agent.yaml" replaces the file by another one, which nobody writes to at this
+//   - "mv new.yaml agent.yaml" replaces the file by another one, which no process writes to at this
 //     path. It is complete.
 //   - "echo 'max_jobs: 2' >> agent.yaml" changes the file in place. More lines may follow.
 //   - "rm agent.yaml; cat > agent.yaml" creates another file that is written at this path. More
