@@ -56,8 +56,8 @@ image: runners ## Build the container image of the agent into bin, as an archive
 	GOOS=linux GOARCH=amd64 $(go_build) -o bin/cmwa-linux-amd64 ./cmd/cmwa
 	GOOS=linux GOARCH=arm64 $(go_build) -o bin/cmwa-linux-arm64 ./cmd/cmwa
 	install -m 644 LICENSE bin/
-	install -d -m 755 bin/state # an empty folder for examples/image/Dockerfile, which has no shell to create one
-	GOOS= GOARCH= go run -C $(TOOLCHAIN) ./image -version "$(VERSION)" -folder $(CURDIR)/bin
+	install -d -m 755 bin/state # an empty directory for examples/image/Dockerfile, which has no shell to create one
+	GOOS= GOARCH= go run -C $(TOOLCHAIN) ./image -version "$(VERSION)" -directory $(CURDIR)/bin
 
 test: toolchain ## Set up the toolchain and run all tests, without cached results and mostly with the race detector.
 	@echo "== running all tests, and comparing the check of Pod templates with the API server"

@@ -285,26 +285,26 @@ func TestExchange(t *testing.T) {
 
 	t.Run("an unreadable file is reported by its key and not by its path", func(t *testing.T) {
 		const canary = "pul-c4n4ry"
-		folder := t.TempDir()
+		directory := t.TempDir()
 		file := func(name, text string) string {
-			name = filepath.Join(folder, canary+name)
+			name = filepath.Join(directory, canary+name)
 			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			return name
 		}
-		pipe := filepath.Join(folder, canary+"pipe")
+		pipe := filepath.Join(directory, canary+"pipe")
 		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		for name, c := range map[string]struct{ path, want string }{
 			"a token in place of a path": {canary, "the file does not exist"},
-			"a missing file":             {filepath.Join(folder, canary), "the file does not exist"},
+			"a missing file":             {filepath.Join(directory, canary), "the file does not exist"},
 			"a path below a file":        {filepath.Join(file("file", "x"), "token"), "the file does not exist"},
 			"a long token in place of a path": {canary + strings.Repeat("x", 5000),
 				"the value is too long for a file's name"},
 			"an invalid path":       {canary + "\x00", "the file cannot be read"},
-			"a folder":              {folder, "it is not a regular file"},
+			"a directory":           {directory, "it is not a regular file"},
 			"a pipe":                {pipe, "it is not a regular file"},
 			"an empty file":         {file("empty", ""), "the file is empty"},
 			"a file of white space": {file("white", " \n"), "the file is empty"},
@@ -328,7 +328,7 @@ func TestExchange(t *testing.T) {
 				}
 				var path *fs.PathError
 				if text := fmt.Sprintf("%v %+v %#v", err, err, err); strings.Contains(text, canary) ||
-					strings.Contains(text, folder) || errors.As(err, &path) {
+					strings.Contains(text, directory) || errors.As(err, &path) {
 					t.Errorf("the path shows in %s", text)
 				}
 				s.wantCalls(t)

@@ -264,7 +264,7 @@ func (r *Reloader) Follow(ctx context.Context, on Triggers) error {
 		for _, path := range r.State().Frozen {
 			if !warned[path] {
 				r.log.Warn("cannot detect a replacement of this file: it is mounted by itself, or with subPath; "+
-					"mount the folder that contains it", "file", path)
+					"mount the directory that contains it", "file", path)
 			}
 			warned[path] = true
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// generated matches the folders with sources from which kubectl and helm generate manifests.
+// generated matches the directories with sources from which kubectl and helm generate manifests.
 // The tests of cmd/cmwa vet the generated manifests.
 var generated = regexp.MustCompile(`^\.\./examples/(kubernetes|chart)/`)
 

@@ -14,7 +14,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// searchRoot is a directory with the folders in which Find searches.
+// searchRoot is a directory with the directories in which Find searches.
 type searchRoot struct {
 	t    *testing.T
 	root string
@@ -173,7 +173,7 @@ func TestFind(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := schema.Find(h.places(nil)); err == nil || !strings.Contains(err.Error(), "here/"+schema.FileName) {
-			t.Errorf("got %v for a folder with the name of a configuration file", err)
+			t.Errorf("got %v for a directory with the name of a configuration file", err)
 		}
 		places := h.places(nil)
 		places.Config = filepath.Join(h.root, "none.yaml")

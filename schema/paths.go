@@ -10,14 +10,14 @@ import (
 )
 
 // resolvePaths resolves each relative path that the file sets. Such a path starts at the
-// folder of the configuration file. Relative paths of variables start at the working directory
+// directory of the configuration file. Relative paths of variables start at the working directory
 // and are not changed.
 //
-// A configuration for another machine keeps its paths, because its folder there is
+// A configuration for another machine keeps its paths, because its directory there is
 // unknown.
 func (s *scope) resolvePaths() {
-	folder := directoryOf(s.load.source.Path)
-	if folder == "" || s.load.source.Elsewhere {
+	directory := directoryOf(s.load.source.Path)
+	if directory == "" || s.load.source.Elsewhere {
 		return
 	}
 
@@ -37,7 +37,7 @@ func (s *scope) resolvePaths() {
 		if name == "" || filepath.IsAbs(name) || s.origins[at.key].Line == 0 || !s.valid(at.key) {
 			continue
 		}
-		*at.path = filepath.Join(folder, name)
+		*at.path = filepath.Join(directory, name)
 		// The digest must not depend on whether the path of the configuration file is relative.
 		fmt.Fprintf(s.load.digest, "\x00%q\x00%s", position.Join(s.at, at.key), absolute(*at.path))
 	}
@@ -68,18 +68,18 @@ func showable(path string) bool {
 
 // fileAt returns how a message names the file at the path of a key: "file PATH" if the
 // value of the key may be shown, and otherwise "such file". A name without a slash or a dot
-// may be a password; the message then shows only the folder.
+// may be a password; the message then shows only the directory.
 func (s *scope) fileAt(key, path string) string {
 	v, _ := s.values.Get(strings.Split(key, ".")...)
 	name, ok := v.Data.(string)
-	folder := filepath.Dir(path)
+	directory := filepath.Dir(path)
 	switch {
 	case !ok || !showable(name):
 		return "such file"
 	case strings.ContainsAny(name, "/."):
 		return "file " + path
-	case folder != ".":
-		return "file of this name in " + folder
+	case directory != ".":
+		return "file of this name in " + directory
 	default:
 		return "such file"
 	}

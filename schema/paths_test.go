@@ -12,13 +12,13 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// folders returns an empty folder for a configuration, and the working directory of the
-// test, which is another empty folder.
-func folders(t *testing.T) (folder, working string) {
+// directories returns an empty directory for a configuration, and the working directory of the
+// test, which is another empty directory.
+func directories(t *testing.T) (directory, working string) {
 	t.Helper()
-	folder, working = t.TempDir(), t.TempDir()
+	directory, working = t.TempDir(), t.TempDir()
 	t.Chdir(working)
-	return folder, working
+	return directory, working
 }
 
 // writeFile writes a private file.
@@ -29,26 +29,26 @@ func writeFile(t *testing.T, path, content string) {
 	}
 }
 
-// inFolder returns a source whose file is in a folder.
-func inFolder(folder, content string) schema.Source {
+// inDirectory returns a source whose file is in a directory.
+func inDirectory(directory, content string) schema.Source {
 	s := source(content)
-	s.Path = filepath.Join(folder, "agent.yaml")
+	s.Path = filepath.Join(directory, "agent.yaml")
 	return s
 }
 
 func TestLoadRelativePaths(t *testing.T) {
-	t.Run("start at the folder of the file", func(t *testing.T) {
-		folder, working := folders(t)
-		for _, dir := range []string{folder, working} {
+	t.Run("start at the directory of the file", func(t *testing.T) {
+		directory, working := directories(t)
+		for _, dir := range []string{directory, working} {
 			writeFile(t, filepath.Join(dir, "pool.token"), "pul-"+filepath.Base(dir))
 		}
-		config, problems := schema.Load(inFolder(folder, "token_file: pool.token\n"))
+		config, problems := schema.Load(inDirectory(directory, "token_file: pool.token\n"))
 		if len(problems) > 0 {
 			t.Fatal(problems)
 		}
-		path := filepath.Join(folder, "pool.token")
+		path := filepath.Join(directory, "pool.token")
 		pool := config.Pools[0]
-		if pool.TokenFile != path || pool.Token.Reveal() != "pul-"+filepath.Base(folder) {
+		if pool.TokenFile != path || pool.Token.Reveal() != "pul-"+filepath.Base(directory) {
 			t.Errorf("the token file is %s, want %s", pool.TokenFile, path)
 		}
 		if !slices.Contains(config.Files, path) {
@@ -57,19 +57,19 @@ func TestLoadRelativePaths(t *testing.T) {
 	})
 
 	t.Run("a file that is only in the working directory is not used", func(t *testing.T) {
-		folder, working := folders(t)
+		directory, working := directories(t)
 		writeFile(t, filepath.Join(working, "pool.token"), "pul-a")
-		_, problems := schema.Load(inFolder(folder, "token_file: pool.token\n"))
-		if want := "there is no file " + filepath.Join(folder, "pool.token"); !strings.Contains(problems.Error(), want) {
+		_, problems := schema.Load(inDirectory(directory, "token_file: pool.token\n"))
+		if want := "there is no file " + filepath.Join(directory, "pool.token"); !strings.Contains(problems.Error(), want) {
 			t.Errorf("got %v, want %s", problems, want)
 		}
 	})
 
-	t.Run("a file that appears in the folder changes the digest", func(t *testing.T) {
-		folder, _ := folders(t)
-		src := inFolder(folder, "oidc_token_file: oidc\norganization_name: acme\nrunner_pool_id: p\n")
+	t.Run("a file that appears in the directory changes the digest", func(t *testing.T) {
+		directory, _ := directories(t)
+		src := inDirectory(directory, "oidc_token_file: oidc\norganization_name: acme\nrunner_pool_id: p\n")
 		before := schema.Evaluate(src)
-		path := filepath.Join(folder, "oidc")
+		path := filepath.Join(directory, "oidc")
 		if !slices.Contains(before.Files, path) {
 			t.Errorf("the watched files are %q, want %s among them", before.Files, path)
 		}
@@ -84,10 +84,10 @@ func TestLoadRelativePaths(t *testing.T) {
 	})
 
 	t.Run("the digest does not depend on how the configuration is named", func(t *testing.T) {
-		folder, working := folders(t)
-		writeFile(t, filepath.Join(folder, "pool.token"), "pul-a")
-		writeFile(t, filepath.Join(folder, "ca.pem"), "x")
-		src := inFolder(folder, "token_file: pool.token\nca_file: ca.pem\n")
+		directory, working := directories(t)
+		writeFile(t, filepath.Join(directory, "pool.token"), "pul-a")
+		writeFile(t, filepath.Join(directory, "ca.pem"), "x")
+		src := inDirectory(directory, "token_file: pool.token\nca_file: ca.pem\n")
 		want := schema.Evaluate(src).Digest
 		relative, err := filepath.Rel(working, src.Path)
 		if err != nil {
@@ -98,7 +98,7 @@ func TestLoadRelativePaths(t *testing.T) {
 			t.Errorf("got %s for %s, want %s", got, relative, want)
 		}
 
-		inWorking := inFolder(working, "ca_file: ca.pem\n")
+		inWorking := inDirectory(working, "ca_file: ca.pem\n")
 		want = schema.Evaluate(inWorking).Digest
 		inWorking.Path = filepath.Base(inWorking.Path)
 		if got := schema.Evaluate(inWorking).Digest; got != want {
@@ -107,9 +107,9 @@ func TestLoadRelativePaths(t *testing.T) {
 	})
 
 	t.Run("are resolved in each key that has a path", func(t *testing.T) {
-		folder, _ := folders(t)
-		writeFile(t, filepath.Join(folder, "template.yaml"), "spec: {priority: 1}\n")
-		config, problems := schema.Load(inFolder(folder, "oidc_token_file: sub/oidc\norganization_name: acme\n"+
+		directory, _ := directories(t)
+		writeFile(t, filepath.Join(directory, "template.yaml"), "spec: {priority: 1}\n")
+		config, problems := schema.Load(inDirectory(directory, "oidc_token_file: sub/oidc\norganization_name: acme\n"+
 			"runner_pool_id: p\nworking_directory: bin\npod_template_file: template.yaml\ndeploy_target: kubernetes\n"+
 			"ecs: {task_definition_template_file: task.json}\n"))
 		if config == nil {
@@ -120,7 +120,7 @@ func TestLoadRelativePaths(t *testing.T) {
 			pool.OIDCTokenFile: "sub/oidc", pool.WorkingDirectory: "bin", pool.PodTemplateFile: "template.yaml",
 			pool.ECS.TaskDefinitionTemplateFile: "task.json",
 		} {
-			if want = filepath.Join(folder, want); got != want {
+			if want = filepath.Join(directory, want); got != want {
 				t.Errorf("got %s, want %s", got, want)
 			}
 		}
@@ -130,10 +130,10 @@ func TestLoadRelativePaths(t *testing.T) {
 	})
 
 	t.Run("of a variable start at the working directory", func(t *testing.T) {
-		folder, working := folders(t)
-		writeFile(t, filepath.Join(folder, "pool.token"), "pul-a")
+		directory, working := directories(t)
+		writeFile(t, filepath.Join(directory, "pool.token"), "pul-a")
 		writeFile(t, filepath.Join(working, "pool.token"), "pul-b")
-		src := inFolder(folder, "log_level: info\n")
+		src := inDirectory(directory, "log_level: info\n")
 		src.Environ = map[string]string{"PULUMI_AGENT_TOKEN_FILE": "pool.token"}
 		config, problems := schema.Load(src)
 		if config == nil || len(problems) > 0 || config.Pools[0].Token.Reveal() != "pul-b" {
@@ -142,9 +142,9 @@ func TestLoadRelativePaths(t *testing.T) {
 	})
 
 	t.Run("of a configuration for another machine stay as they are", func(t *testing.T) {
-		folder, working := folders(t)
+		directory, working := directories(t)
 		writeFile(t, filepath.Join(working, "pool.token"), "pul-b")
-		src := inFolder(folder, "token_file: pool.token\n")
+		src := inDirectory(directory, "token_file: pool.token\n")
 		src.Elsewhere = true
 		config, problems := schema.Load(src)
 		if config == nil || len(problems) > 0 || config.Pools[0].TokenFile != "pool.token" {
@@ -154,25 +154,25 @@ func TestLoadRelativePaths(t *testing.T) {
 }
 
 func TestLoadMissingFile(t *testing.T) {
-	folder, _ := folders(t)
+	directory, _ := directories(t)
 	for name, test := range map[string]struct{ file, want string }{
 		"names an absolute path": {"token_file: /etc/none/pool.token", "token_file: there is no file " +
 			"/etc/none/pool.token\n" +
 			"  hint: put the token into it, or correct the name"},
-		"names the resolved path": {"token: pul-a\nca_file: none.pem", "there is no file " + folder + "/none.pem\n"},
+		"names the resolved path": {"token: pul-a\nca_file: none.pem", "there is no file " + directory + "/none.pem\n"},
 		"explains that ~ is not expanded": {"token_file: ~/pool.token", "/~/pool.token\n" +
 			"  hint: ~ is not expanded here: write the absolute path"},
 		"explains that $ is not expanded": {"token_file: $HOME/pool.token", "/$HOME/pool.token\n" +
 			"  hint: $ is not expanded here: write the absolute path"},
 		"explains it for the OIDC token too": {"oidc_token_file: ~/oidc\norganization_name: acme\nrunner_pool_id: p",
 			"hint: ~ is not expanded here"},
-		"shows the folder and not the name, which may be a secret": {"token_file: hunter2",
-			"there is no file of this name in " + folder + "\n"},
+		"shows the directory and not the name, which may be a secret": {"token_file: hunter2",
+			"there is no file of this name in " + directory + "\n"},
 		"hides a possible secret":  {"token_file: a/c4n4ry1234567890123", "token_file: there is no such file\n"},
 		"hides special characters": {"token_file: 'c4n4ry/+=='", "token_file: there is no such file\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, problems := schema.Load(inFolder(folder, test.file+"\n"))
+			_, problems := schema.Load(inDirectory(directory, test.file+"\n"))
 			text := problems.Error()
 			if len(problems) != 1 || !strings.Contains(text, test.want) {
 				t.Errorf("got\n%s\nwant\n%s", text, test.want)
@@ -183,17 +183,17 @@ func TestLoadMissingFile(t *testing.T) {
 		})
 	}
 	t.Run("names a file that this user cannot read", func(t *testing.T) {
-		src := inFolder(folder, "token_file: ./private\n")
+		src := inDirectory(directory, "token_file: ./private\n")
 		src.ReadFile = func(name string) ([]byte, error) {
 			return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EACCES}
 		}
 		_, problems := schema.Load(src)
-		if want := "this user cannot read the file " + folder + "/private"; !strings.Contains(problems.Error(), want) {
+		if want := "this user cannot read the file " + directory + "/private"; !strings.Contains(problems.Error(), want) {
 			t.Errorf("got %v, want %s", problems, want)
 		}
 	})
 	t.Run("names a file that is not a regular file", func(t *testing.T) {
-		_, problems := schema.Load(inFolder(folder, "token_file: /dev/null\n"))
+		_, problems := schema.Load(inDirectory(directory, "token_file: /dev/null\n"))
 		if want := "cannot read the file /dev/null\n"; !strings.Contains(problems.Error(), want) {
 			t.Errorf("got %v, want %s", problems, want)
 		}
@@ -242,11 +242,11 @@ func TestVetLocal(t *testing.T) {
 			"  pulumi-workflow-agent.yaml: |\n    token_file: pool.token\n", nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			folder, _ := folders(t)
+			directory, _ := directories(t)
 			for file, content := range test.files {
-				writeFile(t, filepath.Join(folder, file), content)
+				writeFile(t, filepath.Join(directory, file), content)
 			}
-			src := inFolder(folder, test.file)
+			src := inDirectory(directory, test.file)
 			var got []string
 			for _, p := range schema.VetLocal(src) {
 				got = append(got, p.Severity.String()+" "+string(p.Rule)+" "+p.Path+": "+p.Message)

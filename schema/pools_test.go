@@ -319,7 +319,7 @@ func TestLoadPodTemplate(t *testing.T) {
 		}
 		src := source("token: pul-a\ndeploy_target: kubernetes\npod_template_file: " + t.TempDir())
 		if _, problems := schema.Load(src); len(problems.Errors()) != 1 || problems[0].Rule != position.RuleFile {
-			t.Errorf("a folder in pod_template_file is accepted: %v", problems)
+			t.Errorf("a directory in pod_template_file is accepted: %v", problems)
 		}
 	})
 

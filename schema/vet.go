@@ -104,7 +104,7 @@ func withoutEnvironment(problems position.Problems) position.Problems {
 	return all
 }
 
-// podNames are the file names of Pod templates in a folder, and their keys in a manifest.
+// podNames are the file names of Pod templates in a directory, and their keys in a manifest.
 var podNames = []string{"worker-pod.json", "worker-pod.yaml"}
 
 func vet(source Source) position.Problems {

@@ -242,7 +242,7 @@ func checkGit(git gitSource) (gitSource, error) {
 	}
 	dir := strings.TrimLeft(git.Dir, "/")
 	if slices.Contains(strings.Split(dir, "/"), "..") {
-		return git, badRequest("sourceContext.git.repoDir must be a folder inside the repository")
+		return git, badRequest("sourceContext.git.repoDir must be a directory inside the repository")
 	}
 	if git.Dir = path.Clean("/" + dir)[1:]; git.Dir == "." {
 		git.Dir = ""

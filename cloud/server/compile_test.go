@@ -110,7 +110,7 @@ func TestCompile(t *testing.T) {
 				"not both"},
 			"a commit that is not a hash": {"update", `{"sourceContext":{"git":{"repoUrl":"x","commit":"--help"}}}`,
 				"hexadecimal"},
-			"a folder outside of the repository": {"update",
+			"a directory outside of the repository": {"update",
 				`{"sourceContext":{"git":{"repoUrl":"x","repoDir":"a/../../b"}}}`,
 				"inside the repository"},
 			"mercurial": {"update", `{"sourceContext":{"hg":{"repoUrl":"x"}}}`, "git only"},

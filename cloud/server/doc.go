@@ -5,7 +5,7 @@
 //
 // # Storage
 //
-// One folder contains everything: a SQLite database, the master key, and the first
+// One directory contains everything: a SQLite database, the master key, and the first
 // user's access token. Each transaction syncs the write-ahead log (synchronous=FULL), so
 // a change that was confirmed to an agent or runner survives a power failure. This matters
 // most for a claim, because a job that is claimed twice runs twice. A call that changes data

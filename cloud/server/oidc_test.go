@@ -285,7 +285,7 @@ func TestExchangeToken(t *testing.T) {
 		w.want(204, b.Token, "GET", "/api/deployments/poll", nil, nil)
 		w.close()
 		for _, file := range []string{"cloud.db", "cloud.db-wal"} {
-			text, err := os.ReadFile(filepath.Join(w.folder, file))
+			text, err := os.ReadFile(filepath.Join(w.directory, file))
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Fatal(err)
 			}
@@ -379,7 +379,7 @@ func TestOpenIssuers(t *testing.T) {
 			"point"},
 		"a coordinate that is too short": {[]idtoken.Issuer{p.issuer(with(p.ecKey(), "y", "AQAB"))}, "32 bytes"},
 	} {
-		_, err := Open(t.Context(), Options{Folder: t.TempDir(), Issuers: c.issuers})
+		_, err := Open(t.Context(), Options{Directory: t.TempDir(), Issuers: c.issuers})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", what, err, c.want)
 		}

@@ -202,10 +202,10 @@ func endOfHead(t *tx, j *job, step int, size int64, last int) (int, error) {
 	return *at, nil
 }
 
-// freeSpace returns how many bytes of the file system of a folder are available.
-func freeSpace(folder string) (int64, error) {
+// freeSpace returns how many bytes of the file system of a directory are available.
+func freeSpace(directory string) (int64, error) {
 	var stat unix.Statfs_t
-	if err := unix.Statfs(folder, &stat); err != nil {
+	if err := unix.Statfs(directory, &stat); err != nil {
 		return 0, fmt.Errorf("measure the free space of the disk: %w", err)
 	}
 	return int64(uint64(stat.Bavail) * uint64(stat.Bsize)), nil
@@ -218,7 +218,7 @@ func (s *Server) checkSpace() error {
 	if least <= 0 {
 		return nil
 	}
-	free, err := s.freeSpace(s.options.Folder)
+	free, err := s.freeSpace(s.options.Directory)
 	if err != nil {
 		s.log.Debug("cannot read the free space of the disk", "component", "retention", "error", err)
 		return nil

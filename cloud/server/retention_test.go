@@ -21,7 +21,7 @@ func limited(r Retention) func(*Options) { return func(o *Options) { o.Retention
 func (w *world) size() (total int64) {
 	w.t.Helper()
 	for _, name := range []string{"cloud.db", "cloud.db-wal"} {
-		info, err := os.Stat(filepath.Join(w.folder, name))
+		info, err := os.Stat(filepath.Join(w.directory, name))
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -425,10 +425,10 @@ func TestFreeSpace(t *testing.T) {
 		t.Errorf("%d bytes: %v", free, err)
 	}
 	if _, err := freeSpace(filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Error("freeSpace of a folder that does not exist returns no error")
+		t.Error("freeSpace of a directory that does not exist returns no error")
 	}
 	s := &Server{log: newWorld(t).server.log, freeSpace: freeSpace}
-	s.options.Folder, s.options.MinFreeDisk = filepath.Join(t.TempDir(), "none"), 1
+	s.options.Directory, s.options.MinFreeDisk = filepath.Join(t.TempDir(), "none"), 1
 	if err := s.checkSpace(); err != nil {
 		t.Errorf("checkSpace fails although the space is unknown: %v", err)
 	}

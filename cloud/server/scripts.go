@@ -11,15 +11,15 @@ import (
 // shell. Text from users is always passed through printable.QuoteShell. Scripts contain no secrets: the
 // login to the git server is in variables, and the steps after the checkout unset them.
 
-// workspace is the folder and the environment of the steps of a job.
+// workspace is the directory and the environment of the steps of a job.
 type workspace struct {
-	root   string   // root folder of the job; empty means PULUMI_WORKFLOW_ROOT, or /
+	root   string   // root directory of the job; empty means PULUMI_WORKFLOW_ROOT, or /
 	source bool     // the job has a checkout
-	dir    string   // folder of the program, inside the checkout
+	dir    string   // directory of the program, inside the checkout
 	unset  []string // variables that only the step that fetches the source may see
 }
 
-// top returns the job's root folder as an argument for sh, without a slash at the end.
+// top returns the job's root directory as an argument for sh, without a slash at the end.
 // The runner of cmwa sets PULUMI_WORKFLOW_ROOT. With other runners the root is /.
 func (w workspace) top() string {
 	if w.root != "" {
@@ -28,7 +28,7 @@ func (w workspace) top() string {
 	return `"${PULUMI_WORKFLOW_ROOT%/}"`
 }
 
-// inside returns a script that runs in the folder of the program.
+// inside returns a script that runs in the directory of the program.
 func (w workspace) inside(script string) string {
 	var b strings.Builder
 	if len(w.unset) > 0 {
@@ -83,7 +83,7 @@ func chooseLogin(auth gitAuth, env map[string]string) login {
 	return login{password: true, variables: []string{gitUser, gitPassword}}
 }
 
-// sshLogin writes the key to a folder that is removed at the end of the step. It trusts
+// sshLogin writes the key to a directory that is removed at the end of the step. It trusts
 // the key of a server on first use, because a new container has no known servers.
 const sshLogin = `(umask 077
   printf '%s\n' "$CMWA_GIT_SSH_KEY" >"$private/key"

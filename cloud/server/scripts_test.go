@@ -42,11 +42,11 @@ git update-ref refs/pull/3/head HEAD && git checkout -q main && git update-serve
 	return path, strings.TrimSpace(string(first))
 }
 
-// hostileDir is the name of a folder with characters that are special in sh.
+// hostileDir is the name of a directory with characters that are special in sh.
 const hostileDir = `it's "the" $(dir)`
 
 // runJob compiles a job and runs its steps except the last, the Pulumi operation, in a new
-// root folder. It returns the output of each step by name, and the root folder.
+// root directory. It returns the output of each step by name, and the root directory.
 func runJob(t testing.TB, spec jobSpec, path string) (output map[string]string, root string) {
 	t.Helper()
 	d, err := compile(spec)
@@ -199,7 +199,7 @@ func TestInstallScript(t *testing.T) {
 			t.Errorf("%q: installed %v, want %v (%v)\n%s", project, ran, installs, err, out)
 		}
 		if names, _ := os.ReadDir(dir); len(names) != 1 {
-			t.Errorf("%q: the folder has %d entries, want only Pulumi.yaml", project, len(names))
+			t.Errorf("%q: the directory has %d entries, want only Pulumi.yaml", project, len(names))
 		}
 	}
 }

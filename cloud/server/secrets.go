@@ -60,16 +60,16 @@ const (
 	forActivity   = "activity "  // followed by the activity's id: the definition of its jobs, under the master key
 )
 
-// openMaster reads the master key of a data folder. If the folder has neither a key nor a
-// database, it makes a key. It refuses a folder with a database and without a key, because a
+// openMaster reads the master key of a data directory. If the directory has neither a key nor a
+// database, it makes a key. It refuses a directory with a database and without a key, because a
 // new key could not decrypt the database.
-func openMaster(folder string) (key, error) {
-	path := filepath.Join(folder, "master.key")
+func openMaster(directory string) (key, error) {
+	path := filepath.Join(directory, "master.key")
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		if _, err := os.Stat(filepath.Join(folder, "cloud.db")); err == nil {
+		if _, err := os.Stat(filepath.Join(directory, "cloud.db")); err == nil {
 			return key{}, fmt.Errorf("%s is missing, and the secrets in the database need it: "+
-				"restore it, or start with an empty folder", path)
+				"restore it, or start with an empty directory", path)
 		}
 		raw = make([]byte, keySize)
 		rand.Read(raw)
@@ -95,7 +95,8 @@ func (s *Server) newStackKey(stack string) []byte {
 func (s *Server) stackKey(stack string, wrapped []byte) (key, error) {
 	raw, err := s.master.open(wrapped, forStack+stack)
 	if err != nil {
-		return key{}, fmt.Errorf("decrypt the key of stack %s: master.key may belong to another folder: %w", stack, err)
+		return key{}, fmt.Errorf("decrypt the key of stack %s: master.key may belong to another directory: %w",
+			stack, err)
 	}
 	return newKey(raw)
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Options are the options of a Server. All fields except Folder are optional.
+// Options are the options of a Server. All fields except Directory are optional.
 type Options struct {
-	Folder string       // folder of all data; created with mode 0700 if it does not exist
-	Log    *slog.Logger // nil logs nothing
+	Directory string       // directory of all data; created with mode 0700 if it does not exist
+	Log       *slog.Logger // nil logs nothing
 
 	HeartbeatLimit time.Duration    // a claimed job fails after this time without a heartbeat; 0 means 10 minutes
 	LeaseDuration  time.Duration    // a scan or policy evaluation is leased for this time; 0 means a minute
@@ -34,7 +34,7 @@ type Options struct {
 	Retention                       // limits of what is stored
 }
 
-// AccessTokenFile is the file in the data folder with the first user's token.
+// AccessTokenFile is the file in the data directory with the first user's token.
 const AccessTokenFile = "access-token"
 
 // queueLimit is how long a deployment may wait for an agent (Pulumi's
@@ -51,16 +51,16 @@ type Server struct {
 	heartbeats *heartbeats
 	agents     *callTimes
 	lock       io.Closer
-	freeSpace  func(folder string) (int64, error) // replaced by tests
-	diskFull   atomic.Bool                        // the last measurement was below MinFreeDisk
+	freeSpace  func(directory string) (int64, error) // replaced by tests
+	diskFull   atomic.Bool                           // the last measurement was below MinFreeDisk
 }
 
-// Open opens a data folder. In a new folder it creates an organization, a user, and the
+// Open opens a data directory. In a new directory it creates an organization, a user, and the
 // user's access token in the file [AccessTokenFile]. Only one Server at a time can use a
-// folder.
+// directory.
 func Open(ctx context.Context, options Options) (*Server, error) {
-	if options.Folder == "" {
-		return nil, errors.New("open the data folder: its name is missing")
+	if options.Directory == "" {
+		return nil, errors.New("open the data directory: its name is missing")
 	}
 	options = options.withDefaults()
 	issuers, err := idtoken.Open(options.Issuers)
@@ -68,21 +68,21 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		return nil, err
 	}
 
-	if err := os.MkdirAll(options.Folder, 0o700); err != nil {
-		return nil, fmt.Errorf("create the data folder: %w", err)
+	if err := os.MkdirAll(options.Directory, 0o700); err != nil {
+		return nil, fmt.Errorf("create the data directory: %w", err)
 	}
-	if err := os.Chmod(options.Folder, 0o700); err != nil {
-		return nil, fmt.Errorf("restrict access to the data folder: %w", err)
+	if err := os.Chmod(options.Directory, 0o700); err != nil {
+		return nil, fmt.Errorf("restrict access to the data directory: %w", err)
 	}
-	lock, err := lockFolder(options.Folder)
+	lock, err := lockDirectory(options.Directory)
 	if err != nil {
 		return nil, err
 	}
-	master, err := openMaster(options.Folder)
+	master, err := openMaster(options.Directory)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	store, err := openStore(ctx, options.Folder)
+	store, err := openStore(ctx, options.Directory)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -124,7 +124,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Close closes the folder. All calls must have ended, and Run must have returned.
+// Close closes the directory. All calls must have ended, and Run must have returned.
 func (s *Server) Close() error {
 	return errors.Join(s.store.close(), s.lock.Close())
 }
@@ -142,7 +142,7 @@ func (s *Server) bootstrap(ctx context.Context) error {
 			return errNoChange
 		}
 		token := userToken.mint()
-		path := filepath.Join(s.options.Folder, AccessTokenFile)
+		path := filepath.Join(s.options.Directory, AccessTokenFile)
 		if err := secret.WriteFile(path, []byte(token.Reveal()+"\n")); err != nil {
 			return fmt.Errorf("write the access token: %w", err)
 		}

@@ -77,7 +77,7 @@ func TestEffectiveSettings(t *testing.T) {
 }
 
 // TestSecrets uses every kind of secret, and searches for each in all files of the data
-// folder and in the settings that the service returns.
+// directory and in the settings that the service returns.
 func TestSecrets(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
@@ -125,22 +125,22 @@ func TestSecrets(t *testing.T) {
 		}
 	}
 	secrets["access token"] = w.user // it has its own file, which is skipped
-	master, err := os.ReadFile(filepath.Join(w.folder, "master.key"))
+	master, err := os.ReadFile(filepath.Join(w.directory, "master.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	secrets["master key"] = string(master)
-	lookThrough(t, w.folder, secrets)
+	lookThrough(t, w.directory, secrets)
 	w.close()
-	lookThrough(t, w.folder, secrets)
+	lookThrough(t, w.directory, secrets)
 }
 
-// lookThrough checks that no file of the folder contains a secret, plain or encoded, except
+// lookThrough checks that no file of the directory contains a secret, plain or encoded, except
 // the files of the access token and the master key. It also checks the modes of the files.
-func lookThrough(t *testing.T, folder string, secrets map[string]string) {
+func lookThrough(t *testing.T, directory string, secrets map[string]string) {
 	t.Helper()
 	looked := 0
-	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -173,8 +173,8 @@ func lookThrough(t *testing.T, folder string, secrets map[string]string) {
 	if err != nil || looked == 0 {
 		t.Fatalf("looked through %d files: %v", looked, err)
 	}
-	if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("the data folder is open to others: %v %v", info.Mode(), err)
+	if info, err := os.Stat(directory); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the data directory is open to others: %v %v", info.Mode(), err)
 	}
 }
 
@@ -192,18 +192,19 @@ func TestUnseal(t *testing.T) {
 func TestOpenMaster(t *testing.T) {
 	w := newWorld(t)
 	w.close()
-	if err := os.Remove(filepath.Join(w.folder, "master.key")); err != nil {
+	if err := os.Remove(filepath.Join(w.directory, "master.key")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), Options{Folder: w.folder}); err == nil ||
+	if _, err := Open(t.Context(), Options{Directory: w.directory}); err == nil ||
 		!strings.Contains(err.Error(), "restore it") {
-		t.Errorf("the folder is opened without its key: %v", err)
+		t.Errorf("the directory is opened without its key: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(w.folder, "master.key"), []byte("short"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.directory, "master.key"), []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), Options{Folder: w.folder}); err == nil || !strings.Contains(err.Error(), "5 bytes") {
-		t.Errorf("the folder is opened with a short key: %v", err)
+	_, err := Open(t.Context(), Options{Directory: w.directory})
+	if err == nil || !strings.Contains(err.Error(), "5 bytes") {
+		t.Errorf("the directory is opened with a short key: %v", err)
 	}
 }
 

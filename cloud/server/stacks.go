@@ -23,7 +23,7 @@ type stack struct {
 func (st stack) path() string { return st.organization + "/" + st.project + "/" + st.name }
 
 // namePattern returns the pattern of names of projects and stacks. It is Pulumi's pattern,
-// except that no name begins with a hyphen, like a flag, or with a dot, like a hidden folder.
+// except that no name begins with a hyphen, like a flag, or with a dot, like a hidden directory.
 func namePattern() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$`)
 }

@@ -25,9 +25,9 @@ type store struct {
 // readers is the number of connections for reads.
 const readers = 4
 
-// openStore opens the database of a folder, and creates it if it is missing.
-func openStore(ctx context.Context, folder string) (*store, error) {
-	path := filepath.Join(folder, "cloud.db")
+// openStore opens the database of a directory, and creates it if it is missing.
+func openStore(ctx context.Context, directory string) (*store, error) {
+	path := filepath.Join(directory, "cloud.db")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -167,16 +167,16 @@ func fromNanos(n int64) time.Time {
 	return time.Unix(0, n).UTC()
 }
 
-// lockFolder lets only one process at a time serve a folder, because some state is in
+// lockDirectory lets only one process at a time serve a directory, because some state is in
 // memory only. The lock ends with the process, also after a crash.
-func lockFolder(folder string) (io.Closer, error) {
-	file, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+func lockDirectory(directory string) (io.Closer, error) {
+	file, err := os.OpenFile(filepath.Join(directory, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock the data folder: %w", err)
+		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("another process serves %s: stop it, or use another folder", folder)
+			err = fmt.Errorf("another process serves %s: stop it, or use another directory", directory)
 		}
 		return nil, errors.Join(err, file.Close())
 	}

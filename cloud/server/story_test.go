@@ -174,10 +174,10 @@ func TestOpenAgain(t *testing.T) {
 	}
 }
 
-func TestLockFolder(t *testing.T) {
+func TestLockDirectory(t *testing.T) {
 	w := newWorld(t)
-	if _, err := Open(context.Background(), Options{Folder: w.folder}); err == nil ||
+	if _, err := Open(context.Background(), Options{Directory: w.directory}); err == nil ||
 		!strings.Contains(err.Error(), "another process serves") {
-		t.Errorf("the second Open of one folder returns %v, want an error", err)
+		t.Errorf("the second Open of one directory returns %v, want an error", err)
 	}
 }

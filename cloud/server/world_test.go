@@ -17,18 +17,18 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// world is a service in a new folder, with its user.
+// world is a service in a new directory, with its user.
 type world struct {
-	t       testing.TB
-	server  *Server
-	handler http.Handler
-	folder  string
-	user    string // access token
+	t         testing.TB
+	server    *Server
+	handler   http.Handler
+	directory string
+	user      string // access token
 }
 
 func newWorld(t testing.TB, change ...func(*Options)) *world {
 	t.Helper()
-	w := &world{t: t, folder: filepath.Join(t.TempDir(), "data")}
+	w := &world{t: t, directory: filepath.Join(t.TempDir(), "data")}
 	w.open(change...)
 	t.Cleanup(w.close)
 	return w
@@ -36,7 +36,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 
 func (w *world) open(change ...func(*Options)) {
 	w.t.Helper()
-	options := Options{Folder: w.folder}
+	options := Options{Directory: w.directory}
 	for _, c := range change {
 		c(&options)
 	}
@@ -44,7 +44,7 @@ func (w *world) open(change ...func(*Options)) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	token, err := os.ReadFile(filepath.Join(w.folder, AccessTokenFile))
+	token, err := os.ReadFile(filepath.Join(w.directory, AccessTokenFile))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func (w *world) close() {
 	w.server = nil
 }
 
-// restart closes the service, and opens a new one with the same folder.
+// restart closes the service, and opens a new one with the same directory.
 func (w *world) restart() {
 	w.t.Helper()
 	w.close()

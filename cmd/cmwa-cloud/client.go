@@ -82,7 +82,7 @@ func (c *connection) open() (*client, error) {
 	}
 	if token == "" {
 		return nil, cli.Usagef("no access token: set PULUMI_ACCESS_TOKEN, or name its file with --token-file " +
-			"(the service writes one to the file access-token of its data folder)")
+			"(the service writes one to the file access-token of its data directory)")
 	}
 
 	// A redirect would send the token to another address.
@@ -100,7 +100,7 @@ type statusError struct {
 func (e *statusError) Error() string {
 	if e.code == http.StatusUnauthorized {
 		return e.message + ": check PULUMI_ACCESS_TOKEN or --token-file " +
-			"(the access token of the service is in the file access-token of its data folder)"
+			"(the access token of the service is in the file access-token of its data directory)"
 	}
 	return e.message
 }

@@ -235,7 +235,7 @@ func poolList(s stdio) command.Command {
 }
 
 // tokenSink writes a token, which the service returns only once, to a file or to standard
-// output. It creates a temporary file before the call: if the folder is not writable, the
+// output. It creates a temporary file before the call: if the directory is not writable, the
 // command fails before the service makes the token.
 type tokenSink struct {
 	s       stdio

@@ -13,7 +13,7 @@ func TestTokenFile(t *testing.T) {
 	p := newService(t)
 	token := p.env["PULUMI_ACCESS_TOKEN"]
 	delete(p.env, "PULUMI_ACCESS_TOKEN")
-	access := filepath.Join(p.folder, "access-token")
+	access := filepath.Join(p.directory, "access-token")
 	p.run(cli.ExitOK, "pool", "list", "--token-file", access)
 	p.run(cli.ExitOK, "pool", "create", "x", "--access-token-file", access)
 	p.run(cli.ExitUsage, "pool", "list")

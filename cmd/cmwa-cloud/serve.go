@@ -39,8 +39,8 @@ func serveCommand(s stdio) command.Command {
 		Name: "serve", Help: "run the service until SIGTERM or SIGINT", Daemon: true,
 		Forms: []command.Form{{
 			command.AnyOf(
-				command.String(&options.Folder, "data", command.Text("FOLDER"),
-					"folder of all data (required); made if it does not exist"),
+				command.String(&options.Directory, "data", command.Text("DIRECTORY"),
+					"directory of all data (required); made if it does not exist"),
 				command.String(&listen, "listen", command.Text("HOST:PORT"),
 					"address of the service; port 0 chooses a free one"),
 				command.String(&format, "log-format", command.OneOf("text", "json"), "format of the log"),
@@ -70,8 +70,8 @@ func serveCommand(s stdio) command.Command {
 			),
 		}},
 		Run: func(ctx context.Context, _ []string) error {
-			if options.Folder == "" {
-				return cli.Usagef("serve needs --data FOLDER: the folder of all data")
+			if options.Directory == "" {
+				return cli.Usagef("serve needs --data DIRECTORY: the directory of all data")
 			}
 			var err error
 			if options.HeartbeatLimit, err = positive("--heartbeat-limit", heartbeatLimit); err != nil {
@@ -164,7 +164,7 @@ func serve(ctx context.Context, address string, options server.Options, s stdio)
 		ErrorLog: slog.NewLogLogger(options.Log.Handler(), slog.LevelDebug),
 	}
 	fmt.Fprintf(s.stdout, "listening on http://%s (the access token is in %s)\n",
-		listener.Addr(), filepath.Join(options.Folder, server.AccessTokenFile))
+		listener.Addr(), filepath.Join(options.Directory, server.AccessTokenFile))
 
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return service.Run(ctx) })

@@ -56,7 +56,7 @@ func builder(
 			journal = shared
 		}
 		if err := agent.AddTarget(spec.Identity.Location()); err != nil {
-			log.Warn("cannot record the deploy_target in the state folder: "+
+			log.Warn("cannot record the deploy_target in the state directory: "+
 				"if the target changes, a restarted agent does not find the instances there",
 				"target", spec.Identity.Location(), "error", err)
 		}

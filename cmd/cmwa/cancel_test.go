@@ -21,15 +21,15 @@ resources:
     properties: { create: %s }
 `
 
-// stackLocks returns the locks of a folder that is the backend of stacks.
+// stackLocks returns the locks of a directory that is the backend of stacks.
 func stackLocks(t *testing.T, state string) (locks []string) {
 	t.Helper()
-	folder := filepath.Join(state, ".pulumi", "locks")
-	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && filepath.Ext(path) == ".json" { // the folder also has files with attributes
+	directory := filepath.Join(state, ".pulumi", "locks")
+	err := filepath.WalkDir(directory, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && filepath.Ext(path) == ".json" { // the directory also has files with attributes
 			locks = append(locks, path)
 		}
-		return nil // the folder may not exist yet
+		return nil // the directory may not exist yet
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestCancelPulumi(t *testing.T) {
 	}
 	at(t, targets, func(t *testing.T, w *world) {
 		// Prepare a stack whose backend has locks.
-		state := filepath.Join(w.folder, "state")
+		state := filepath.Join(w.directory, "state")
 		if err := os.MkdirAll(state, 0o755); err != nil {
 			t.Fatal(err)
 		}

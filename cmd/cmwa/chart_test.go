@@ -10,13 +10,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const chartFolder = "../../examples/chart"
+const chartDirectory = "../../examples/chart"
 
 // render runs helm template on the chart, with files of values and with single values. It
 // returns the manifests and the standard error of helm.
 func render(t *testing.T, values []string, set ...string) (manifests, message string, err error) {
 	t.Helper()
-	args := []string{"template", "release", chartFolder, "--namespace", "pulumi"}
+	args := []string{"template", "release", chartDirectory, "--namespace", "pulumi"}
 	for _, file := range values {
 		args = append(args, "--values", file)
 	}
@@ -35,7 +35,7 @@ func TestChart(t *testing.T) {
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".values.yaml")
 		t.Run(name+" passes helm lint", func(t *testing.T) {
-			out := must(t, helmVariable, "lint", "--strict", chartFolder, "--values", file)
+			out := must(t, helmVariable, "lint", "--strict", chartDirectory, "--values", file)
 			if strings.Contains(out, "[WARNING]") || strings.Contains(out, "[ERROR]") {
 				t.Error(out)
 			}

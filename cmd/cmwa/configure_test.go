@@ -22,7 +22,7 @@ type configured struct {
 	stdout, stderr string
 }
 
-// runConfigure runs cmwa configure in a new folder, with no terminal.
+// runConfigure runs cmwa configure in a new directory, with no terminal.
 func runConfigure(t *testing.T, stdin string, environ []string, args ...string) configured {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -35,8 +35,8 @@ func runConfigure(t *testing.T, stdin string, environ []string, args ...string) 
 	return configured{code, stdout.String(), stderr.String()}
 }
 
-// emptyFolder makes a new folder the current one.
-func emptyFolder(t *testing.T) {
+// emptyDirectory makes a new directory the current one.
+func emptyDirectory(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())
 }
@@ -69,7 +69,7 @@ func mode(t *testing.T, name string) fs.FileMode {
 	return info.Mode()
 }
 
-// holds checks the names of the files in the current folder.
+// holds checks the names of the files in the current directory.
 func holds(t *testing.T, names ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(".")
@@ -81,7 +81,7 @@ func holds(t *testing.T, names ...string) {
 		got = append(got, e.Name())
 	}
 	if strings.Join(got, " ") != strings.Join(names, " ") {
-		t.Errorf("the folder contains %v, want %v", got, names)
+		t.Errorf("the directory contains %v, want %v", got, names)
 	}
 }
 
@@ -109,7 +109,7 @@ const existing = "# ours\r\nlog_level: debug # for now\r\nunknown: [1, 2]\r\n" +
 
 func TestConfigureCommand(t *testing.T) {
 	t.Run("each flag sets its option", func(t *testing.T) {
-		emptyFolder(t)
+		emptyDirectory(t)
 		got := runConfigure(t, "", nil, "--config", "x.yaml", "--oidc-token-file", "jwt", "--organization", "acme",
 			"--pool-id", "p1", "--service-url", "https://pulumi.example.com", "--target", "process")
 		if got.code != cli.ExitOK || got.stderr != "" {
@@ -134,7 +134,7 @@ func TestConfigureCommand(t *testing.T) {
 			"unknown flag --token:":       {{"--token=" + canary}, {"--token", canary}},
 		} {
 			for _, args := range lines {
-				emptyFolder(t)
+				emptyDirectory(t)
 				got := runConfigure(t, "", nil, args...)
 				if got.code != cli.ExitUsage || !strings.Contains(got.stderr, want) || got.stdout != "" {
 					t.Errorf("%q: %+v", args, got)

@@ -15,7 +15,7 @@ import (
 // controlTerminal returns what the commands of the control socket need.
 func controlTerminal(s stdio) control.Terminal {
 	environ := readEnvironment(s.environ)
-	return control.Terminal{Stdout: s.stdout, Stderr: s.stderr, Folder: func(config string) (string, string, error) {
+	return control.Terminal{Stdout: s.stdout, Stderr: s.stderr, Directory: func(config string) (string, string, error) {
 		// The file may be invalid, so read only one key of it.
 		source, err := find(config, environ)
 		if err != nil {

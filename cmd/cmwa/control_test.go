@@ -46,7 +46,7 @@ func TestControlPause(t *testing.T) {
 	}
 
 	// Another configuration with the same state directory.
-	other := filepath.Join(w.folder, "other.yaml")
+	other := filepath.Join(w.directory, "other.yaml")
 	w.replace(other, w.content(lines...))
 	if text := w.control(cli.ExitUsage, "pause", "--config", other, "blue"); !strings.Contains(text,
 		"no agent runs with "+other) || !strings.Contains(text, fmt.Sprintf("configuration file %q", w.file())) {
@@ -134,7 +134,7 @@ func TestControlDrain(t *testing.T) {
 	agent.waitFor(`agent stopped reason="cmwa drain"`)
 	waiter.exit(cli.ExitOK)
 	waiter.waitFor("the agent has ended")
-	if _, err := os.Lstat(filepath.Join(w.folder, "state", "cmwa", "control")); !os.IsNotExist(err) {
+	if _, err := os.Lstat(filepath.Join(w.directory, "state", "cmwa", "control")); !os.IsNotExist(err) {
 		t.Errorf("the agent has not removed its socket (%v)", err)
 	}
 }

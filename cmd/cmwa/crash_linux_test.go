@@ -20,7 +20,7 @@ import (
 )
 
 // TestRunCrash kills the runner of a job, removes its instance, simulates a restart of the
-// machine, or removes the state folder of the agent. TestKillPoints kills the agent.
+// machine, or removes the state directory of the agent. TestKillPoints kills the agent.
 func TestRunCrash(t *testing.T) {
 	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
@@ -52,7 +52,7 @@ func TestRunCrash(t *testing.T) {
 				since := time.Now()
 				w.judge(service, w.agent(), failed("").at(since))
 			},
-			"state folder lost": func(w *world) { w.loseState(service) },
+			"state directory lost": func(w *world) { w.loseState(service) },
 		}
 		for i, name := range slices.Sorted(maps.Keys(all)) {
 			if !inTurn(i, w.target, []string{"docker", "process", "kubernetes"}) {
@@ -85,7 +85,7 @@ func (w *world) killRunner() {
 		w.engine("kill", "--signal", "KILL", w.containers(w.stack())[0])
 		return
 	}
-	mark, file := w.folder, "environ"
+	mark, file := w.directory, "environ"
 	if w.cluster != nil {
 		mark, file = string(w.worker(w.stack()).UID), "cgroup"
 		mark = strings.ReplaceAll(mark, "-", "?") // a cgroup's name has dashes or underscores
@@ -144,13 +144,13 @@ func (w *world) endInstance() {
 		options := &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
 		w.must(pods.Name(w.worker(w.stack()).Name).Body(options).Do(w.t.Context()).Error())
 	default:
-		for _, pid := range processesWith("environ", "CMWA_JOB_FOLDER="+w.folder) {
+		for _, pid := range processesWith("environ", "CMWA_JOB_DIRECTORY="+w.directory) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
 }
 
-// loseState kills the agent and removes its state folder. The job finishes, and its runner
+// loseState kills the agent and removes its state directory. The job finishes, and its runner
 // reports the outcome. Its container is not removed, because the next agent cannot know that
 // the container belonged to an earlier run of the same agent.
 func (w *world) loseState(service *observer) {
@@ -162,7 +162,7 @@ func (w *world) loseState(service *observer) {
 	agent := w.agent()
 	w.waitStarted(w.stack())
 	w.kill(agent)
-	w.must(os.RemoveAll(filepath.Join(w.folder, "state")))
+	w.must(os.RemoveAll(filepath.Join(w.directory, "state")))
 	again := w.agent()
 	again.waitFor("converged")
 	w.await(w.stack(), "succeeded")
@@ -182,7 +182,7 @@ func (w *world) loseState(service *observer) {
 }
 
 // TestRunLostClaim kills an agent after it has fetched the definition of a job and before the
-// job has an instance, and removes the agent's state folder. Only the service can end the job.
+// job has an instance, and removes the agent's state directory. Only the service can end the job.
 func TestRunLostClaim(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process", "--heartbeat-limit", "3s")
@@ -191,7 +191,7 @@ func TestRunLostClaim(t *testing.T) {
 		w.queue(w.stack(), w.shortJob(service))
 		first := w.agentWith([]string{"CMWA_KILL_AT=definition_fetched"})
 		first.exit(-1)
-		w.must(os.RemoveAll(filepath.Join(w.folder, "state")))
+		w.must(os.RemoveAll(filepath.Join(w.directory, "state")))
 		since := time.Now()
 		again := w.agent()
 		if status := w.ended(w.stack(), since.Add(knownLimit)); status != "failed" {

@@ -31,13 +31,13 @@ func TestDemoInstall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// Create a PATH with all programs of the machine except Docker's.
 			programs, record := t.TempDir(), filepath.Join(t.TempDir(), "apt-get")
-			for _, folder := range filepath.SplitList(os.Getenv("PATH")) {
-				files, _ := os.ReadDir(folder)
+			for _, directory := range filepath.SplitList(os.Getenv("PATH")) {
+				files, _ := os.ReadDir(directory)
 				for _, file := range files {
 					if strings.HasPrefix(file.Name(), "docker") || file.Name() == "apt-get" {
 						continue
 					}
-					err := os.Symlink(filepath.Join(folder, file.Name()), filepath.Join(programs, file.Name()))
+					err := os.Symlink(filepath.Join(directory, file.Name()), filepath.Join(programs, file.Name()))
 					if err != nil && !errors.Is(err, fs.ErrExist) {
 						t.Fatal(err)
 					}

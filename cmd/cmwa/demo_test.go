@@ -36,7 +36,7 @@ func TestDemo(t *testing.T) {
 // runDemo runs the demo with a deploy_target, and returns the output of the demo.
 func runDemo(t *testing.T, target string) string {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	volumes := func() string {
 		out, err := exec.Command("docker", "volume", "ls", "--quiet", "--filter", "name=cmwa-demo").CombinedOutput()
 		if err != nil {
@@ -46,7 +46,7 @@ func runDemo(t *testing.T, target string) string {
 	}
 	before := volumes()
 	cmd := exec.Command("../../examples/demo/run")
-	cmd.Env = append(os.Environ(), "TARGET="+target, "TMPDIR="+folder)
+	cmd.Env = append(os.Environ(), "TARGET="+target, "TMPDIR="+directory)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("the demo fails: %v\n%s", err, out)
@@ -56,7 +56,7 @@ func runDemo(t *testing.T, target string) string {
 			t.Errorf("the demo does not show %q:\n%s", want, out)
 		}
 	}
-	if left, _ := filepath.Glob(filepath.Join(folder, "cmwa*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(directory, "cmwa*")); len(left) > 0 {
 		t.Errorf("the demo leaves %v", left)
 	}
 	if after := volumes(); after != before {

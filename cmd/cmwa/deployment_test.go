@@ -23,14 +23,14 @@ import (
 )
 
 const (
-	configFolder = "/etc/cmwa"              // folder of a deployed agent's configuration
-	tokenFolder  = "/var/run/secrets/cmwa"  // folder of a deployed agent's token
-	touchEvery   = time.Second              // interval of updates that make the kubelet refresh a Pod's volumes
-	nameLabel    = "app.kubernetes.io/name" // of the agent's Pods
+	configDirectory = "/etc/cmwa"              // directory of a deployed agent's configuration
+	tokenDirectory  = "/var/run/secrets/cmwa"  // directory of a deployed agent's token
+	touchEvery      = time.Second              // interval of updates that make the kubelet refresh a Pod's volumes
+	nameLabel       = "app.kubernetes.io/name" // of the agent's Pods
 )
 
 // deployment is an agent that runs as a Deployment, with its configuration in a
-// ConfigMap that is mounted as a folder.
+// ConfigMap that is mounted as a directory.
 type deployment struct {
 	w         *world
 	namespace string
@@ -72,7 +72,7 @@ func (w *world) deployed(namespace, name, selector string) *deployment {
 // configuration returns the data of the ConfigMap.
 func (d *deployment) configuration(lines []string) map[string]string {
 	text := d.w.settings(lines,
-		"token_file: "+tokenFolder+"/token",
+		"token_file: "+tokenDirectory+"/token",
 		"kubernetes: {image: "+imageName+", image_pull_policy: Never}",
 		"pod_template: {spec: {containers: [{name: pulumi-workflow, imagePullPolicy: Never}]}}",
 	)
@@ -95,7 +95,7 @@ func (d *deployment) object(replicas int32) *appsv1.Deployment {
 		},
 		Containers: []corev1.Container{{
 			Name: "agent", Image: imageName, ImagePullPolicy: corev1.PullNever,
-			Args:          []string{"run", "--config", configFolder + "/" + schema.FileName},
+			Args:          []string{"run", "--config", configDirectory + "/" + schema.FileName},
 			Ports:         []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}},
 			LivenessProbe: probe("/healthz"), ReadinessProbe: probe("/readyz"),
 			SecurityContext: &corev1.SecurityContext{
@@ -103,8 +103,8 @@ func (d *deployment) object(replicas int32) *appsv1.Deployment {
 				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			},
 			VolumeMounts: []corev1.VolumeMount{
-				{Name: "configuration", MountPath: configFolder, ReadOnly: true},
-				{Name: "token", MountPath: tokenFolder, ReadOnly: true},
+				{Name: "configuration", MountPath: configDirectory, ReadOnly: true},
+				{Name: "token", MountPath: tokenDirectory, ReadOnly: true},
 				{Name: "state", MountPath: "/var/lib/cmwa"},
 			},
 		}},

@@ -7,20 +7,20 @@ import (
 )
 
 // TestReloadWithoutWorkingDirectory deletes the working directory of a running agent, as an
-// upgrade or a cleanup of temporary folders may do. The agent still reloads a configuration
+// upgrade or a cleanup of temporary directories may do. The agent still reloads a configuration
 // with an absolute path.
 func TestReloadWithoutWorkingDirectory(t *testing.T) {
 	t.Parallel()
 	for name, named := range map[string]bool{
-		"a file in --config is reloaded": true, "a file in the home folder is reloaded": false,
+		"a file in --config is reloaded": true, "a file in the home directory is reloaded": false,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "process")
 			v, p := w.countPolls(), w.pools(2)
-			directory := filepath.Join(w.folder, "gone")
+			directory := filepath.Join(w.directory, "gone")
 			w.must(os.Mkdir(directory, 0o700))
-			file, args := filepath.Join(w.folder, "pulumi-workflow-agent.yaml"), []string{"run"} // HOME has the file
+			file, args := filepath.Join(w.directory, "pulumi-workflow-agent.yaml"), []string{"run"} // HOME has the file
 			if named {
 				args = append(args, "--config", file)
 			}

@@ -13,14 +13,14 @@ const smallDiskSize = 1 << 20
 // TestRunDiskFull runs jobs while a disk of the agent is full.
 func TestRunDiskFull(t *testing.T) {
 	t.Parallel()
-	t.Run("state folder", func(t *testing.T) {
+	t.Run("state directory", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		service := w.observe()
 		end := outcome{status: "succeeded", runs: 1, claims: 1}
 		stories{
 			"before the claim": func(w *world) {
-				state := filepath.Join(w.folder, "state")
+				state := filepath.Join(w.directory, "state")
 				smallDisk(w.t, state, smallDiskSize)
 				agent := w.agent()
 				agent.waitFor("converged")
@@ -34,7 +34,7 @@ func TestRunDiskFull(t *testing.T) {
 				w.judge(service, agent, end.at(time.Now()))
 			},
 			"while the job runs and its agent is killed": func(w *world) {
-				state := filepath.Join(w.folder, "state")
+				state := filepath.Join(w.directory, "state")
 				smallDisk(w.t, state, smallDiskSize)
 				w.queue(w.stack(), order{Steps: []step{{
 					Name: "a", Run: service.witness(w) + "\necho begun; sleep 3; echo finished",
@@ -52,7 +52,7 @@ func TestRunDiskFull(t *testing.T) {
 			},
 		}.run(w, service)
 	})
-	t.Run("shared folder", func(t *testing.T) {
+	t.Run("shared directory", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "docker")
 		service := w.observe()
@@ -66,7 +66,7 @@ func TestRunDiskFull(t *testing.T) {
 			})
 		}}.run(w, service)
 	})
-	t.Run("folder of the Docker engine", func(t *testing.T) {
+	t.Run("directory of the Docker engine", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		engine := w.newEngine()

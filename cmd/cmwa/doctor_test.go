@@ -49,13 +49,13 @@ func TestDoctor(t *testing.T) {
 		own := map[string][]string{
 			"docker":     {"docker-engine", "docker-runner", "docker-image", "docker-network", "docker-service"},
 			"kubernetes": {"kubernetes-api", "kubernetes-access-pods", "kubernetes-access-logs", "kubernetes-pod"},
-			"process":    {"process-runner", "process-folder"},
+			"process":    {"process-runner", "process-directory"},
 		}[w.target]
 
 		// Everything works.
 		levels := w.doctor(cli.ExitOK, nil)
 		for _, name := range append(own, "configuration", "service-connection", "service-answer", "service-token",
-			"state-folder") {
+			"state-directory") {
 			if levels[name] != runtime.LevelOK && !(name == "docker-image" && levels[name] == runtime.LevelWarning) {
 				t.Errorf("%s is %q, want ok", name, levels[name])
 			}
@@ -91,20 +91,20 @@ func TestDoctor(t *testing.T) {
 		agent := w.agent()
 		w.await("one", "succeeded")
 		w.wantNoRecord()
-		before := w.stateFolders()
+		before := w.stateDirectories()
 		w.doctor(cli.ExitOK, nil)
-		if after := w.stateFolders(); !slices.Equal(before, after) {
-			t.Errorf("the state folder had %q before, and has %q after cmwa doctor", before, after)
+		if after := w.stateDirectories(); !slices.Equal(before, after) {
+			t.Errorf("the state directory had %q before, and has %q after cmwa doctor", before, after)
 		}
 		agent.signal(os.Interrupt)
 		agent.exit(cli.ExitOK)
 	})
 }
 
-// stateFolders returns the files and folders of the agent's state.
-func (w *world) stateFolders() (paths []string) {
+// stateDirectories returns the files and directories of the agent's state.
+func (w *world) stateDirectories() (paths []string) {
 	w.t.Helper()
-	err := filepath.WalkDir(filepath.Join(w.folder, "state"), func(path string, _ os.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(w.directory, "state"), func(path string, _ os.DirEntry, err error) error {
 		paths = append(paths, path)
 		return err
 	})
@@ -135,10 +135,10 @@ func TestDoctorInAPod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "kubernetes")
 	d := w.deploy("cmwa", 1)
-	config := configFolder + "/" + schema.FileName
+	config := configDirectory + "/" + schema.FileName
 	levels := d.doctor("--config", config)
 	for _, name := range []string{
-		"configuration", "configuration-mounts", "state-folder", "http-server", "kubernetes-agent-pod",
+		"configuration", "configuration-mounts", "state-directory", "http-server", "kubernetes-agent-pod",
 		"service-token", "kubernetes-api", "kubernetes-access-pods", "kubernetes-pod",
 	} {
 		if levels[name] != runtime.LevelOK {

@@ -49,7 +49,7 @@ func TestFaults(t *testing.T) {
 		options.TLS = true
 		options.Seed++
 		proxies = append(proxies, runtimetest.NewProxy(t, options))
-		witness := filepath.Join(w.folder, "witness")
+		witness := filepath.Join(w.directory, "witness")
 		w.must(os.Mkdir(witness, 0o700))
 		jobs := faultJobs
 		if whole() {
@@ -123,11 +123,11 @@ func (w *world) behind(p *runtimetest.Proxy, number int, bin string) *program {
 		"request_retry_max_wait: 1s", "circuit_breaker_timeout: 1s", // for polls only
 	}
 	if p.Authority() != "" {
-		file := filepath.Join(w.folder, name+".pem")
+		file := filepath.Join(w.directory, name+".pem")
 		w.must(os.WriteFile(file, []byte(p.Authority()), 0o600))
 		settings = append(settings, "ca_file: "+file)
 	}
-	file := filepath.Join(w.folder, name+".yaml")
+	file := filepath.Join(w.directory, name+".yaml")
 	w.must(os.WriteFile(file, []byte(w.content(settings...)), 0o600))
 	return w.start(name, w.ownState(name), filepath.Join(bin, "cmwa"), "run", "--config", file)
 }

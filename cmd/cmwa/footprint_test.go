@@ -95,12 +95,12 @@ func (f footprint) beyond(first footprint) (more []string) {
 // agent serves the stacks of its goroutines on a Unix socket.
 func profiled(t *testing.T) (path string) {
 	t.Helper()
-	folder, err := os.Getwd()
+	directory, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
 	}
 	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {
-		filepath.Join(folder, "profile.go"): filepath.Join(folder, "testdata", "profile", "profile.go"),
+		filepath.Join(directory, "profile.go"): filepath.Join(directory, "testdata", "profile", "profile.go"),
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -128,11 +128,11 @@ func (p *program) look(socket string) footprint {
 	for stack := range strings.SplitSeq(strings.TrimSpace(string(stacks)), "\n\n") {
 		now.goroutines[owner(stack)]++
 	}
-	folder := fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid)
-	files, err := os.ReadDir(folder)
+	directory := fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid)
+	files, err := os.ReadDir(directory)
 	p.w.must(err)
 	for _, file := range files {
-		if target, err := os.Readlink(filepath.Join(folder, file.Name())); err == nil {
+		if target, err := os.Readlink(filepath.Join(directory, file.Name())); err == nil {
 			kind, _, _ := strings.Cut(target, ":[") // socket:[number]
 			now.files[kind]++
 		}

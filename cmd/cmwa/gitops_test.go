@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-const ciFolder = "../../examples/gitops/ci"
+const ciDirectory = "../../examples/gitops/ci"
 
 // ciJob is the example for a CI service: the patterns of the files that trigger it, and the
 // scripts that it then runs one after the other.
@@ -26,7 +26,7 @@ type ciJob struct {
 func ciJobs(t *testing.T) map[string]ciJob {
 	t.Helper()
 	read := func(name string, into any) {
-		content, err := os.ReadFile(filepath.Join(ciFolder, name))
+		content, err := os.ReadFile(filepath.Join(ciDirectory, name))
 		if err == nil {
 			err = yaml.Unmarshal(content, into)
 		}
@@ -165,11 +165,11 @@ func TestGitOpsStopsBrokenMerges(t *testing.T) {
 		for service, job := range jobs {
 			t.Run(name+", "+service, func(t *testing.T) {
 				t.Parallel()
-				folder, temp := t.TempDir(), t.TempDir()
+				directory, temp := t.TempDir(), t.TempDir()
 				summary := filepath.Join(temp, "summary")
 				run := func(name string, args ...string) (string, error) {
 					cmd := exec.Command(name, args...)
-					cmd.Dir = folder
+					cmd.Dir = directory
 					cmd.Env = []string{
 						"PATH=" + bin + string(os.PathListSeparator) + os.Getenv("PATH"), "HOME=" + temp, "TMPDIR=" +
 							temp, "BASE=before",
@@ -191,7 +191,7 @@ func TestGitOpsStopsBrokenMerges(t *testing.T) {
 				}
 				commit := func(state files) {
 					for name, content := range state {
-						path := filepath.Join(folder, name)
+						path := filepath.Join(directory, name)
 						if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 							t.Fatal(err)
 						}
@@ -238,7 +238,7 @@ func TestGitOpsStopsBrokenMerges(t *testing.T) {
 				if shown, _ := os.ReadFile(summary); service == "github.yml" && !stopped && string(shown) != log {
 					t.Errorf("the summary is\n%s\nand the log\n%s", shown, output.String())
 				}
-				if _, err := os.Stat(filepath.Join(folder, "ran")); err == nil {
+				if _, err := os.Stat(filepath.Join(directory, "ran")); err == nil {
 					t.Error("a file name was executed as a command")
 				}
 				if left, _ := run("git", "status", "--porcelain"); left != "" {
@@ -252,11 +252,11 @@ func TestGitOpsStopsBrokenMerges(t *testing.T) {
 func TestGitOpsStopsAMergeWhoseBaseIsNotThere(t *testing.T) {
 	t.Parallel()
 	for service, job := range ciJobs(t) {
-		folder := t.TempDir()
+		directory := t.TempDir()
 		for _, script := range append([]string{"git init --quiet"}, job.scripts...) {
 			cmd := exec.Command("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script)
-			cmd.Dir, cmd.Env = folder, []string{
-				"PATH=" + os.Getenv("PATH"), "HOME=" + folder, "TMPDIR=" + folder, "RUNNER_TEMP=" + folder,
+			cmd.Dir, cmd.Env = directory, []string{
+				"PATH=" + os.Getenv("PATH"), "HOME=" + directory, "TMPDIR=" + directory, "RUNNER_TEMP=" + directory,
 				"BASE=gone",
 			}
 			out, err := cmd.CombinedOutput()

@@ -30,10 +30,10 @@ func identify(c *schema.Config, environ environment, log *slog.Logger) (_ *agent
 	}
 	if err != nil {
 		return agentid.Temporary(), sync.OnceFunc(func() {
-			log.Warn("cannot use the state folder: after a restart the agent cannot adopt its present jobs; "+
-				"set state_directory to a folder that the agent's user can write to, or give this user write "+
-				"access to the present folder (in a container: mount a volume there)",
-				"folder", directory, "error", err)
+			log.Warn("cannot use the state directory: after a restart the agent cannot adopt its present jobs; "+
+				"set state_directory to a directory that the agent's user can write to, or give this user write "+
+				"access to the present directory (in a container: mount a volume there)",
+				"directory", directory, "error", err)
 		}), nil
 	}
 	return agent, sync.OnceFunc(func() {
@@ -51,8 +51,8 @@ func openJournal(agent *agentid.Agent, log *slog.Logger) (_ runtime.Journal, clo
 	}
 	files, err := journal.Open(agent.Directory, log.With("component", "journal"))
 	if err != nil {
-		log.Warn("cannot record claimed jobs in the state folder; if the agent is killed, "+runtime.DeclaredFailed,
-			"folder", agent.Directory, "error", err)
+		log.Warn("cannot record claimed jobs in the state directory; if the agent is killed, "+runtime.DeclaredFailed,
+			"directory", agent.Directory, "error", err)
 		return nil, func() {}
 	}
 	return files, files.Close

@@ -86,11 +86,11 @@ func (w *world) holdAnywhere(stack, poolID string) (release func()) {
 	}
 }
 
-// leftovers returns the containers or folders of jobs.
+// leftovers returns the containers or directories of jobs.
 func (w *world) leftovers(stacks ...string) (left []string) {
 	w.t.Helper()
 	if w.target == "process" {
-		left, _ = filepath.Glob(filepath.Join(w.folder, "cmwa-process-*", "*"))
+		left, _ = filepath.Glob(filepath.Join(w.directory, "cmwa-process-*", "*"))
 		return left
 	}
 	for _, stack := range stacks {
@@ -113,7 +113,7 @@ func TestIdentityLeftoverPools(t *testing.T) {
 		t.Run(name+" is drained after a restart and its instance removed", func(t *testing.T) {
 			atLocalTargets(t, func(t *testing.T, w *world) {
 				port := freePort(t)
-				file := filepath.Join(w.folder, "agent.yaml")
+				file := filepath.Join(w.directory, "agent.yaml")
 				agent := w.startWith(file, nil, "pools: [{name: old, token: "+w.pool+"}]")
 				release := w.holdAnywhere("one", w.poolID)
 				w.kill(agent)
@@ -150,7 +150,7 @@ func TestIdentityLeftoverPools(t *testing.T) {
 	t.Run("jobs of a target that is no longer configured are adopted", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
-		file := filepath.Join(w.folder, "agent.yaml")
+		file := filepath.Join(w.directory, "agent.yaml")
 		agent := w.startWith(file, nil, "token: "+w.pool)
 		release := w.holdAnywhere("one", w.poolID)
 		w.kill(agent)
@@ -165,7 +165,7 @@ func TestIdentityLeftoverPools(t *testing.T) {
 	t.Run("a pool that is configured again while it drains is revived", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
-		file := filepath.Join(w.folder, "agent.yaml")
+		file := filepath.Join(w.directory, "agent.yaml")
 		other := w.pools(1)
 		agent := w.startWith(file, nil, "pools: [{name: old, token: "+w.pool+"}]")
 		release := w.holdAnywhere("one", w.poolID)
@@ -187,14 +187,14 @@ func TestIdentityLeftoverPools(t *testing.T) {
 func TestIdentityLeftoversOfCrash(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
-	shared := filepath.Join(w.folder, "shared")
+	shared := filepath.Join(w.directory, "shared")
 	crashed := filepath.Join(shared, "pulumi-workflow-crashed-0000")
 	w.must(os.MkdirAll(crashed, 0o755))
 	longAgo := time.Now().Add(-30 * 24 * time.Hour)
 	w.must(os.Chtimes(crashed, longAgo, longAgo))
-	agent := w.startWith(filepath.Join(w.folder, "agent.yaml"), nil, "token: "+w.pool,
+	agent := w.startWith(filepath.Join(w.directory, "agent.yaml"), nil, "token: "+w.pool,
 		"shared_volume_directory: "+shared)
-	w.eventually("the folder is removed", func() bool { _, err := os.Stat(crashed); return os.IsNotExist(err) })
+	w.eventually("the directory is removed", func() bool { _, err := os.Stat(crashed); return os.IsNotExist(err) })
 	agent.waitFor("removed leftovers of agents that no longer exist")
 }
 
@@ -218,10 +218,10 @@ func TestIdentityExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	agent := compose.Services["agent"]
-	folder, err := agentid.Directory("",
+	directory, err := agentid.Directory("",
 		func(name string) (string, bool) { value, ok := agent.Environment[name]; return value, ok }, 0)
-	if _, made := compose.Volumes["state"]; err != nil || !made || !slices.Contains(agent.Volumes, "state:"+folder) {
-		t.Errorf("compose.yml mounts no volume at the state folder %s (%v)", folder, err)
+	if _, made := compose.Volumes["state"]; err != nil || !made || !slices.Contains(agent.Volumes, "state:"+directory) {
+		t.Errorf("compose.yml mounts no volume at the state directory %s (%v)", directory, err)
 	}
 }
 
@@ -241,7 +241,7 @@ func TestIdentity(t *testing.T) {
 		w := newWorld(t, "process")
 		p := w.pools(2)
 		start := func(n int) *program {
-			name := filepath.Join(w.folder, fmt.Sprint("agent-", n))
+			name := filepath.Join(w.directory, fmt.Sprint("agent-", n))
 			return w.startWith(name+".yaml", nil, "token: "+p[n].token, "state_directory: "+name)
 		}
 		one, two := start(0), start(1)
@@ -260,7 +260,7 @@ func TestIdentity(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		p := w.pools(1)
-		file := filepath.Join(w.folder, "agent.yaml")
+		file := filepath.Join(w.directory, "agent.yaml")
 		start := func(name string) *program {
 			return w.startWith(file, w.ownState(name), "token: "+p[0].token)
 		}
@@ -279,7 +279,7 @@ func TestIdentity(t *testing.T) {
 	t.Run("an agent with the state directory of a running agent is refused", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
-		file, other := filepath.Join(w.folder, "agent.yaml"), filepath.Join(w.folder, "other.yaml")
+		file, other := filepath.Join(w.directory, "agent.yaml"), filepath.Join(w.directory, "other.yaml")
 		first := w.startWith(file, nil, "token: "+w.pool)
 		w.hold("one", w.poolID)
 		w.replace(other, w.content("token: "+w.pool))
@@ -294,16 +294,16 @@ func TestIdentity(t *testing.T) {
 		w.release("one")
 	})
 
-	t.Run("agents with separate state folders do not adopt or stop each other's jobs", func(t *testing.T) {
+	t.Run("agents with separate state directories do not adopt or stop each other's jobs", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, "docker") // both agents use one engine, but have no common folder
+		w := newWorld(t, "docker") // both agents use one engine, but have no common directory
 		p := w.pools(1)
 		private := func(name string) []string {
-			folder := filepath.Join(w.folder, name)
-			w.must(os.Mkdir(folder, 0o700))
-			return []string{"TMPDIR=" + folder, "XDG_STATE_HOME=" + folder}
+			directory := filepath.Join(w.directory, name)
+			w.must(os.Mkdir(directory, 0o700))
+			return []string{"TMPDIR=" + directory, "XDG_STATE_HOME=" + directory}
 		}
-		file := filepath.Join(w.folder, "agent.yaml")
+		file := filepath.Join(w.directory, "agent.yaml")
 		w.startWith(file, private("one"), "token: "+p[0].token)
 		release := w.holdAnywhere("one", p[0].id)
 		second := w.startWith(file, private("two"), "token: "+p[0].token)
@@ -321,8 +321,8 @@ func TestIdentity(t *testing.T) {
 		w := newWorld(t, "docker")
 		programs, err := staticPrograms()
 		w.must(err)
-		folder := t.TempDir()
-		config, state := filepath.Join(folder, "config"), filepath.Join(folder, "state")
+		directory := t.TempDir()
+		config, state := filepath.Join(directory, "config"), filepath.Join(directory, "state")
 		for _, sub := range []string{config, state} {
 			w.must(os.Mkdir(sub, 0o755))
 		}
@@ -352,16 +352,16 @@ func TestIdentity(t *testing.T) {
 		w.eventually("the container is removed", func() bool { return len(w.containers("one")) == 0 })
 	})
 
-	t.Run("without a usable state folder the agent works and logs what it cannot do", func(t *testing.T) {
+	t.Run("without a usable state directory the agent works and logs what it cannot do", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		p := w.pools(1)
-		occupied := filepath.Join(w.folder, "occupied")
+		occupied := filepath.Join(w.directory, "occupied")
 		w.must(os.WriteFile(occupied, nil, 0o600))
-		agent := w.startWith(filepath.Join(w.folder, "agent.yaml"), nil, "token: "+p[0].token,
+		agent := w.startWith(filepath.Join(w.directory, "agent.yaml"), nil, "token: "+p[0].token,
 			"state_directory: "+occupied)
 		agent.waitFor("after a restart the agent cannot adopt its present jobs")
-		agent.waitFor("set state_directory to a folder")
+		agent.waitFor("set state_directory to a directory")
 		w.hold("one", p[0].id)
 		w.release("one")
 	})

@@ -22,11 +22,11 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// testImageInDocker loads the image into the engine and runs it there. The folder
+// testImageInDocker loads the image into the engine and runs it there. The directory
 // is the one that make image has written.
-func testImageInDocker(t *testing.T, folder, id string) {
+func testImageInDocker(t *testing.T, directory, id string) {
 	w := newWorld(t, "docker")
-	w.engine("load", "--quiet", "--input", filepath.Join(folder, "cmwa-image.tar"))
+	w.engine("load", "--quiet", "--input", filepath.Join(directory, "cmwa-image.tar"))
 	t.Cleanup(func() { _ = exec.Command("docker", "image", "rm", imageName).Run() })
 	if got := w.engine("image", "inspect", "--format", "{{.Id}}", imageName); got != id {
 		t.Errorf("the engine has the image %s, want %s", got, id)
@@ -85,7 +85,7 @@ func testImageInDocker(t *testing.T, folder, id string) {
 		w.wantSteps("without", "succeeded", "succeeded")
 		output := logsOf(container)
 		for _, want := range []string{
-			"in a container: mount a volume there", "folder=/var/lib/cmwa", "read-only file system",
+			"in a container: mount a volume there", "directory=/var/lib/cmwa", "read-only file system",
 		} {
 			if !strings.Contains(output, want) {
 				t.Errorf("there is no %q in\n%s", want, output)
@@ -96,7 +96,7 @@ func testImageInDocker(t *testing.T, folder, id string) {
 		const tag = "cmwa/cmwa:dockerfile-test"
 		w.engine("build", "--quiet", "--file", "../../examples/image/Dockerfile",
 			"--build-arg", "TARGETARCH="+goruntime.GOARCH, "--build-arg", "VERSION="+
-				imageVersion, "--tag", tag, folder)
+				imageVersion, "--tag", tag, directory)
 		t.Cleanup(func() { _ = exec.Command("docker", "image", "rm", tag).Run() })
 		ours, theirs := w.describeImage(imageName), w.describeImage(tag)
 		if !reflect.DeepEqual(ours, theirs) {
@@ -139,7 +139,7 @@ func (w *world) describeImage(image string) (description struct {
 		}
 		line := fmt.Sprintf("%s %o %s", name, header.Mode, digestOf(contents[header.Name]))
 		if header.Typeflag != tar.TypeDir ||
-			name == "var/lib/cmwa/" { // some builders set its owner on its parent folders, too
+			name == "var/lib/cmwa/" { // some builders set its owner on its parent directories, too
 			line += fmt.Sprintf(" %d:%d", header.Uid, header.Gid)
 		}
 		description.Files = append(description.Files, line)

@@ -31,12 +31,12 @@ const imageName = "cmwa/cmwa:" + imageVersion
 
 // madeImage builds the image of these sources once. All tests of a run share it.
 var madeImage = sync.OnceValues(func() (image builtImage, err error) {
-	folder, err := os.MkdirTemp("", "cmwa-image-")
+	directory, err := os.MkdirTemp("", "cmwa-image-")
 	if err != nil {
 		return builtImage{}, err
 	}
-	temporary.add(folder)
-	return makeImage(folder)
+	temporary.add(directory)
+	return makeImage(directory)
 })
 
 // clusterImage makes sure that the cluster holds the image of the agent, [imageName].
@@ -45,7 +45,7 @@ var clusterImage = sync.OnceValue(func() error {
 	if err != nil {
 		return err
 	}
-	archive := filepath.Join(made.folder, "cmwa-image.tar")
+	archive := filepath.Join(made.directory, "cmwa-image.tar")
 	if out, err := exec.Command("../../testdata/toolchain/kube-load", "--archive",
 		archive).CombinedOutput(); err != nil {
 		return fmt.Errorf("kube-load: %w: %s", err, out)
@@ -55,13 +55,13 @@ var clusterImage = sync.OnceValue(func() error {
 
 // builtImage is the result of make image.
 type builtImage struct {
-	folder   string // contains cmwa-image.tar and cmwa-image
-	identity string // output of make image: the digest of the index and the id of the image
+	directory string // contains cmwa-image.tar and cmwa-image
+	identity  string // output of make image: the digest of the index and the id of the image
 }
 
-// makeImage runs make image in a copy of the sources below a folder.
-func makeImage(folder string) (builtImage, error) {
-	root, sources := filepath.Join("..", ".."), filepath.Join(folder, "sources")
+// makeImage runs make image in a copy of the sources below a directory.
+func makeImage(directory string) (builtImage, error) {
+	root, sources := filepath.Join("..", ".."), filepath.Join(directory, "sources")
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		relative, _ := filepath.Rel(root, path)
 		switch {
@@ -250,8 +250,8 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := made.folder
-	images := readLayout(t, filepath.Join(folder, "cmwa-image"))
+	directory := made.directory
+	images := readLayout(t, filepath.Join(directory, "cmwa-image"))
 	id := images[goruntime.GOARCH].id
 
 	t.Run("the layout has an image for each architecture", func(t *testing.T) {
@@ -272,7 +272,7 @@ func TestImage(t *testing.T) {
 		}
 	})
 	t.Run("the archive has the image of this machine's architecture", func(t *testing.T) {
-		content, err := os.ReadFile(filepath.Join(folder, "cmwa-image.tar"))
+		content, err := os.ReadFile(filepath.Join(directory, "cmwa-image.tar"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +287,7 @@ func TestImage(t *testing.T) {
 			t.Errorf("the manifest is %s, want the image %s", contents["manifest.json"], id)
 		}
 	})
-	t.Run("a second build in another folder has the same digests", func(t *testing.T) {
+	t.Run("a second build in another directory has the same digests", func(t *testing.T) {
 		again, err := makeImage(t.TempDir())
 		if err != nil {
 			t.Fatal(err)
@@ -296,14 +296,14 @@ func TestImage(t *testing.T) {
 			t.Errorf("the two builds print different digests, or no index:\n%s\n%s", made.identity, again.identity)
 		}
 		for _, name := range []string{"cmwa-image.tar", "cmwa-image/index.json"} {
-			one, errOne := os.ReadFile(filepath.Join(folder, name))
-			other, errOther := os.ReadFile(filepath.Join(again.folder, name))
+			one, errOne := os.ReadFile(filepath.Join(directory, name))
+			other, errOther := os.ReadFile(filepath.Join(again.directory, name))
 			if errOne != nil || errOther != nil || !bytes.Equal(one, other) {
 				t.Errorf("%s differs, or cannot be read: %v, %v", name, errOne, errOther)
 			}
 		}
 	})
-	t.Run("docker", func(t *testing.T) { testImageInDocker(t, folder, id) })
+	t.Run("docker", func(t *testing.T) { testImageInDocker(t, directory, id) })
 	t.Run("kubernetes", testImageInKubernetes)
 }
 
@@ -316,7 +316,7 @@ func testImageContents(t *testing.T, architecture string, layer []byte) {
 		t.Errorf("the image for %s has %v", architecture, got)
 	}
 
-	// 2. Only the state folder belongs to the agent.
+	// 2. Only the state directory belongs to the agent.
 	for name, header := range headers {
 		owner, mode := 0, int64(0o755)
 		switch {

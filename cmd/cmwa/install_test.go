@@ -33,7 +33,7 @@ func TestInstallOriginalDeployment(t *testing.T) {
 		if template != "" {
 			manifests = strings.Replace(manifests, "\ndata:\n", "\ndata:\n  worker-pod.json: '"+template+"'\n", 1)
 		}
-		file := filepath.Join(w.folder, "original.yaml")
+		file := filepath.Join(w.directory, "original.yaml")
 		w.must(os.WriteFile(file, []byte(manifests), 0o600))
 		must(t, kubectlVariable, "apply", "--namespace", w.cluster.Name, "--filename", file)
 		agents := w.deployed(w.cluster.Name, "workflow-agent-pool", agentSelector)
@@ -94,7 +94,7 @@ func TestInstallHelm(t *testing.T) {
 			"config": config, "networkPolicy": map[string]any{"enabled": true},
 		})
 		w.must(err)
-		file := filepath.Join(w.folder, "values.yaml")
+		file := filepath.Join(w.directory, "values.yaml")
 		w.must(os.WriteFile(file, text, 0o600))
 		return file
 	}
@@ -105,7 +105,7 @@ func TestInstallHelm(t *testing.T) {
 	}
 
 	// 1. One command installs the agent, and prints the next commands.
-	notes := helm("install", chartFolder, "--values", values(map[string]any{}))
+	notes := helm("install", chartDirectory, "--values", values(map[string]any{}))
 	want := "kubectl -n " + w.cluster.Name + " rollout status deployment/tests-agent"
 	if !strings.Contains(notes, want) {
 		t.Errorf("there is no %q in the notes:\n%s", want, notes)
@@ -119,7 +119,7 @@ func TestInstallHelm(t *testing.T) {
 	// restart.
 	agents.keep(func() {
 		generations := agents.generations()
-		helm("upgrade", chartFolder, "--values", values(map[string]any{
+		helm("upgrade", chartDirectory, "--values", values(map[string]any{
 			"max_concurrent_workflows": 3,
 			"pod_template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{
 				"name": "pulumi-workflow", "env": []any{map[string]any{"name": "TEAM", "value": "platform"}},

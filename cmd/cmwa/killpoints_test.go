@@ -64,7 +64,7 @@ func (s stories) run(w *world, service *observer) {
 			defer func() { <-free }()
 			w.t.(*testing.T).Run(name, func(t *testing.T) {
 				own := &world{
-					t: t, folder: t.TempDir(), bin: bin, url: service.url, user: w.user, target: w.target,
+					t: t, directory: t.TempDir(), bin: bin, url: service.url, user: w.user, target: w.target,
 					cluster: w.cluster, docker: w.docker, ids: map[string]string{},
 				}
 				var pool struct{ ID, TokenValue string }
@@ -111,7 +111,7 @@ func (w *world) killedJob(service *observer, point killpoint.Point) (order, []st
 	case w.target == "docker" && point == killpoint.ImagePulling:
 		job.Image = serveBaseImage(w)
 		return job, []string{"pull_image: true"}
-	case w.target == "docker" && point == killpoint.FolderCreated:
+	case w.target == "docker" && point == killpoint.DirectoryCreated:
 		return job, []string{"shared_volume_directory: " + w.shared()}
 	case point == killpoint.HandoffStored:
 		job.Steps[0].Run += "\n: " + largeText
@@ -132,12 +132,12 @@ func (w *world) stack() string {
 	return strings.ReplaceAll(name[strings.LastIndex(name, "/")+1:], "_", "-")
 }
 
-// shared creates a folder for shared_volume_directory.
+// shared creates a directory for shared_volume_directory.
 func (w *world) shared() string {
 	w.t.Helper()
-	folder := filepath.Join(w.folder, "shared")
-	w.must(os.Mkdir(folder, 0o755))
-	return folder
+	directory := filepath.Join(w.directory, "shared")
+	w.must(os.Mkdir(directory, 0o755))
+	return directory
 }
 
 // outcome is how a job must end.

@@ -21,15 +21,15 @@ const killTable = "killpoints.md"
 const killTableHead = `# What happens to a job if its agent is killed
 
 An agent can be killed at any of these points. Its job still ends once, with the right outcome. Within a minute after
-the agent has been started again with the same state folder, the service knows the outcome, and everything that the job
-created is removed. The only exception is ` + "`poll_answered`" + ` with Pulumi Cloud: see its row.
+the agent has been started again with the same state directory, the service knows the outcome, and everything that the
+job created is removed. The only exception is ` + "`poll_answered`" + ` with Pulumi Cloud: see its row.
 
 The rows are in the order in which a job usually reaches the points. TestKillPoints kills a real agent at each point:
 in ` + "`make test`" + ` with one ` + "`deploy_target`" + `, in ` + "`make soak`" + ` with each.
 TestKillPointsInPod kills an agent in a Pod, and replaces the Pod. TestKillPointsLeased kills an agent that runs a scan;
 the scan is completed under its first or its second lease. Other tests kill the runner, its container or Pod, dockerd
 (with and without live-restore) and containerd, simulate a restart of the machine, and fill the disks of the state
-folder, the shared folder and the engine. This file is generated: run ` + "`go generate ./cmd/cmwa`" + `.
+directory, the shared directory and the engine. This file is generated: run ` + "`go generate ./cmd/cmwa`" + `.
 
 | point | what has happened | a restarted agent | not with |
 | --- | --- | --- | --- |
@@ -68,8 +68,8 @@ var killEntries = []killEntry{
 	{killpoint.ImagePulling, "The engine has begun to pull the image.", restarted, map[string]string{
 		"kubernetes": "the kubelet pulls the image", "process": "uses no image",
 	}},
-	{killpoint.FolderCreated, "The folder of the job exists.", restarted, map[string]string{
-		"kubernetes": "has no folder",
+	{killpoint.DirectoryCreated, "The directory of the job exists.", restarted, map[string]string{
+		"kubernetes": "has no directory",
 	}},
 	{killpoint.InstanceCreated, "The container, the Pod or the process of the runner exists.", restarted, nil},
 	{killpoint.Attached, "The agent is connected to the standard input of the runner.", restarted, map[string]string{
@@ -87,7 +87,7 @@ var killEntries = []killEntry{
 	{killpoint.Running, "The agent has read that step 0 has succeeded.", adopted, nil},
 	{killpoint.RunnerEnded, "The agent knows that the runner has ended.", cleaned, nil},
 	{killpoint.Reported, "The service knows the outcome of the job.", cleaned, nil},
-	{killpoint.Removed, "The container, the Pod or the folder is removed.", cleaned, nil},
+	{killpoint.Removed, "The container, the Pod or the directory is removed.", cleaned, nil},
 	{killpoint.SlotFreed, "The slot of the job is free for the next poll.", cleaned, nil},
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// killFolder is the path of the directory of staticPrograms within the agent's container.
-const killFolder = "/killpoints"
+// killDirectory is the path of the directory of staticPrograms within the agent's container.
+const killDirectory = "/killpoints"
 
 // pointsInPod returns the points at which TestKillPointsInPod kills: in make soak all
 // points of a job with the target kubernetes except PollAnswered, in make test three of
@@ -33,7 +33,7 @@ func pointsInPod() []killpoint.Point {
 }
 
 // TestKillPointsInPod kills an agent in a Pod at points of a job, and replaces the Pod. The
-// new agent does not have the state folder of the old one, so it must find the job in the
+// new agent does not have the state directory of the old one, so it must find the job in the
 // cluster.
 func TestKillPointsInPod(t *testing.T) {
 	t.Parallel()
@@ -93,18 +93,18 @@ func TestKillPointsInPod(t *testing.T) {
 	}
 }
 
-// killAt makes a Pod run the program cmwa in this folder of the node. The agent is then
+// killAt makes a Pod run the program cmwa in this directory of the node. The agent is then
 // killed at a point.
-func killAt(pod *corev1.PodSpec, folder string, point killpoint.Point) {
+func killAt(pod *corev1.PodSpec, directory string, point killpoint.Point) {
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "killpoints", VolumeSource: corev1.VolumeSource{
-		HostPath: &corev1.HostPathVolumeSource{Path: folder},
+		HostPath: &corev1.HostPathVolumeSource{Path: directory},
 	}})
 	pod.ShareProcessNamespace = new(true) // the first process of a PID namespace cannot kill itself
 	agent := &pod.Containers[0]
-	agent.Command = []string{killFolder + "/cmwa"}
+	agent.Command = []string{killDirectory + "/cmwa"}
 	agent.Env = []corev1.EnvVar{{Name: "CMWA_KILL_AT", Value: string(point)}}
 	agent.VolumeMounts = append(agent.VolumeMounts, corev1.VolumeMount{
-		Name: "killpoints", MountPath: killFolder, ReadOnly: true,
+		Name: "killpoints", MountPath: killDirectory, ReadOnly: true,
 	})
 }
 

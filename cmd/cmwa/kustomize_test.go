@@ -16,7 +16,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-const kustomizeFolder = "../../examples/kubernetes"
+const kustomizeDirectory = "../../examples/kubernetes"
 
 // agentSelector finds the agents that the examples install.
 const agentSelector = nameLabel + "=customer-managed-workflow-agent"
@@ -27,17 +27,17 @@ type kustomization struct {
 	overlay      string                      // the name of an overlay of the examples
 	namespace    string                      // replaces the namespace of the examples
 	organization string                      // if not empty, replaces the organization of the examples
-	tokens       map[string]string           // by the name of the file in the folder of the overlay
+	tokens       map[string]string           // by the name of the file in the directory of the overlay
 	components   []string                    // names of components of the examples
 	change       func(config map[string]any) // changes the configuration; may be nil
 }
 
-// write copies the examples to a temporary folder, adds the overlay of the test, and
-// returns the overlay's folder.
-func (k kustomization) write(t *testing.T) (folder string) {
+// write copies the examples to a temporary directory, adds the overlay of the test, and
+// returns the overlay's directory.
+func (k kustomization) write(t *testing.T) (directory string) {
 	t.Helper()
 	root := t.TempDir()
-	if err := os.CopyFS(root, os.DirFS(kustomizeFolder)); err != nil {
+	if err := os.CopyFS(root, os.DirFS(kustomizeDirectory)); err != nil {
 		t.Fatal(err)
 	}
 	write := func(path, text string) {
@@ -110,8 +110,8 @@ func TestKustomize(t *testing.T) {
 		"pools": {"production.token": "pul-1", "teams.token": "pul-2"},
 	} {
 		t.Run(overlay+" renders valid manifests", func(t *testing.T) {
-			folder := kustomization{overlay: overlay, namespace: "other", tokens: tokens}.write(t)
-			text := must(t, kubectlVariable, "kustomize", filepath.Join(folder, "..", overlay))
+			directory := kustomization{overlay: overlay, namespace: "other", tokens: tokens}.write(t)
+			text := must(t, kubectlVariable, "kustomize", filepath.Join(directory, "..", overlay))
 			checkManifests(t, text)
 			if names := regexp.MustCompile(`(?m)^  name: .*-[0-9a-f]{10}$`).FindAllString(text, -1); names != nil {
 				t.Errorf("names of objects have digests: %q", names)
@@ -119,10 +119,10 @@ func TestKustomize(t *testing.T) {
 		})
 		t.Run(overlay+" can be an overlay", func(t *testing.T) {
 			components := []string{"network-policy", "service-monitor", "registry-credentials", "events"}
-			folder := kustomization{
+			directory := kustomization{
 				overlay: overlay, namespace: "other", tokens: tokens, components: components,
 			}.write(t)
-			text := must(t, kubectlVariable, "kustomize", folder)
+			text := must(t, kubectlVariable, "kustomize", directory)
 			kinds := checkManifests(t, text)
 			for _, verbs := range []string{
 				"- secrets\n  verbs:\n  - create\n  - delete\n", "- events\n  verbs:\n  - list\n",
@@ -145,8 +145,8 @@ func TestKustomize(t *testing.T) {
 		})
 	}
 	t.Run("a missing token is an error that names the file", func(t *testing.T) {
-		folder := kustomization{overlay: "plain", namespace: "other"}.write(t)
-		_, message, err := try(t, kubectlVariable, "kustomize", folder)
+		directory := kustomization{overlay: "plain", namespace: "other"}.write(t)
+		_, message, err := try(t, kubectlVariable, "kustomize", directory)
 		if err == nil || !strings.Contains(message, "overlays/plain/token") {
 			t.Errorf("kubectl prints %q", message)
 		}
@@ -155,7 +155,7 @@ func TestKustomize(t *testing.T) {
 
 // install applies a kustomization to a new namespace of the cluster, and blocks until the
 // agent is ready. It changes the configuration with adapt, and then with k.change.
-func (w *world) install(k kustomization) (agents *deployment, folder string) {
+func (w *world) install(k kustomization) (agents *deployment, directory string) {
 	w.t.Helper()
 	if err := clusterImage(); err != nil {
 		w.t.Fatal(err)
@@ -168,7 +168,7 @@ func (w *world) install(k kustomization) (agents *deployment, folder string) {
 			change(config)
 		}
 	}
-	folder = k.write(w.t.(*testing.T))
+	directory = k.write(w.t.(*testing.T))
 	agents = w.deployed(k.namespace, "workflow-agent", agentSelector)
 	w.t.Cleanup(func() { // a failing test does not delete the objects itself
 		agents.remove()
@@ -183,9 +183,9 @@ func (w *world) install(k kustomization) (agents *deployment, folder string) {
 			}
 		}
 	})
-	must(w.t, kubectlVariable, "apply", "-k", folder)
+	must(w.t, kubectlVariable, "apply", "-k", directory)
 	agents.awaitReady(1)
-	return agents, folder
+	return agents, directory
 }
 
 // adapt changes a configuration of the examples: the agent polls the service of the test
@@ -237,7 +237,7 @@ func TestKustomizeOnCluster(t *testing.T) {
 	t.Run("plain", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")
-		agents, folder := w.install(kustomization{
+		agents, directory := w.install(kustomization{
 			overlay: "plain", tokens: map[string]string{"token": w.pool}, components: []string{"network-policy"},
 		})
 		w.runs("one", w.poolID, whoAmI, ":"+agents.namespace+":workflow-runner")
@@ -263,7 +263,7 @@ func TestKustomizeOnCluster(t *testing.T) {
 		}
 
 		// Delete everything with one command.
-		must(t, kubectlVariable, "delete", "-k", folder)
+		must(t, kubectlVariable, "delete", "-k", directory)
 		err := agents.core.Get().Resource("namespaces").Name(agents.namespace).Do(t.Context()).Error()
 		if !apierrors.IsNotFound(err) {
 			t.Errorf("the namespace still exists: %v", err)

@@ -63,18 +63,18 @@ func (l leasedWork) await(status string) leasedView {
 	return l.view()
 }
 
-// witness returns a script that appends the time, in nanoseconds, to a file in the folder every
+// witness returns a script that appends the time, in nanoseconds, to a file in the directory every
 // 100 ms. Each run of the script has its own file. When the file "end" exists, the script
 // appends a line to the file "finished" and ends.
-func witness(folder string) string {
+func witness(directory string) string {
 	return fmt.Sprintf(`cd '%s'; while ! [ -e end ]; do date +%%s%%N >>run-$$; sleep 0.1; done; echo x >>finished`,
-		folder)
+		directory)
 }
 
-// lines returns the lines of the files in a folder whose names match a pattern, by file name.
-func lines(t *testing.T, folder, pattern string) map[string][]string {
+// lines returns the lines of the files in a directory whose names match a pattern, by file name.
+func lines(t *testing.T, directory, pattern string) map[string][]string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(folder, pattern))
+	files, err := filepath.Glob(filepath.Join(directory, pattern))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,15 +89,15 @@ func lines(t *testing.T, folder, pattern string) map[string][]string {
 	return all
 }
 
-// agentAt starts an agent with its own state folder. The agent polls the service at a URL.
+// agentAt starts an agent with its own state directory. The agent polls the service at a URL.
 func (w *world) agentAt(name, url string) *program {
 	w.t.Helper()
-	folder := filepath.Join(w.folder, name)
-	w.must(os.MkdirAll(folder, 0o700))
-	file := filepath.Join(folder, "agent.yaml")
+	directory := filepath.Join(w.directory, name)
+	w.must(os.MkdirAll(directory, 0o700))
+	file := filepath.Join(directory, "agent.yaml")
 	w.must(os.WriteFile(file, []byte(w.settings([]string{"service_url: " + url}, "token: "+w.pool,
 		"working_directory: "+w.bin, "http_server_port: 0")), 0o600))
-	env := []string{"HOME=" + folder, "TMPDIR=" + folder, "XDG_STATE_HOME=" + filepath.Join(folder, "state")}
+	env := []string{"HOME=" + directory, "TMPDIR=" + directory, "XDG_STATE_HOME=" + filepath.Join(directory, "state")}
 	return w.start(name, env, "cmwa", "run", "--config", file)
 }
 
@@ -125,16 +125,16 @@ func TestLeasedWork(t *testing.T) {
 func TestLeasedAgentKilled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process", leaseFlags()...)
-	folder := t.TempDir()
-	scan := w.scan("while ! [ -e '" + folder + "/end' ]; do echo scanning; sleep 0.1; done & " + witness(folder))
+	directory := t.TempDir()
+	scan := w.scan("while ! [ -e '" + directory + "/end' ]; do echo scanning; sleep 0.1; done & " + witness(directory))
 	first := w.agentAt("first", w.url)
-	w.eventually("the scan runs", func() bool { return len(lines(t, folder, "run-*")) == 1 })
+	w.eventually("the scan runs", func() bool { return len(lines(t, directory, "run-*")) == 1 })
 	first.signal(syscall.SIGKILL)
 	w.eventually("the first agent has ended", func() bool { return first.ends(time.Millisecond) })
 
 	// Another agent gets the work when the lease has expired, and only its run finishes.
 	w.agentAt("second", w.url)
-	w.eventually("the scan runs again", func() bool { return len(lines(t, folder, "run-*")) == 2 })
+	w.eventually("the scan runs again", func() bool { return len(lines(t, directory, "run-*")) == 2 })
 	view := scan.view()
 	if len(view.Leases) != 2 || view.Leases[0].Ended != "lease" ||
 		view.Leases[1].Acquired.Sub(view.Leases[0].Acquired) < leaseSpan {
@@ -146,15 +146,15 @@ func TestLeasedAgentKilled(t *testing.T) {
 	again := w.agentAt("first", w.url)
 	again.waitFor("removing leased work of an agent that has ended")
 	w.eventually("nothing of the first agent is left", func() bool {
-		left, _ := filepath.Glob(filepath.Join(w.folder, "first", "cmwa-process-*", "*"))
+		left, _ := filepath.Glob(filepath.Join(w.directory, "first", "cmwa-process-*", "*"))
 		return len(left) == 0
 	})
-	w.must(os.WriteFile(filepath.Join(folder, "end"), nil, 0o600))
+	w.must(os.WriteFile(filepath.Join(directory, "end"), nil, 0o600))
 	scan.await("Completed")
 	if strings.Contains(again.output(), "job resumed") {
 		t.Errorf("the first agent has adopted leased work:\n%s", again.output())
 	}
-	if finished := lines(t, folder, "finished")["finished"]; len(finished) != 1 {
+	if finished := lines(t, directory, "finished")["finished"]; len(finished) != 1 {
 		t.Errorf("%d runs have finished, want one", len(finished))
 	}
 }
@@ -163,10 +163,10 @@ func TestLeasedLinkCut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process", leaseFlags()...)
 	proxy := runtimetest.NewProxy(t, runtimetest.ProxyOptions{Target: w.url})
-	folder := t.TempDir()
-	scan := w.scan(witness(folder))
+	directory := t.TempDir()
+	scan := w.scan(witness(directory))
 	first := w.agentAt("first", proxy.URL())
-	w.eventually("the scan runs", func() bool { return len(lines(t, folder, "run-*")) == 1 })
+	w.eventually("the scan runs", func() bool { return len(lines(t, directory, "run-*")) == 1 })
 
 	// The proxy loses only the requests that renew the lease. The runner can still reach
 	// the service.
@@ -176,8 +176,8 @@ func TestLeasedLinkCut(t *testing.T) {
 	first.waitFor("could not be renewed")
 	first.signal(syscall.SIGTERM)
 	w.agentAt("second", w.url)
-	w.eventually("the scan runs again", func() bool { return len(lines(t, folder, "run-*")) == 2 })
-	w.must(os.WriteFile(filepath.Join(folder, "end"), nil, 0o600))
+	w.eventually("the scan runs again", func() bool { return len(lines(t, directory, "run-*")) == 2 })
+	w.must(os.WriteFile(filepath.Join(directory, "end"), nil, 0o600))
 	view := scan.await("Completed")
 
 	// The first run ended before the second agent acquired the next lease.
@@ -185,7 +185,7 @@ func TestLeasedLinkCut(t *testing.T) {
 		t.Fatalf("the leases are %+v", view.Leases)
 	}
 	var ends []time.Time
-	for _, times := range lines(t, folder, "run-*") {
+	for _, times := range lines(t, directory, "run-*") {
 		last, err := strconv.ParseInt(times[len(times)-1], 10, 64)
 		w.must(err)
 		ends = append(ends, time.Unix(0, last))
@@ -194,7 +194,7 @@ func TestLeasedLinkCut(t *testing.T) {
 	if !ends[0].Before(view.Leases[1].Acquired) {
 		t.Errorf("the first run wrote at %s, after the next lease was acquired at %s", ends[0], view.Leases[1].Acquired)
 	}
-	if finished := lines(t, folder, "finished")["finished"]; len(finished) != 1 {
+	if finished := lines(t, directory, "finished")["finished"]; len(finished) != 1 {
 		t.Errorf("%d runs have finished, want one", len(finished))
 	}
 }

@@ -17,7 +17,7 @@ import (
 // use, has the point HandoffStored.
 var notLeased = []killpoint.Point{
 	killpoint.PollAnswered, killpoint.Journalled, killpoint.HandoffRecorded, killpoint.ImagePulling,
-	killpoint.FolderCreated, killpoint.HandoffStored,
+	killpoint.DirectoryCreated, killpoint.HandoffStored,
 }
 
 // TestKillPointsLeased kills an agent at each point of leased work, and starts the agent
@@ -54,11 +54,11 @@ func (w *world) killLeased(point killpoint.Point) {
 	bin, err := killPrograms()
 	w.must(err)
 	w.bin = bin
-	folder := filepath.Join(w.folder, "witness")
-	w.must(os.Mkdir(folder, 0o777))
-	w.must(os.Chmod(folder, 0o777))
-	volumes := fmt.Sprintf("docker: {network: host, volumes: ['%s:%s']}", folder, folder)
-	scan := w.scan(fmt.Sprintf("cd '%s'; echo x >>began; sleep 1; echo x >>finished", folder))
+	directory := filepath.Join(w.directory, "witness")
+	w.must(os.Mkdir(directory, 0o777))
+	w.must(os.Chmod(directory, 0o777))
+	volumes := fmt.Sprintf("docker: {network: host, volumes: ['%s:%s']}", directory, directory)
+	scan := w.scan(fmt.Sprintf("cd '%s'; echo x >>began; sleep 1; echo x >>finished", directory))
 	first := w.agentWith([]string{"CMWA_KILL_AT=" + string(point)}, volumes)
 	if !first.ends(storyLimit) {
 		t.Fatalf("the agent does not reach the point %s:\n%s", point, first.output())
@@ -69,7 +69,7 @@ func (w *world) killLeased(point killpoint.Point) {
 	returned := time.Now()
 	view := scan.await("Completed")
 	w.eventually("nothing is left", func() bool {
-		if w.target == "docker" && w.engine("ps", "--all", "--quiet", "--filter", "volume="+folder) != "" {
+		if w.target == "docker" && w.engine("ps", "--all", "--quiet", "--filter", "volume="+directory) != "" {
 			return false
 		}
 		return len(w.leftovers()) == 0
@@ -80,7 +80,7 @@ func (w *world) killLeased(point killpoint.Point) {
 	}
 
 	// The work runs at most once under each lease.
-	began, finished := len(lines(t, folder, "began")["began"]), len(lines(t, folder, "finished")["finished"])
+	began, finished := len(lines(t, directory, "began")["began"]), len(lines(t, directory, "finished")["finished"])
 	if len(view.Leases) > 2 || began > len(view.Leases) || finished == 0 {
 		t.Errorf("%d runs began and %d finished under the leases %+v", began, finished, view.Leases)
 	}

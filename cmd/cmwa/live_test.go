@@ -76,7 +76,7 @@ func TestLivePlan(t *testing.T) {
 				func(d *status.Document) { d.Config.Digest = "0" }), nil, "differs from the configuration in force"},
 			"the agent's variables": {agentWithFile(t, path, variables, nil), nil,
 				"with its PULUMI_AGENT_ variables"},
-			"another folder": {agentWithFile(t, path, variables,
+			"another directory": {agentWithFile(t, path, variables,
 				func(d *status.Document) { d.Agent.Directory = "/srv/agent" }), nil,
 				"in its working directory /srv/agent"},
 			"a refused file": {agentWithFile(t, path, nil, func(d *status.Document) {

@@ -140,7 +140,7 @@ func TestMakeNotices(t *testing.T) {
 			"GNU": "GNU GENERAL PUBLIC LICENSE\nVersion 3\nPermission is hereby granted, free of charge\n" +
 				"THE SOFTWARE IS PROVIDED \"AS IS\"\n",
 		} {
-			folder := t.TempDir()
+			directory := t.TempDir()
 			files := map[string]string{
 				"go.mod": "module example.com/ours\n\ngo 1.26\n\n" +
 					"require example.com/theirs v1.0.0\n\nreplace example.com/theirs => ./theirs\n",
@@ -152,7 +152,7 @@ func TestMakeNotices(t *testing.T) {
 				files["theirs/LICENSE"] = licence
 			}
 			for path, content := range files {
-				path = filepath.Join(folder, path)
+				path = filepath.Join(directory, path)
 				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 					t.Fatal(err)
 				}
@@ -160,13 +160,13 @@ func TestMakeNotices(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			cmd := exec.Command(program, "-o", filepath.Join(folder, "out"), ".")
-			cmd.Dir = folder
+			cmd := exec.Command(program, "-o", filepath.Join(directory, "out"), ".")
+			cmd.Dir = directory
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "example.com/theirs v1.0.0") {
 				t.Errorf("%s: %v\n%s", name, err, out)
 			}
-			if _, err := os.Stat(filepath.Join(folder, "out")); err == nil {
+			if _, err := os.Stat(filepath.Join(directory, "out")); err == nil {
 				t.Errorf("%s: the program has written its file in spite of the error", name)
 			}
 		}

@@ -39,7 +39,7 @@ func tool(t testing.TB, variable string) string {
 	return path
 }
 
-// try runs a program of the toolchain with an empty home folder and the rights of the
+// try runs a program of the toolchain with an empty home directory and the rights of the
 // cluster's administrator.
 func try(t testing.TB, variable string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()

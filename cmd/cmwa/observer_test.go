@@ -138,7 +138,7 @@ func (o *observer) witness(w *world) string {
 	return fmt.Sprintf("wget -q -O - %s%s$PULUMI_CI_BUILD_ID", o.url, witnessPath)
 }
 
-func (w *world) witnessFile() string { return filepath.Join(w.folder, "witness") }
+func (w *world) witnessFile() string { return filepath.Join(w.directory, "witness") }
 
 // of returns what the observer has seen of the stack's deployment, and the id of its job.
 func (o *observer) of(w *world, stack string) (s observed, job string) {

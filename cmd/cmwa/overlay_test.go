@@ -76,7 +76,7 @@ func TestReloadOverlaidKeys(t *testing.T) {
 	if vet.code != cli.ExitOK || !strings.Contains(vet.stdout, text) || !strings.Contains(vet.stdout, secret) {
 		t.Errorf("vet: %+v", vet)
 	}
-	edited := filepath.Join(w.folder, "edited.yaml")
+	edited := filepath.Join(w.directory, "edited.yaml")
 	w.must(os.WriteFile(edited, []byte(content("7s", p[1].token)), 0o600))
 	for name, args := range map[string][]string{
 		"plan": {"plan", w.file(), edited}, "plan --live": {"plan", "--live", "--config", w.file(), edited},

@@ -18,12 +18,12 @@ import (
 // ownEngine is a Docker engine of one test. The test may kill its dockerd and containerd.
 // Its containers use the network of the host, so the engine needs no firewall rules.
 type ownEngine struct {
-	w       *world
-	folder  string
-	bridge  string // its name; with --bridge none, dockerd would remove docker0, which the shared engine needs
-	options []string
-	daemon  *exec.Cmd
-	log     *os.File
+	w         *world
+	directory string
+	bridge    string // its name; with --bridge none, dockerd would remove docker0, which the shared engine needs
+	options   []string
+	daemon    *exec.Cmd
+	log       *os.File
 }
 
 // newEngine starts an engine with the base image and these options of dockerd. From then
@@ -34,16 +34,16 @@ func (w *world) newEngine(options ...string) *ownEngine {
 	if _, err := exec.LookPath("dockerd"); err != nil || os.Getuid() != 0 {
 		skipUnlessCI(w.t, "a Docker engine of the test needs root and the program dockerd")
 	}
-	folder, err := os.MkdirTemp("", "engine-") // short: the path of a socket has at most 107 bytes
+	directory, err := os.MkdirTemp("", "engine-") // short: the path of a socket has at most 107 bytes
 	w.must(err)
-	e := &ownEngine{w: w, folder: folder, options: options}
-	e.bridge = "br" + strings.TrimPrefix(filepath.Base(folder), "engine-")
+	e := &ownEngine{w: w, directory: directory, options: options}
+	e.bridge = "br" + strings.TrimPrefix(filepath.Base(directory), "engine-")
 	if out, err := exec.Command("ip", "link", "add", e.bridge, "type", "bridge").CombinedOutput(); err != nil {
 		w.t.Fatalf("create the bridge of the engine: %v: %s", err, out)
 	}
-	e.log, err = os.Create(filepath.Join(folder, "log"))
+	e.log, err = os.Create(filepath.Join(directory, "log"))
 	w.must(err)
-	w.target, w.docker = "docker", "unix://"+filepath.Join(folder, "socket")
+	w.target, w.docker = "docker", "unix://"+filepath.Join(directory, "socket")
 	w.t.Cleanup(e.remove)
 	e.start()
 	save := exec.Command("docker", "save", baseImage)
@@ -58,16 +58,16 @@ func (w *world) newEngine(options ...string) *ownEngine {
 	return e
 }
 
-// data returns the folder of the images and containers.
-func (e *ownEngine) data() string { return filepath.Join(e.folder, "data") }
+// data returns the directory of the images and containers.
+func (e *ownEngine) data() string { return filepath.Join(e.directory, "data") }
 
 // start starts dockerd and blocks until it answers requests.
 func (e *ownEngine) start() {
 	e.w.t.Helper()
-	pidFile := filepath.Join(e.folder, "pid")
+	pidFile := filepath.Join(e.directory, "pid")
 	_ = os.Remove(pidFile) // a killed daemon has left it
 	e.daemon = exec.Command("dockerd", append([]string{
-		"--host", e.w.docker, "--data-root", e.data(), "--exec-root", filepath.Join(e.folder, "run"),
+		"--host", e.w.docker, "--data-root", e.data(), "--exec-root", filepath.Join(e.directory, "run"),
 		"--pidfile", pidFile, "--bridge", e.bridge, "--iptables=false", "--ip6tables=false", "--log-level", "warn",
 	}, e.options...)...)
 	e.daemon.Stdout, e.daemon.Stderr = e.log, e.log
@@ -100,7 +100,7 @@ func (e *ownEngine) killContainerd() {
 // containerdFile returns the path of the file with the process id of the engine's
 // containerd.
 func (e *ownEngine) containerdFile() string {
-	return filepath.Join(e.folder, "run", "containerd", "containerd.pid")
+	return filepath.Join(e.directory, "run", "containerd", "containerd.pid")
 }
 
 // containerd returns the process id of the engine's containerd.
@@ -113,7 +113,7 @@ func (e *ownEngine) containerd() int {
 	return pid
 }
 
-// remove removes the containers, ends dockerd, and removes the bridge and the folder of
+// remove removes the containers, ends dockerd, and removes the bridge and the directory of
 // the engine.
 func (e *ownEngine) remove() {
 	if e.w.t.Failed() {
@@ -130,24 +130,24 @@ func (e *ownEngine) remove() {
 	_ = exec.Command("ip", "link", "delete", e.bridge).Run()
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	for line := range bytes.Lines(mounts) {
-		if fields := strings.Fields(string(line)); len(fields) > 1 && strings.HasPrefix(fields[1], e.folder+"/") {
+		if fields := strings.Fields(string(line)); len(fields) > 1 && strings.HasPrefix(fields[1], e.directory+"/") {
 			_ = unix.Unmount(fields[1], unix.MNT_DETACH)
 		}
 	}
 	_ = e.log.Close()
-	if err := os.RemoveAll(e.folder); err != nil {
-		e.w.t.Errorf("remove the engine's folder: %v", err)
+	if err := os.RemoveAll(e.directory); err != nil {
+		e.w.t.Errorf("remove the engine's directory: %v", err)
 	}
 }
 
-// smallDisk mounts an empty file system at a folder, until the end of the test. The file
+// smallDisk mounts an empty file system at a directory, until the end of the test. The file
 // system has this size in bytes.
-func smallDisk(t testing.TB, folder string, size int) {
+func smallDisk(t testing.TB, directory string, size int) {
 	t.Helper()
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if err := os.MkdirAll(directory, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	err := unix.Mount("tmpfs", folder, "tmpfs", 0, "size="+strconv.Itoa(size))
+	err := unix.Mount("tmpfs", directory, "tmpfs", 0, "size="+strconv.Itoa(size))
 	switch err {
 	case nil:
 	case unix.EPERM, unix.EACCES:
@@ -156,16 +156,16 @@ func smallDisk(t testing.TB, folder string, size int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount %s: %v", folder, err)
+		if err := unix.Unmount(directory, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", directory, err)
 		}
 	})
 }
 
-// fill fills the file system of a folder, and returns a function that frees the space.
-func fill(t testing.TB, folder string) (free func()) {
+// fill fills the file system of a directory, and returns a function that frees the space.
+func fill(t testing.TB, directory string) (free func()) {
 	t.Helper()
-	path := filepath.Join(folder, "filler")
+	path := filepath.Join(directory, "filler")
 	file, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)

@@ -143,7 +143,7 @@ func (d *deployment) adopted(stack string, before corev1.Pod) {
 }
 
 // ended blocks until an agent has logged the end of the job in a Pod. It checks that no
-// other agent has logged the end, and that no agent logs a warning about its state folder.
+// other agent has logged the end, and that no agent logs a warning about its state directory.
 func (d *deployment) ended(worker corev1.Pod) {
 	d.w.t.Helper()
 	job := "job=" + worker.Labels["cmwa.job"] + " "
@@ -151,7 +151,7 @@ func (d *deployment) ended(worker corev1.Pod) {
 	if n := d.logged("job succeeded", job); n != 1 {
 		d.w.t.Errorf("agents have logged the end of the job %d times", n)
 	}
-	if text := "state folder"; d.logged("WRN", text) > 0 {
+	if text := "state directory"; d.logged("WRN", text) > 0 {
 		d.w.t.Errorf("an agent logs a warning about its %s", text)
 	}
 }
@@ -183,7 +183,7 @@ func TestOwnership(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")
 		pool := func(name string) string {
-			return "pools: [{name: " + name + ", token_file: " + tokenFolder + "/token}]"
+			return "pools: [{name: " + name + ", token_file: " + tokenDirectory + "/token}]"
 		}
 		g, agents := w.newGate(), w.deploy("agent", 1, pool("old"))
 		g.hold("one")
@@ -207,7 +207,7 @@ func TestOwnership(t *testing.T) {
 		g.hold("one")
 		before, old := w.worker("one"), agents.pods()[0].Name
 		agents.change(func(d *appsv1.Deployment) {
-			pod := &d.Spec.Template.Spec // the new Pods have no state folder
+			pod := &d.Spec.Template.Spec // the new Pods have no state directory
 			pod.Volumes = slices.DeleteFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "state" })
 			mounts := &pod.Containers[0].VolumeMounts
 			*mounts = slices.DeleteFunc(*mounts, func(m corev1.VolumeMount) bool { return m.Name == "state" })

@@ -62,7 +62,7 @@ func TestRunOwnCertificateAuthority(t *testing.T) {
 			t.Fatal(err)
 		}
 		secure, authority := runtimetest.ServeTLS(t, service.Hostname(), httputil.NewSingleHostReverseProxy(service))
-		file := filepath.Join(w.folder, "authority.pem")
+		file := filepath.Join(w.directory, "authority.pem")
 		if err := os.WriteFile(file, []byte(authority), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -94,12 +94,12 @@ func TestRunOwnCertificateAuthority(t *testing.T) {
 }
 
 // TestRunPulumiAsUnknownUser runs pulumi in a container as a user whose id has no name in the
-// image. The user has no home folder there, and may write to no folder of the image except
+// image. The user has no home directory there, and may write to no directory of the image except
 // /tmp.
 func TestRunPulumiAsUnknownUser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
-	source, state := filepath.Join(w.folder, "source"), filepath.Join(w.folder, "state")
+	source, state := filepath.Join(w.directory, "source"), filepath.Join(w.directory, "state")
 	if err := errors.Join(os.Mkdir(source, 0o755), os.Mkdir(state, 0o755), os.Chmod(state, 0o777)); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func commandLine(environ []string, args ...string) (code int, stdout, stderr str
 	return code, out.String(), wrong.String()
 }
 
-// fileOf writes a file to a new temporary folder of the test.
+// fileOf writes a file to a new temporary directory of the test.
 func fileOf(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -86,7 +86,7 @@ func TestPlanReadsFilesAsVetDoes(t *testing.T) {
 		want string
 	}{
 		"standard input twice": {[]string{"-", "-"}, "name - once"},
-		"a folder":             {[]string{before, filepath.Dir(before)}, "this is a directory"},
+		"a directory":          {[]string{before, filepath.Dir(before)}, "this is a directory"},
 		"an unknown flag": {
 			[]string{before, before, "--fromat", "json"}, "unknown flag --fromat: did you mean --format?",
 		},

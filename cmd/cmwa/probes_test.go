@@ -118,7 +118,7 @@ func TestProbes(t *testing.T) {
 		w := newWorld(t, "process")
 		p := probes{w, freePort(t)}
 		w.target = "docker"
-		agent := w.agentWith([]string{"DOCKER_HOST=unix://" + filepath.Join(w.folder, "none.sock")}, p.settings()...)
+		agent := w.agentWith([]string{"DOCKER_HOST=unix://" + filepath.Join(w.directory, "none.sock")}, p.settings()...)
 		agent.waitFor("cannot reach the Docker engine")
 		p.neverReady(2 * probedThreshold)
 		p.status(cli.ExitFailure, "healthy, NOT READY", "not ready: pool default: cannot reach the Docker engine")

@@ -38,16 +38,16 @@ type person struct {
 	read     int    // length of the part of seen in which expect has found its texts
 }
 
-// desk builds the programs, and then makes a new folder the current one.
+// desk builds the programs, and then makes a new directory the current one.
 func desk(t *testing.T) {
 	t.Helper()
 	if _, err := staticPrograms(); err != nil {
 		t.Fatal(err)
 	}
-	emptyFolder(t)
+	emptyDirectory(t)
 }
 
-// sit starts cmwa configure at a new terminal, in the current folder.
+// sit starts cmwa configure at a new terminal, in the current directory.
 func sit(t *testing.T, args ...string) *person {
 	t.Helper()
 	bin, err := staticPrograms()
@@ -271,7 +271,7 @@ func TestConfigureChecksToken(t *testing.T) {
 		}
 	})
 	t.Run("without a terminal a rejected token is an error", func(t *testing.T) {
-		emptyFolder(t)
+		emptyDirectory(t)
 		got := runConfigure(t, canary, nil, "--token-stdin", "--service-url", w.url)
 		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "nothing has been changed") {
 			t.Errorf("%+v", got)
@@ -279,7 +279,7 @@ func TestConfigureChecksToken(t *testing.T) {
 		holds(t)
 	})
 	t.Run("a service that does not respond causes only a note", func(t *testing.T) {
-		emptyFolder(t)
+		emptyDirectory(t)
 		got := runConfigure(t, canary, nil, "--token-stdin", "--service-url", "http://127.0.0.1:1")
 		if got.code != cli.ExitOK || !strings.Contains(got.stderr,
 			"cmwa: the token is not checked: cannot connect to ") {

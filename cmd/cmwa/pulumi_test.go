@@ -32,9 +32,9 @@ outputs:
 func TestRunPulumiUp(t *testing.T) {
 	t.Parallel()
 	atLocalTargets(t, func(t *testing.T, w *world) {
-		source, state := filepath.Join(w.folder, "source"), filepath.Join(w.folder, "state")
-		for _, folder := range []string{filepath.Join(source, "infra"), state} {
-			if err := os.MkdirAll(folder, 0o755); err != nil {
+		source, state := filepath.Join(w.directory, "source"), filepath.Join(w.directory, "state")
+		for _, directory := range []string{filepath.Join(source, "infra"), state} {
+			if err := os.MkdirAll(directory, 0o755); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -119,8 +119,8 @@ func TestRunPulumiUp(t *testing.T) {
 }
 
 // readHome returns the modification times of this user's ~/.pulumi, and of the file
-// credentials.json and the folder workspaces in it. They would change if a job used the
-// folder.
+// credentials.json and the directory workspaces in it. They would change if a job used the
+// directory.
 func readHome(t *testing.T) string {
 	t.Helper()
 	user, err := user.Current()

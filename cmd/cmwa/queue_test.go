@@ -90,7 +90,7 @@ func (v *pollCounter) claimsOf(w *world, stacks []string) (count int) {
 
 func TestQueue(t *testing.T) {
 	t.Parallel()
-	t.Run("no job is claimed while the folder of the runner is wrong, and afterwards all run", func(t *testing.T) {
+	t.Run("no job is claimed while the directory of the runner is wrong, and afterwards all run", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		v := w.countPolls()
@@ -116,7 +116,7 @@ func TestQueue(t *testing.T) {
 		polls := v.count(w.pool)
 		agent.waitFor("polling paused: the executor cannot start jobs")
 		shown := w.once("status", "--config", w.file())
-		if shown.code != cli.ExitFailure || !strings.Contains(shown.stdout, "set working_directory to its folder") {
+		if shown.code != cli.ExitFailure || !strings.Contains(shown.stdout, "set working_directory to its directory") {
 			t.Errorf("cmwa status ends with code %d, want %d and an output that names the cure:\n%s",
 				shown.code, cli.ExitFailure, shown.stdout)
 		}
@@ -190,7 +190,7 @@ func TestQueueWithoutNetwork(t *testing.T) {
 		w.queue(stack, order{Steps: []step{{Name: "a", Run: "true"}}})
 		stacks = append(stacks, stack)
 	}
-	config := filepath.Join(w.folder, "agent.yaml")
+	config := filepath.Join(w.directory, "agent.yaml")
 	agent := w.agent("docker: {network: cmwa-none}")
 	w.eventually("the problem is logged, or a job was claimed", func() bool {
 		return strings.Contains(agent.output(), "create it, or change docker.network") || v.claimsOf(w, stacks) > 0

@@ -69,25 +69,25 @@ func (w *world) loseInstance(stack string) {
 		w.engine("rm", "--force", w.containers(stack)[0])
 		return
 	}
-	folders, err := filepath.Glob(filepath.Join(w.folder, "cmwa-process-*", "job-*"))
-	if err != nil || len(folders) != 1 {
-		w.t.Fatalf("the folders of jobs are %q (%v), want one", folders, err)
+	directories, err := filepath.Glob(filepath.Join(w.directory, "cmwa-process-*", "job-*"))
+	if err != nil || len(directories) != 1 {
+		w.t.Fatalf("the directories of jobs are %q (%v), want one", directories, err)
 	}
 	var leader struct{ PID int }
-	text, err := os.ReadFile(filepath.Join(folders[0], "leader.json"))
+	text, err := os.ReadFile(filepath.Join(directories[0], "leader.json"))
 	if err = errors.Join(err, json.Unmarshal(text, &leader)); err != nil || leader.PID <= 1 {
 		w.t.Fatalf("the leader of the job is %q (%v)", text, err)
 	}
 	if err := syscall.Kill(-leader.PID, syscall.SIGKILL); err != nil { // the group of the runner
 		w.t.Fatal(err)
 	}
-	w.eventually("the folder of the job is removed", func() bool { return os.RemoveAll(folders[0]) == nil })
+	w.eventually("the directory of the job is removed", func() bool { return os.RemoveAll(directories[0]) == nil })
 }
 
 // wantNoRecord waits until the journal of the agent is empty.
 func (w *world) wantNoRecord() {
 	w.t.Helper()
-	journal := filepath.Join(w.folder, "state", "cmwa", "records")
+	journal := filepath.Join(w.directory, "state", "cmwa", "records")
 	if _, err := os.Stat(journal); err != nil {
 		w.t.Fatalf("there is no journal (%v)", err)
 	}

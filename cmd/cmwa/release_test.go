@@ -111,7 +111,7 @@ func TestPlanJudgesAsTheAgent(t *testing.T) {
 
 func TestConfigureTargets(t *testing.T) {
 	t.Run("only targets of this release are offered", func(t *testing.T) {
-		emptyFolder(t)
+		emptyDirectory(t)
 		for _, target := range foreign {
 			got := runConfigure(t, canary+"\n", nil, "--token-stdin", "--target", target)
 			if got.code != cli.ExitUsage || !strings.Contains(got.stderr,
@@ -133,7 +133,7 @@ func TestConfigureTargets(t *testing.T) {
 	})
 
 	t.Run("a target of another release in the file is kept", func(t *testing.T) {
-		emptyFolder(t)
+		emptyDirectory(t)
 		put(t, "agent.yaml", "token: pul-old\ndeploy_target: ecs\n", 0o600)
 		got := runConfigure(t, canary+"\n", nil, "--config", "agent.yaml", "--token-stdin", "--yes",
 			"--service-url", "http://127.0.0.1:1")

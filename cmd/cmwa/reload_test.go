@@ -162,8 +162,8 @@ func (w *world) pools(count int) []servicePool {
 	return made
 }
 
-// file returns the path of the configuration, which is alone in its folder.
-func (w *world) file() string { return filepath.Join(w.folder, "config", "agent.yaml") }
+// file returns the path of the configuration, which is alone in its directory.
+func (w *world) file() string { return filepath.Join(w.directory, "config", "agent.yaml") }
 
 // content returns a configuration with these lines. It adds the lines that all tests share,
 // except those whose keys are set already.
@@ -236,7 +236,7 @@ func (w *world) hold(stack, poolID string) {
 
 func (w *world) queueHeld(stack, poolID string) {
 	w.t.Helper()
-	pipe := filepath.Join(w.folder, stack+".pipe")
+	pipe := filepath.Join(w.directory, stack+".pipe")
 	w.must(syscall.Mkfifo(pipe, 0o600))
 	w.queue(stack, order{
 		Steps:   []step{{Name: "wait", Run: "echo begun; read line < " + pipe + "; echo finished"}},
@@ -252,7 +252,7 @@ func (w *world) waitStarted(stack string) {
 // release releases a held job, and blocks until it has succeeded.
 func (w *world) release(stack string) {
 	w.t.Helper()
-	pipe, err := os.OpenFile(filepath.Join(w.folder, stack+".pipe"), os.O_RDWR, 0)
+	pipe, err := os.OpenFile(filepath.Join(w.directory, stack+".pipe"), os.O_RDWR, 0)
 	w.must(err)
 	defer pipe.Close()
 	_, err = pipe.WriteString("go\n")
@@ -554,7 +554,7 @@ func TestReloadOnHangUp(t *testing.T) {
 	v, p := w.countPolls(), w.pools(2)
 	agent := w.follow(nil, "token: "+p[0].token)
 	w.waitPoll(v, p[0].token)
-	aside := filepath.Join(w.folder, "aside.yaml") // another name of the same file, in a folder that is not watched
+	aside := filepath.Join(w.directory, "aside.yaml") // the same file, in a directory that is not watched
 	w.must(os.Link(w.file(), aside))
 	w.must(os.WriteFile(aside, []byte(w.content("token: "+p[1].token)), 0o600))
 	began := time.Now()
@@ -569,14 +569,14 @@ func TestReloadFileThatAppears(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	v, p := w.countPolls(), w.pools(3)
-	home, here := filepath.Join(w.folder, "house", schema.FileName), filepath.Join(w.folder, schema.FileName)
+	home, here := filepath.Join(w.directory, "house", schema.FileName), filepath.Join(w.directory, schema.FileName)
 	w.must(os.Mkdir(filepath.Dir(home), 0o700))
-	w.replace(filepath.Join(w.folder, "token"), p[0].token)
+	w.replace(filepath.Join(w.directory, "token"), p[0].token)
 	w.start("agent", []string{
 		"HOME=" + filepath.Dir(home), "PULUMI_AGENT_SERVICE_URL=" +
 			w.url, "PULUMI_AGENT_DEPLOY_TARGET=process", "PULUMI_AGENT_WORKING_DIRECTORY=" + w.bin,
 		"PULUMI_AGENT_POLLING_INTERVAL=100ms", "PULUMI_AGENT_HTTP_SERVER_PORT=0", "PULUMI_AGENT_TOKEN_FILE=" +
-			filepath.Join(w.folder, "token"),
+			filepath.Join(w.directory, "token"),
 	}, "cmwa", "run")
 	w.waitPoll(v, p[0].token)
 	own := func(p servicePool) string { return "pools: [{name: own, token: " + p.token + "}]\n" }
@@ -664,7 +664,7 @@ func (v *pollCounter) within(span time.Duration) []string {
 // programs use. The keys are names of these ways.
 func (w *world) writers() map[string]func(content []byte) {
 	path, count := w.file(), 0
-	folder := filepath.Dir(path)
+	directory := filepath.Dir(path)
 	next := func(form string) string { count++; return fmt.Sprintf(form, count) }
 	write := func(path string, content []byte) { w.must(os.WriteFile(path, content, 0o600)) }
 	link := func(target, name string) {
@@ -688,7 +688,7 @@ func (w *world) writers() map[string]func(content []byte) {
 		},
 		"sed": func(content []byte) {
 			write(path, []byte("line\n")) // without a line, sed has nothing to replace
-			source := filepath.Join(w.folder, "sed-source")
+			source := filepath.Join(w.directory, "sed-source")
 			write(source, content)
 			if out, err := exec.Command("sed", "-i", "-n", "1r "+source, path).CombinedOutput(); err != nil {
 				w.t.Fatalf("sed: %v: %s", err, out)
@@ -700,32 +700,32 @@ func (w *world) writers() map[string]func(content []byte) {
 		},
 		"swap of ..data": func(content []byte) {
 			volume := next("..2026_11_21_%d")
-			w.must(os.Mkdir(filepath.Join(folder, volume), 0o700))
-			write(filepath.Join(folder, volume, "agent.yaml"), content)
-			before, _ := os.Readlink(filepath.Join(folder, "..data"))
-			link(volume, filepath.Join(folder, "..data"))
+			w.must(os.Mkdir(filepath.Join(directory, volume), 0o700))
+			write(filepath.Join(directory, volume, "agent.yaml"), content)
+			before, _ := os.Readlink(filepath.Join(directory, "..data"))
+			link(volume, filepath.Join(directory, "..data"))
 			if target, _ := os.Readlink(path); target != "..data/agent.yaml" {
 				link("..data/agent.yaml", path)
 			}
 			if before != "" {
-				w.must(os.RemoveAll(filepath.Join(folder, before)))
+				w.must(os.RemoveAll(filepath.Join(directory, before)))
 			}
 		},
 		"swap of a link": func(content []byte) {
 			name := next("version-%d.yaml")
-			write(filepath.Join(folder, name), content)
+			write(filepath.Join(directory, name), content)
 			before, _ := os.Readlink(path)
 			link(name, path)
 			if strings.HasPrefix(before, "version-") {
-				w.must(os.Remove(filepath.Join(folder, before)))
+				w.must(os.Remove(filepath.Join(directory, before)))
 			}
 		},
-		"another folder": func(content []byte) {
-			w.must(os.Mkdir(folder+".new", 0o700))
-			write(filepath.Join(folder+".new", "agent.yaml"), content)
-			w.must(os.Rename(folder, folder+".old"))
-			w.must(os.Rename(folder+".new", folder))
-			w.must(os.RemoveAll(folder + ".old"))
+		"another directory": func(content []byte) {
+			w.must(os.Mkdir(directory+".new", 0o700))
+			write(filepath.Join(directory+".new", "agent.yaml"), content)
+			w.must(os.Rename(directory, directory+".old"))
+			w.must(os.Rename(directory+".new", directory))
+			w.must(os.RemoveAll(directory + ".old"))
 		},
 	}
 }

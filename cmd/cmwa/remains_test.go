@@ -14,13 +14,13 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// expectedFiles matches the names of the files and folders that an agent and its test keep
-// in the folder of a world.
+// expectedFiles matches the names of the files and directories that an agent and its test keep
+// in the directory of a world.
 var expectedFiles = regexp.MustCompile(
 	`^(agent\.yaml|.*\.log|state|shared|witness|.*kubeconfig.*|\.kube|cmwa-process-\d+)$`)
 
 // remains returns what is left of a job: its containers or Pods, their ConfigMaps and
-// Secrets, its folders, temporary files, and the files of the state folder that contain
+// Secrets, its directories, temporary files, and the files of the state directory that contain
 // the id of the job.
 func (w *world) remains(stack, job string) (left []string) {
 	w.t.Helper()
@@ -35,21 +35,21 @@ func (w *world) remains(stack, job string) (left []string) {
 		}
 	}
 
-	// Folders of jobs, and temporary files of the agent.
+	// Directories of jobs, and temporary files of the agent.
 	for _, pattern := range []string{"cmwa-process-*/*", "shared/*"} {
-		found, _ := filepath.Glob(filepath.Join(w.folder, pattern))
+		found, _ := filepath.Glob(filepath.Join(w.directory, pattern))
 		left = append(left, found...)
 	}
-	entries, err := os.ReadDir(w.folder)
+	entries, err := os.ReadDir(w.directory)
 	w.must(err)
 	for _, entry := range entries {
 		if !expectedFiles.MatchString(entry.Name()) {
-			left = append(left, filepath.Join(w.folder, entry.Name()))
+			left = append(left, filepath.Join(w.directory, entry.Name()))
 		}
 	}
 
-	// Files of the state folder.
-	_ = filepath.WalkDir(filepath.Join(w.folder, "state"), func(path string, entry fs.DirEntry, err error) error {
+	// Files of the state directory.
+	_ = filepath.WalkDir(filepath.Join(w.directory, "state"), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return nil
 		}
@@ -76,12 +76,12 @@ func (w *world) objects(resource, selector string) (names []string) {
 	return names
 }
 
-// processes returns the command lines of the running processes that have the folder of the
+// processes returns the command lines of the running processes that have the directory of the
 // world in their environment.
 func (w *world) processes() (left []string) {
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {
-		if text, err := os.ReadFile(file); err == nil && bytes.Contains(text, []byte(w.folder)) {
+		if text, err := os.ReadFile(file); err == nil && bytes.Contains(text, []byte(w.directory)) {
 			name, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
 			left = append(left, strings.ReplaceAll(string(name), "\x00", " "))
 		}

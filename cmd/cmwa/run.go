@@ -29,8 +29,8 @@ func runCommand(force context.Context, s stdio) command.Command {
 	return command.Command{
 		Name: "run", Help: "start the agent: claim jobs and run them",
 		Forms: []command.Form{{
-			command.Optional(command.String(&config, "config", command.File, "configuration file; "+
-				"otherwise PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented folders")),
+			command.Optional(command.String(&config, "config", command.File, "configuration file; otherwise "+
+				"PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented directories")),
 			command.Optional(command.Bool(&dry, "dry-run",
 				"check the configuration, print the first actions of the agent, and exit")),
 		}},
@@ -113,7 +113,7 @@ func runAgent(
 	log.Info("agent starts", "version", cli.Version(), "config", c.Path, "pools", len(c.Pools),
 		"agent", agent.ID, "state", agent.Directory)
 	controlled := control.Agent{
-		Folder: agent.Directory, Started: started, Loop: loop, Drain: func() { drain(errDrain) },
+		Directory: agent.Directory, Started: started, Loop: loop, Drain: func() { drain(errDrain) },
 	}
 	control.Restore(controlled, log.Logger)
 	serveControl := control.Open(controlled, log.Logger)
@@ -184,7 +184,7 @@ func findForRun(places schema.SearchPaths) (schema.Source, error) {
 }
 
 // find reads the file that the command line or PULUMI_AGENT_CONFIG names. Without such a
-// name, it reads the first configuration in the documented folders.
+// name, it reads the first configuration in the documented directories.
 func find(config string, environ environment) (schema.Source, error) {
 	source, err := schema.Find(placesOf(config, environ))
 	source.Release.StopGrace = carriedOut.StopGrace
@@ -192,7 +192,7 @@ func find(config string, environ environment) (schema.Source, error) {
 }
 
 // placesOf returns where the configuration is searched. It calls [os.Getwd] only if the
-// search includes the working directory, because that folder may have been deleted. If
+// search includes the working directory, because that directory may have been deleted. If
 // os.Getwd fails, the search uses ".", which then contains no file.
 func placesOf(config string, environ environment) schema.SearchPaths {
 	places := schema.SearchPaths{Config: config, Environ: environ}

@@ -459,7 +459,8 @@ func TestRunHidesSecrets(t *testing.T) {
 	if !strings.Contains(log, "[secret]") {
 		t.Errorf("the log does not contain [secret] in place of the secrets:\n%s", log)
 	}
-	err = filepath.WalkDir(filepath.Join(w.folder, "service"), func(path string, entry os.DirEntry, err error) error {
+	service := filepath.Join(w.directory, "service")
+	err = filepath.WalkDir(service, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Base(path) == "access-token" {
 			return err
 		}
@@ -534,7 +535,7 @@ func TestRunBadInput(t *testing.T) {
 		"no such file": {
 			[]string{"run", "--config", filepath.Join(elsewhere, "none.yaml")}, []string{"none.yaml"},
 		},
-		"a folder": {[]string{"run", "--config", elsewhere}, []string{elsewhere}},
+		"a directory": {[]string{"run", "--config", elsewhere}, []string{elsewhere}},
 		"a wrong value": {
 			[]string{"run", "--config", file("token: pul-x\ndeploy_target: dcker\n", 0o600)},
 			[]string{":2:", "deploy_target", "docker"},

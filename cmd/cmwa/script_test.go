@@ -9,7 +9,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// testMain runs the tests, and then removes the folders that they share. Within a script,
+// testMain runs the tests, and then removes the directories that they share. Within a script,
 // the command cmwa is the test program itself.
 type testMain struct{ m *testing.M }
 

@@ -90,14 +90,14 @@ func TestSignalsHangUpWhileStarting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	v, p, port := w.countPolls(), w.pools(1), freePort(t)
-	file, output := filepath.Join(w.folder, "agent.yaml"), filepath.Join(w.folder, "held.log")
+	file, output := filepath.Join(w.directory, "agent.yaml"), filepath.Join(w.directory, "held.log")
 	w.replace(file, w.content("token: "+p[0].token, fmt.Sprint("http_server_port: ", port)))
 	out, in, filling := newFullPipe(t)
 	agent := &program{
 		w: w, cmd: exec.Command(filepath.Join(w.bin, "cmwa"), "run", "--config", file), path: output,
 		done: make(chan struct{}),
 	}
-	agent.cmd.Dir, agent.cmd.Env, agent.cmd.Stderr = w.folder, append(os.Environ(), w.environ()...), in
+	agent.cmd.Dir, agent.cmd.Env, agent.cmd.Stderr = w.directory, append(os.Environ(), w.environ()...), in
 	w.must(os.WriteFile(output, nil, 0o600))
 	w.must(agent.cmd.Start())
 	w.must(in.Close())

@@ -77,7 +77,7 @@ type soak struct {
 	proxy   *runtimetest.Proxy
 	link    *runtimetest.Link
 	seed    uint64
-	witness string // folder with one file per job
+	witness string // directory with one file per job
 	agents  []*soakAgent
 	stacks  []string
 	ended   map[string]string // final statuses, by stack
@@ -108,7 +108,7 @@ func newSoak(t *testing.T) *soak {
 	w := newWorld(t, "docker")
 	seed := runtimetest.FaultSeed(t)
 	s := &soak{
-		world: w, seed: seed, witness: filepath.Join(w.folder, "witness"),
+		world: w, seed: seed, witness: filepath.Join(w.directory, "witness"),
 		began: time.Now(), ended: map[string]string{},
 		link: runtimetest.NewLink(t, engineSocket()),
 		proxy: runtimetest.NewProxy(t, runtimetest.ProxyOptions{
@@ -125,10 +125,10 @@ func newSoak(t *testing.T) *soak {
 			bin = w.bin
 		}
 		name := fmt.Sprint("soak-", i)
-		log, err := os.Create(filepath.Join(w.folder, name+".log"))
+		log, err := os.Create(filepath.Join(w.directory, name+".log"))
 		w.must(err)
 		s.agents = append(s.agents, &soakAgent{
-			name: name, config: filepath.Join(w.folder, name+".yaml"), log: log, port: freePort(t), target: target,
+			name: name, config: filepath.Join(w.directory, name+".yaml"), log: log, port: freePort(t), target: target,
 			bin: bin, random: rand.New(rand.NewPCG(seed, uint64(i))),
 		})
 	}
@@ -175,7 +175,7 @@ func (s *soak) edit(a *soakAgent) {
 // startAgent starts an agent's process.
 func (s *soak) startAgent(a *soakAgent) {
 	cmd := exec.Command(filepath.Join(a.bin, "cmwa"), "run", "--config", a.config)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.folder, a.log, a.log
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.directory, a.log, a.log
 	cmd.Env = append(os.Environ(), append(s.environ(), s.ownState(a.name)...)...)
 	cmd.Env = append(cmd.Env, "DOCKER_HOST=tcp://"+s.link.Address())
 	if err := cmd.Start(); err != nil {
@@ -274,10 +274,10 @@ func (s *soak) add(count int) {
 		stack := fmt.Sprint("job-", i)
 		random := rand.New(rand.NewPCG(s.seed, uint64(1000+i)))
 		length := between(random, 50*time.Millisecond, 3*time.Second)
-		folder := "d=/witness; [ -d $d ] || d=" + s.witness + "; "
+		directory := "d=/witness; [ -d $d ] || d=" + s.witness + "; "
 		s.queue(stack, order{Steps: []step{
-			{Name: "first", Run: folder + "echo ran >> $d/" + stack + "; chmod 666 $d/" + stack},
-			{Name: "second", Run: fmt.Sprintf("%ssleep %.2f; echo ended >> $d/%s", folder, length.Seconds(), stack)},
+			{Name: "first", Run: directory + "echo ran >> $d/" + stack + "; chmod 666 $d/" + stack},
+			{Name: "second", Run: fmt.Sprintf("%ssleep %.2f; echo ended >> $d/%s", directory, length.Seconds(), stack)},
 		}})
 		s.stacks = append(s.stacks, stack)
 	}
@@ -502,16 +502,16 @@ func (s *soak) judgeUsage(before, after usage) {
 	}
 }
 
-// files returns the files in the folder of the test that match a pattern.
+// files returns the files in the directory of the test that match a pattern.
 func (s *soak) files(pattern string) []string {
-	paths, err := filepath.Glob(filepath.Join(s.folder, pattern))
+	paths, err := filepath.Glob(filepath.Join(s.directory, pattern))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return paths
 }
 
-// leftovers returns the containers, folders, files, records and processes that jobs have
+// leftovers returns the containers, directories, files, records and processes that jobs have
 // left behind.
 func (s *soak) leftovers() (left []string) {
 	label := fmt.Sprint("label=soak=", s.seed)
@@ -525,7 +525,7 @@ func (s *soak) leftovers() (left []string) {
 	processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range processes {
 		text, _ := os.ReadFile(path)
-		if line := string(bytes.ReplaceAll(text, []byte{0}, []byte(" "))); strings.Contains(line, s.folder) &&
+		if line := string(bytes.ReplaceAll(text, []byte{0}, []byte(" "))); strings.Contains(line, s.directory) &&
 			strings.Contains(line, "workflow-runner") {
 			left = append(left, "process: "+line)
 		}

@@ -37,7 +37,7 @@ func fixedStatus(t *testing.T) (d status.Document) {
 	return d
 }
 
-// statusTestdata is a folder with a status document, and with the text that cmwa status
+// statusTestdata is a directory with a status document, and with the text that cmwa status
 // prints for it.
 const statusTestdata = "../../reconcile/status/testdata"
 
@@ -183,9 +183,9 @@ func TestStatusErrors(t *testing.T) {
 
 func TestStatusPortOfRejectedFile(t *testing.T) {
 	const port = "PULUMI_AGENT_HTTP_SERVER_PORT="
-	folder := t.TempDir()
-	t.Chdir(folder)
-	t.Setenv("HOME", folder)
+	directory := t.TempDir()
+	t.Chdir(directory)
+	t.Setenv("HOME", directory)
 	for name, test := range map[string]struct {
 		file    string // if empty, there is no file
 		environ []string
@@ -202,7 +202,7 @@ func TestStatusPortOfRejectedFile(t *testing.T) {
 			"agent.yaml cannot be used"},
 		"a port that is a text": {"token: pul-a\nhttp_server_port: secret\n", nil, 8080,
 			"agent.yaml cannot be used"},
-		"no file":                   {"", nil, 8080, "there is no pulumi-workflow-agent.yaml in " + folder},
+		"no file":                   {"", nil, 8080, "there is no pulumi-workflow-agent.yaml in " + directory},
 		"no file, and the variable": {"", []string{port + "7003"}, 7003, ""},
 		"a variable that is not a port number": {"token: pul-a\n", []string{port +
 			"secret"}, 8080, "PULUMI_AGENT_HTTP_SERVER_PORT is not a port number"},
@@ -333,7 +333,7 @@ func (w *world) onceWith(env []string, args ...string) output {
 	w.t.Helper()
 	var out, wrong bytes.Buffer
 	cmd := exec.Command(filepath.Join(w.bin, "cmwa"), args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = w.folder, &out, &wrong
+	cmd.Dir, cmd.Stdout, cmd.Stderr = w.directory, &out, &wrong
 	cmd.Env = append(append(os.Environ(), w.environ()...), env...)
 	err := cmd.Run()
 	var exit *exec.ExitError
@@ -348,13 +348,13 @@ func TestStatusWatch(t *testing.T) {
 	w := newWorld(t, "process")
 	port, next := freePort(t), freePort(t)
 	w.agent(fmt.Sprintf("http_server_port: %d", port))
-	config := filepath.Join(w.folder, "agent.yaml")
+	config := filepath.Join(w.directory, "agent.yaml")
 	good, err := os.ReadFile(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := func(name, content string) string {
-		path := filepath.Join(w.folder, name)
+		path := filepath.Join(w.directory, name)
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +390,7 @@ func TestStatusWatch(t *testing.T) {
 	})
 	watching := w.start("status", nil, "cmwa", "status", "--watch", "--config", config)
 	watching.waitFor("generation 1, in force")
-	witness := filepath.Join(w.folder, "go-on")
+	witness := filepath.Join(w.directory, "go-on")
 	w.queue("long", order{Steps: []step{{Name: "a", Run: "until [ -e " + witness + " ]; do sleep 0.05; done"}}})
 	reports("the job is shown", cli.ExitOK, func() bool {
 		return len(d.Pools[0].Jobs) == 1 &&

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// configMap is a folder with the layout of a ConfigMap that the kubelet mounts: each file is
+// configMap is a directory with the layout of a ConfigMap that the kubelet mounts: each file is
 // a symbolic link through ..data, and an update replaces ..data.
 type configMap struct {
-	t       *testing.T
-	folder  string
-	version int
+	t         *testing.T
+	directory string
+	version   int
 }
 
 // write replaces the content of the ConfigMap, which has one file, and returns the file's path.
@@ -26,16 +26,16 @@ func (m *configMap) write(file, content string) string {
 		}
 	}
 	m.version++
-	volume, path := fmt.Sprintf("..%d", m.version), filepath.Join(m.folder, file)
-	must(os.Mkdir(filepath.Join(m.folder, volume), 0o755))
-	must(os.WriteFile(filepath.Join(m.folder, volume, file), []byte(content), 0o644))
-	must(os.Symlink(volume, filepath.Join(m.folder, "..data_tmp")))
-	must(os.Rename(filepath.Join(m.folder, "..data_tmp"), filepath.Join(m.folder, "..data")))
+	volume, path := fmt.Sprintf("..%d", m.version), filepath.Join(m.directory, file)
+	must(os.Mkdir(filepath.Join(m.directory, volume), 0o755))
+	must(os.WriteFile(filepath.Join(m.directory, volume, file), []byte(content), 0o644))
+	must(os.Symlink(volume, filepath.Join(m.directory, "..data_tmp")))
+	must(os.Rename(filepath.Join(m.directory, "..data_tmp"), filepath.Join(m.directory, "..data")))
 	if m.version == 1 {
 		must(os.Symlink(filepath.Join("..data", file), path))
 		return path
 	}
-	must(os.RemoveAll(filepath.Join(m.folder, fmt.Sprintf("..%d", m.version-1))))
+	must(os.RemoveAll(filepath.Join(m.directory, fmt.Sprintf("..%d", m.version-1))))
 	return path
 }
 
@@ -45,13 +45,13 @@ func TestRunFollowsPodTemplate(t *testing.T) {
 	t.Parallel()
 	tool(t, kubectlVariable)
 	w := newWorld(t, "kubernetes")
-	mounted := &configMap{t: t, folder: t.TempDir()}
+	mounted := &configMap{t: t, directory: t.TempDir()}
 	template := func(mark, more string) string {
 		return fmt.Sprintf(`{"spec": {%s "containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never",
 			"env": [{"name": "MARK", "value": %q}]}]}}`, more, mark)
 	}
 	path := mounted.write("worker-pod.json", template("one", ""))
-	config := filepath.Join(w.folder, "agent.yaml")
+	config := filepath.Join(w.directory, "agent.yaml")
 	text := w.settings([]string{
 		w.clusterSettings()[0], "pod_template_file: " + path,
 		"token: " + w.pool, "working_directory: " + w.bin, "http_server_port: 0",

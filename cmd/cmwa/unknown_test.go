@@ -139,7 +139,7 @@ func TestRunUnknownKeys(t *testing.T) {
 		w := newWorld(t, "process")
 		agent := w.agent("token: "+w.pool, "servce_url: "+w.url)
 		agent.exit(cli.ExitUsage)
-		if want := fmt.Sprintf("%s:2:1: servce_url: unknown key\n  hint: did you mean \"service_url\"?\n", w.folder+
+		if want := fmt.Sprintf("%s:2:1: servce_url: unknown key\n  hint: did you mean \"service_url\"?\n", w.directory+
 			"/agent.yaml"); !strings.Contains(agent.output(), want) {
 			t.Errorf("there is no %q in\n%s", want, agent.output())
 		}

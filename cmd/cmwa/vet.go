@@ -46,7 +46,7 @@ json and sarif always print a document.
 FILE is a configuration, a Pod template in YAML or JSON, or Kubernetes manifests; its content
 decides which. In manifests, cmwa vet checks the keys pulumi-workflow-agent.yaml and worker-pod.json
 of each ConfigMap and Secret, and the PULUMI_AGENT_ variables of containers if the manifest has
-their values. FILE may also be - for standard input, or a folder: then all files in it that are one
+their values. FILE may also be - for standard input, or a directory: then all files in it that are one
 of these are checked. Without FILE, cmwa vet checks the configuration that cmwa run would use.
 
 No format shows the value of a key, except harmless numbers and choices in text on a terminal.
@@ -105,7 +105,7 @@ func (s stdio) vetFormat(name string) func([]report.Finding, []pods.Changes) err
 func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
 	// Read the files. In a format for programs, the document also contains the error.
 	write := s.vetFormat(f.format)
-	files, err := input.Reader{Environ: readEnvironment(s.environ), Stdin: s.stdin, Folders: true}.Read(ctx, names)
+	files, err := input.Reader{Environ: readEnvironment(s.environ), Stdin: s.stdin, Directories: true}.Read(ctx, names)
 	switch {
 	case ctx.Err() != nil:
 		return cli.ExitError(exitUnread)

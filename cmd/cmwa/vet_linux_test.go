@@ -14,7 +14,7 @@ import (
 )
 
 // seen returns the output of the real cmwa vet at a pseudo-terminal.
-func seen(t *testing.T, folder string, environ []string, args ...string) string {
+func seen(t *testing.T, directory string, environ []string, args ...string) string {
 	t.Helper()
 	bin, err := staticPrograms()
 	if err != nil {
@@ -37,7 +37,7 @@ func seen(t *testing.T, folder string, environ []string, args ...string) string 
 		t.Fatal(err)
 	}
 	cmd := exec.Command(filepath.Join(bin, "cmwa"), append([]string{"vet"}, args...)...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, terminal, terminal
+	cmd.Dir, cmd.Stdout, cmd.Stderr = directory, terminal, terminal
 	cmd.Env = append([]string{"HOME=/nowhere", "TERM=xterm"}, environ...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func seen(t *testing.T, folder string, environ []string, args ...string) string 
 
 func TestVetTerminal(t *testing.T) {
 	t.Parallel()
-	folder := folderOf(t, map[string]string{
+	directory := directoryOf(t, map[string]string{
 		"agent.yaml": "token: " + canary + "\nlog_level: 7\ntokn: " + canary[4:] +
 			"\nservice_url: https://me:hunter2@host\nworkflow_runners_embeddable: x\n",
 		"second.yaml": "token: x y\n",
@@ -76,14 +76,14 @@ second.yaml:1:8: token: must be printable ASCII characters without spaces
            ^
 4 errors, 1 warning in 2 files
 `
-	plain := seen(t, folder, []string{"NO_COLOR=1"}, "agent.yaml", "second.yaml")
+	plain := seen(t, directory, []string{"NO_COLOR=1"}, "agent.yaml", "second.yaml")
 	if plain != want {
 		t.Errorf("the screen shows\n%s", plain)
 	}
-	if dumb := seen(t, folder, []string{"TERM=dumb"}, "agent.yaml", "second.yaml"); dumb != want {
+	if dumb := seen(t, directory, []string{"TERM=dumb"}, "agent.yaml", "second.yaml"); dumb != want {
 		t.Errorf("a terminal without colours shows\n%s", dumb)
 	}
-	colours := seen(t, folder, nil, "agent.yaml", "second.yaml")
+	colours := seen(t, directory, nil, "agent.yaml", "second.yaml")
 	if !strings.Contains(colours, "\x1b[1magent.yaml:2:12:\x1b[0m log_level") ||
 		!strings.Contains(colours, "\x1b[33mwarning:\x1b[0m") {
 		t.Errorf("the screen shows %q", colours)
@@ -94,10 +94,10 @@ second.yaml:1:8: token: must be printable ASCII characters without spaces
 	if colours != want {
 		t.Errorf("without its colours, the screen shows\n%s", colours)
 	}
-	if clean := seen(t, folderOf(t, map[string]string{"a.yaml": "token: pul-x"}), nil, "a.yaml"); clean != "" {
+	if clean := seen(t, directoryOf(t, map[string]string{"a.yaml": "token: pul-x"}), nil, "a.yaml"); clean != "" {
 		t.Errorf("for a file without problems, the screen shows %q", clean)
 	}
-	if document := seen(t, folder, nil, "--format", "github", "second.yaml"); strings.Contains(document, "\x1b") ||
+	if document := seen(t, directory, nil, "--format", "github", "second.yaml"); strings.Contains(document, "\x1b") ||
 		strings.Contains(document, "^") {
 		t.Errorf("in another format, the screen shows %q", document)
 	}

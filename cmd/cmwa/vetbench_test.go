@@ -34,14 +34,14 @@ func BenchmarkVetBesideCUE(b *testing.B) {
 		b.Fatal(err)
 	}
 	cue := built(b, "go", "tool", "-modfile=../../testdata/toolchain/go.mod", "-n", "cue")
-	folder := b.TempDir()
-	nothing := filepath.Join(folder, "nothing")
-	source := filepath.Join(folder, "nothing.go")
+	directory := b.TempDir()
+	nothing := filepath.Join(directory, "nothing")
+	source := filepath.Join(directory, "nothing.go")
 	text, err := schema.CUE()
 	if err != nil {
 		b.Fatal(err)
 	}
-	definition := filepath.Join(folder, "schema.cue")
+	definition := filepath.Join(directory, "schema.cue")
 	for name, content := range map[string][]byte{
 		source: []byte("package main\n\nfunc main() {}\n"), definition: text,
 	} {

@@ -46,24 +46,24 @@ func skipUnlessCI(t testing.TB, missing string) {
 	t.Skip(missing)
 }
 
-// programs returns a folder with the real programs. They are built once per test run: cmwa with
+// programs returns a directory with the real programs. They are built once per test run: cmwa with
 // the race detector, except for benchmarks.
 var programs = sync.OnceValues(func() (string, error) {
-	folder, err := os.MkdirTemp("", "cmwa-programs-")
+	directory, err := os.MkdirTemp("", "cmwa-programs-")
 	if err != nil {
 		return "", err
 	}
-	temporary.add(folder)
+	temporary.add(directory)
 	static := []string{"CGO_ENABLED=0"}
-	return folder, errors.Join(
-		build(raceEnvironment, raceFlag(), "-o", filepath.Join(folder, "cmwa"), module+"cmd/cmwa"),
+	return directory, errors.Join(
+		build(raceEnvironment, raceFlag(), "-o", filepath.Join(directory, "cmwa"), module+"cmd/cmwa"),
 		// The service is built without the race detector, with which it would use most of the
 		// time of the tests. The service's own tests run with the race detector.
-		build(static, "-trimpath", "-o", filepath.Join(folder, "cmwa-cloud"), module+"cmd/cmwa-cloud"),
-		build(static, "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(folder, "workflow-runner"),
+		build(static, "-trimpath", "-o", filepath.Join(directory, "cmwa-cloud"), module+"cmd/cmwa-cloud"),
+		build(static, "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(directory, "workflow-runner"),
 			module+"cmd/workflow-runner"),
 		build(append(static, "GOOS=linux", "GOARCH="+goruntime.GOARCH), "-trimpath", "-ldflags", "-s -w", "-o",
-			filepath.Join(folder, "workflow-runner-linux-"+goruntime.GOARCH), module+"cmd/workflow-runner"),
+			filepath.Join(directory, "workflow-runner-linux-"+goruntime.GOARCH), module+"cmd/workflow-runner"),
 	)
 })
 
@@ -120,22 +120,22 @@ func build(environ []string, args ...string) error {
 	return nil
 }
 
-// temporary holds the folders that all tests of a run share.
-var temporary folders
+// temporary holds the directories that all tests of a run share.
+var temporary directories
 
-// folders is a list of folders. It is safe for concurrent use.
-type folders struct {
+// directories is a list of directories. It is safe for concurrent use.
+type directories struct {
 	mu    sync.Mutex
 	paths []string
 }
 
-func (f *folders) add(path string) {
+func (f *directories) add(path string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.paths = append(f.paths, path)
 }
 
-func (f *folders) remove() {
+func (f *directories) remove() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, path := range f.paths {
@@ -146,14 +146,14 @@ func (f *folders) remove() {
 // world is one local service with its agents and jobs, run by the real programs. Each
 // test creates its own.
 type world struct {
-	t      testing.TB
-	folder string
-	bin    string
-	url    string
-	user   string // access token
-	pool   string // pool token
-	poolID string
-	target string
+	t         testing.TB
+	directory string
+	bin       string
+	url       string
+	user      string // access token
+	pool      string // pool token
+	poolID    string
+	target    string
 
 	cluster *kubetest.Namespace // for deploy_target kubernetes; else nil
 	service *program
@@ -172,7 +172,7 @@ func newWorld(t testing.TB, target string, serve ...string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, folder: t.TempDir(), bin: bin, target: target, ids: map[string]string{}}
+	w := &world{t: t, directory: t.TempDir(), bin: bin, target: target, ids: map[string]string{}}
 	address := "127.0.0.1"
 	switch target {
 	case "docker":
@@ -181,7 +181,7 @@ func newWorld(t testing.TB, target string, serve ...string) *world {
 		w.cluster = kubetest.New(t)
 		address = w.cluster.HostAddress(t)
 	}
-	data := filepath.Join(w.folder, "service")
+	data := filepath.Join(w.directory, "service")
 	service := w.start("service", nil, "cmwa-cloud", append([]string{
 		"serve", "--listen", address + ":0", "--data", data,
 	}, serve...)...)
@@ -411,7 +411,7 @@ func (w *world) agentWith(env []string, settings ...string) *program {
 // all tests have. It returns the path of the file and the agent's variables.
 func (w *world) configure(env []string, settings ...string) (string, []string) {
 	w.t.Helper()
-	config := filepath.Join(w.folder, "agent.yaml")
+	config := filepath.Join(w.directory, "agent.yaml")
 	more := []string{"token: " + w.pool, "working_directory: " + w.bin, "http_server_port: 0"}
 	if w.cluster != nil {
 		more = append(more, w.clusterSettings()...)
@@ -463,30 +463,30 @@ type program struct {
 	code int
 }
 
-// environ returns the variables that keep the home folder, the temporary files and the
-// state of a program inside the test's folder.
+// environ returns the variables that keep the home directory, the temporary files and the
+// state of a program inside the test's directory.
 func (w *world) environ() []string {
-	return []string{"HOME=" + w.folder, "TMPDIR=" + w.folder, "STATE_DIRECTORY=", "XDG_STATE_HOME=" +
-		filepath.Join(w.folder, "state")}
+	return []string{"HOME=" + w.directory, "TMPDIR=" + w.directory, "STATE_DIRECTORY=", "XDG_STATE_HOME=" +
+		filepath.Join(w.directory, "state")}
 }
 
 // ownState returns the variable that gives an agent its own state directory, for a test with
 // several agents.
 func (w *world) ownState(name string) []string {
-	return []string{"PULUMI_AGENT_STATE_DIRECTORY=" + filepath.Join(w.folder, "state", name)}
+	return []string{"PULUMI_AGENT_STATE_DIRECTORY=" + filepath.Join(w.directory, "state", name)}
 }
 
 // start starts one of the programs. At the test's end the program is stopped, and its
 // output is logged if the test has failed.
 func (w *world) start(name string, env []string, command string, args ...string) *program {
 	w.t.Helper()
-	return w.startIn(w.folder, name, env, command, args...)
+	return w.startIn(w.directory, name, env, command, args...)
 }
 
 // startIn is like start, and sets the working directory.
 func (w *world) startIn(directory, name string, env []string, command string, args ...string) *program {
 	w.t.Helper()
-	output, err := os.CreateTemp(w.folder, name+"-*.log")
+	output, err := os.CreateTemp(w.directory, name+"-*.log")
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -577,7 +577,7 @@ func (p *program) waitFor(text string) {
 
 // logs returns the output of every program, for the message of a failed test.
 func (w *world) logs() string {
-	files, _ := filepath.Glob(filepath.Join(w.folder, "*.log"))
+	files, _ := filepath.Glob(filepath.Join(w.directory, "*.log"))
 	var b strings.Builder
 	for _, file := range files {
 		text, _ := os.ReadFile(file)

@@ -58,15 +58,15 @@ var commandHelp = map[string]string{
 Runs the job of a handoff. The exit code reports to the agent how the job ended.
 `,
 	"prepare": `Usage:
-  workflow-runner prepare FOLDER FILE
+  workflow-runner prepare DIRECTORY FILE
 
-Copies this program to FOLDER, creates a key there, and writes its public half to
+Copies this program to DIRECTORY, creates a key there, and writes its public half to
 FILE.
 `,
 	"key": `Usage:
-  workflow-runner key FOLDER FILE
+  workflow-runner key DIRECTORY FILE
 
-Creates a key in FOLDER, and writes its public half to FILE.
+Creates a key in DIRECTORY, and writes its public half to FILE.
 `,
 	"version": `Usage:
   workflow-runner version
@@ -171,11 +171,11 @@ func fromFile(receive func(context.Context) ([]byte, error)) func(context.Contex
 }
 
 // prepare prepares a Pod for the container of its job: it copies this program to
-// folder, and writes a public key to report.
-func prepare(folder, report string, log *slog.Logger) int {
+// directory, and writes a public key to report.
+func prepare(directory, report string, log *slog.Logger) int {
 	program, err := os.Executable()
 	if err == nil {
-		err = handoff.Prepare(program, folder, report)
+		err = handoff.Prepare(program, directory, report)
 	}
 	if err != nil {
 		log.Error("cannot prepare the Pod", "error", err)
@@ -185,9 +185,9 @@ func prepare(folder, report string, log *slog.Logger) int {
 }
 
 // prepareKey prepares a Pod that has this program in a volume: it creates a key in
-// folder, and writes the public half to report.
-func prepareKey(folder, report string, log *slog.Logger) int {
-	if err := handoff.PrepareKey(folder, report); err != nil {
+// directory, and writes the public half to report.
+func prepareKey(directory, report string, log *slog.Logger) int {
+	if err := handoff.PrepareKey(directory, report); err != nil {
 		log.Error("cannot prepare the Pod", "error", err)
 		return 1
 	}

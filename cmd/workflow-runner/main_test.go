@@ -36,11 +36,11 @@ const storyLimit = time.Minute
 // build builds the program once per test run, with the flags of a release, and returns its
 // path.
 var build = sync.OnceValues(func() (string, error) {
-	folder, err := os.MkdirTemp("", "workflow-runner-test-")
+	directory, err := os.MkdirTemp("", "workflow-runner-test-")
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(folder, "workflow-runner")
+	path := filepath.Join(directory, "workflow-runner")
 	flags := "-s -w -X github.com/cmwa-project/cmwa/cmd/cli.version=v1.2.3"
 	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", flags, "-o", path, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -189,7 +189,7 @@ func TestExecute(t *testing.T) {
 		"-h":           {stdout: usage},
 		"help run":     {stdout: "Usage:\n  workflow-runner run\n"},
 		"run --help":   {stdout: "Usage:\n  workflow-runner run\n"},
-		"help prepare": {stdout: "Usage:\n  workflow-runner prepare FOLDER FILE\n"},
+		"help prepare": {stdout: "Usage:\n  workflow-runner prepare DIRECTORY FILE\n"},
 		"":             {code: runtime.CodeUsage, stderr: usage},
 		"help walk": {code: runtime.CodeUsage,
 			stderr: "workflow-runner: unknown command \"walk\": see workflow-runner help\n"},
@@ -356,9 +356,9 @@ func TestRun(t *testing.T) {
 
 func TestRunWithASealedHandoff(t *testing.T) {
 	s := newStory(t, "127.0.0.1", t.TempDir(), "echo hello")
-	folder, downward := t.TempDir(), t.TempDir()
+	directory, downward := t.TempDir(), t.TempDir()
 	report := filepath.Join(t.TempDir(), "termination-log")
-	if out, err := exec.Command(program(t), "prepare", folder, report).CombinedOutput(); err != nil {
+	if out, err := exec.Command(program(t), "prepare", directory, report).CombinedOutput(); err != nil {
 		t.Fatalf("prepare: %v\n%s", err, out)
 	}
 	key, err := os.ReadFile(report)
@@ -381,7 +381,7 @@ func TestRunWithASealedHandoff(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	copied, private := filepath.Join(folder, handoff.Program), filepath.Join(folder, handoff.KeyFile)
+	copied, private := filepath.Join(directory, handoff.Program), filepath.Join(directory, handoff.KeyFile)
 	args := []string{"run", "--handoff", filepath.Join(downward, handoff.SealedFile), "--key", private}
 
 	t.Run("the copied program opens the handoff and runs the job", func(t *testing.T) {

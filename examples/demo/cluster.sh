@@ -29,7 +29,7 @@ load_images() {
 }
 
 # start_workspace: starts a Pod with the image and the volume of jobs. The script inside
-# runs its commands in this Pod. The volume is a folder of this machine, which is also the
+# runs its commands in this Pod. The volume is a directory of this machine, which is also the
 # node of the cluster.
 start_workspace() {
   mkdir "$work/demo"

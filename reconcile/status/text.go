@@ -146,7 +146,7 @@ func configLines(d Document, format times) []line {
 		c.Watch))...)
 	for _, file := range c.Frozen {
 		const frozen = "cannot detect a replacement of this file, because it is mounted by itself; " +
-			"mount its folder: "
+			"mount its directory: "
 		all = append(all, paragraph("config", "", frozen+file)...)
 	}
 	for _, p := range c.Warnings {

@@ -21,7 +21,7 @@ import (
 const maxUser = 1<<31 - 1
 
 // Check returns why no job can be started now: the engine does not respond, there is no
-// runner, no folder can be created in shared_volume_directory, docker.user is out of range,
+// runner, no directory can be created in shared_volume_directory, docker.user is out of range,
 // the engine does not have the network, or it does not have the image that replaces every
 // job's image. It sends the engine one short request, and more if a network or an image must
 // exist.
@@ -35,7 +35,7 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if err := e.programs.findAny(spec.WorkingDirectory, e.architecture); err != nil {
 		return err
 	}
-	if err := checkFolder(spec.SharedVolumeDirectory); err != nil {
+	if err := checkDirectory(spec.SharedVolumeDirectory); err != nil {
 		return err
 	}
 	if err := checkUser(spec.Docker.User); err != nil {
@@ -50,8 +50,8 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	return e.checkOverride(ctx, spec)
 }
 
-// checkFolder checks that jobs' folders can be created in shared_volume_directory.
-func checkFolder(parent string) error {
+// checkDirectory checks that jobs' directories can be created in shared_volume_directory.
+func checkDirectory(parent string) error {
 	if parent == "" {
 		return nil
 	}
@@ -62,12 +62,12 @@ func checkFolder(parent string) error {
 	info, err := os.Stat(parent)
 	switch {
 	case errors.Is(err, os.ErrNotExist), err == nil && !info.IsDir():
-		return missingFolder(parent)
+		return missingDirectory(parent)
 	case err == nil:
 		err = unix.Access(parent, unix.W_OK|unix.X_OK)
 	}
 	if err != nil {
-		return unwritableFolder(parent, err)
+		return unwritableDirectory(parent, err)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ import (
 // containerOptions returns the options of a job's container. They contain no secret,
 // because every client of the engine can read them.
 func (e *Executor) containerOptions(
-	job *runtime.Job, img image, name, folder string, runner mount.Mount,
+	job *runtime.Job, img image, name, directory string, runner mount.Mount,
 ) client.ContainerCreateOptions {
 	spec := job.Tuning.Instance.Docker
 	return client.ContainerCreateOptions{
@@ -47,7 +47,7 @@ func (e *Executor) containerOptions(
 			StdinOnce:   true,
 			StopSignal:  "SIGTERM",
 			StopTimeout: new(int(math.Ceil((job.Tuning.CancelGrace + runtime.StopGrace).Seconds()))),
-			Labels:      labels(job, folder),
+			Labels:      labels(job, directory),
 			// A health check of the image is for a service, not for a job.
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 		},
@@ -96,9 +96,9 @@ func (e *Executor) openParent(ctx context.Context, id string) error {
 	return nil
 }
 
-// folderMount mounts the folder of a job.
-func (e *Executor) folderMount(folder string) mount.Mount {
-	return mount.Mount{Type: mount.TypeBind, Source: folder, Target: e.directory, ReadOnly: true}
+// directoryMount mounts the directory of a job.
+func (e *Executor) directoryMount(directory string) mount.Mount {
+	return mount.Mount{Type: mount.TypeBind, Source: directory, Target: e.directory, ReadOnly: true}
 }
 
 // create creates a container and does not start it. The call is not cancelled
@@ -129,15 +129,15 @@ const (
 	labelJob        = "cmwa.job"
 	labelSubject    = "cmwa.subject"
 	labelGeneration = "cmwa.generation"
-	labelKind       = "cmwa.kind"   // of leased work; deployments have none
-	labelFolder     = "cmwa.folder" // folder of the job below shared_volume_directory
-	labelRunner     = "cmwa.runner" // on volumes and loader containers: digest of the program
-	labelOwner      = "cmwa.owner"  // on loader containers: see owner
+	labelKind       = "cmwa.kind"      // of leased work; deployments have none
+	labelDirectory  = "cmwa.directory" // directory of the job below shared_volume_directory
+	labelRunner     = "cmwa.runner"    // on volumes and loader containers: digest of the program
+	labelOwner      = "cmwa.owner"     // on loader containers: see owner
 )
 
 // labels returns the configured labels and those of the agent. Configured labels with the
 // prefix of the agent's labels are ignored.
-func labels(job *runtime.Job, folder string) map[string]string {
+func labels(job *runtime.Job, directory string) map[string]string {
 	all := map[string]string{}
 	for _, label := range job.Tuning.Instance.Docker.Labels {
 		name, value, _ := strings.Cut(label, "=")
@@ -157,8 +157,8 @@ func labels(job *runtime.Job, folder string) map[string]string {
 	if job.Kind.Leased() {
 		all[labelKind] = string(job.Kind)
 	}
-	if folder != "" {
-		all[labelFolder] = folder
+	if directory != "" {
+		all[labelDirectory] = directory
 	}
 	return all
 }
@@ -186,11 +186,11 @@ func poolOf(labels map[string]string) runtime.PoolSpec {
 	return spec
 }
 
-// namePrefix is the prefix of the names of containers and folders of jobs, which shows
+// namePrefix is the prefix of the names of containers and directories of jobs, which shows
 // their origin.
 const namePrefix = "pulumi-workflow-"
 
-// newName returns a new name for the container and the folder of a job. So that people can
+// newName returns a new name for the container and the directory of a job. So that people can
 // recognize the job, the name contains the beginning of the job's id.
 func newName(job string) string {
 	readable := strings.Map(func(r rune) rune {
@@ -214,44 +214,45 @@ func shortID(id string) string {
 	return id[:min(len(id), 12)]
 }
 
-// makeFolder creates the folder of a job below shared_volume_directory, with the runner
+// makeDirectory creates the directory of a job below shared_volume_directory, with the runner
 // in it. The runner is a hard link to the program if possible, and a copy otherwise; the
-// job's mount is read-only. Owner is written to a file in the folder.
-func makeFolder(parent, name, owner string, runner program) (string, error) {
+// job's mount is read-only. Owner is written to a file in the directory.
+func makeDirectory(parent, name, owner string, runner program) (string, error) {
 	parent, err := filepath.Abs(parent)
 	if err != nil {
-		return "", fmt.Errorf("create the folder of the job: %w", err)
+		return "", fmt.Errorf("create the directory of the job: %w", err)
 	}
-	folder := filepath.Join(parent, name)
-	err = os.Mkdir(folder, 0o755)
+	directory := filepath.Join(parent, name)
+	err = os.Mkdir(directory, 0o755)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", missingFolder(parent)
+		return "", missingDirectory(parent)
 	case errors.Is(err, fs.ErrPermission):
-		return "", unwritableFolder(parent, err)
+		return "", unwritableDirectory(parent, err)
 	case err != nil:
-		return "", fmt.Errorf("create the folder of the job: %w", err)
+		return "", fmt.Errorf("create the directory of the job: %w", err)
 	}
 	err = errors.Join(
-		os.Chmod(folder, 0o755),
-		os.WriteFile(filepath.Join(folder, ownerFile), []byte(owner), 0o644),
-		linkOrCopy(runner.path, filepath.Join(folder, runnerName)),
+		os.Chmod(directory, 0o755),
+		os.WriteFile(filepath.Join(directory, ownerFile), []byte(owner), 0o644),
+		linkOrCopy(runner.path, filepath.Join(directory, runnerName)),
 	)
 	if err != nil {
-		return "", errors.Join(fmt.Errorf("copy the runner into the folder of the job: %w", err), os.RemoveAll(folder))
+		err = fmt.Errorf("copy the runner into the directory of the job: %w", err)
+		return "", errors.Join(err, os.RemoveAll(directory))
 	}
-	return folder, nil
+	return directory, nil
 }
 
-// missingFolder returns the error for a shared_volume_directory that does not exist.
-func missingFolder(parent string) error {
+// missingDirectory returns the error for a shared_volume_directory that does not exist.
+func missingDirectory(parent string) error {
 	return fmt.Errorf("shared_volume_directory: there is no directory %s: "+
 		"create it, under the same path for the agent and for the engine's machine", parent)
 }
 
-// unwritableFolder returns the error for a shared_volume_directory that is not writable.
-func unwritableFolder(parent string, err error) error {
-	return fmt.Errorf("shared_volume_directory: this user cannot create folders in %s: %w", parent, err)
+// unwritableDirectory returns the error for a shared_volume_directory that is not writable.
+func unwritableDirectory(parent string, err error) error {
+	return fmt.Errorf("shared_volume_directory: this user cannot create directories in %s: %w", parent, err)
 }
 
 // linkOrCopy makes the program available at another path for every user.
@@ -276,14 +277,14 @@ func linkOrCopy(from, to string) error {
 	return errors.Join(err, target.Chmod(0o755), target.Close())
 }
 
-// removeFolder removes the folder of a job. The path may come from a label, so a path that
-// cannot be the folder of a job is ignored.
-func removeFolder(folder string) error {
-	if !filepath.IsAbs(folder) || !strings.HasPrefix(filepath.Base(folder), namePrefix) {
+// removeDirectory removes the directory of a job. The path may come from a label, so a path that
+// cannot be the directory of a job is ignored.
+func removeDirectory(directory string) error {
+	if !filepath.IsAbs(directory) || !strings.HasPrefix(filepath.Base(directory), namePrefix) {
 		return nil
 	}
-	if err := os.RemoveAll(folder); err != nil {
-		return fmt.Errorf("remove the folder of the job: %w", err)
+	if err := os.RemoveAll(directory); err != nil {
+		return fmt.Errorf("remove the directory of the job: %w", err)
 	}
 	return nil
 }

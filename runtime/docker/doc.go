@@ -17,15 +17,15 @@
 // the creation stays. The agent stores nothing about volumes from one job to the next, so it
 // cannot use outdated information.
 //
-// With shared_volume_directory, the runner is instead in a folder below it, one for each
-// job. The agent and the engine must see this folder under the same path.
+// With shared_volume_directory, the runner is instead in a directory below it, one for each
+// job. The agent and the engine must see this directory under the same path.
 //
 // # Leftovers after a crash
 //
-// Each folder (in a file) and each loader container (in a label) records the agent and the
-// process that created it. Only one process uses an agent id at a time, so folders and loader
+// Each directory (in a file) and each loader container (in a label) records the agent and the
+// process that created it. Only one process uses an agent id at a time, so directories and loader
 // containers of an earlier process of this agent are leftovers. Those of another agent are
-// leftovers if they are old: loader containers by the engine's clock, folders by the agent's
+// leftovers if they are old: loader containers by the engine's clock, directories by the agent's
 // clock. Sweep removes the leftovers.
 //
 // # Data in a container
@@ -38,10 +38,10 @@
 // # Users
 //
 // A job runs as the user of the configuration, or else of the image. The delivery of the
-// runner does not need root: every user can read the volume and the folder, and the
-// runner chooses writable folders for the job. If the job does not run as root, one folder is
+// runner does not need root: every user can read the volume and the directory, and the
+// runner chooses writable directories for the job. If the job does not run as root, one directory is
 // made writable for all users before the start: /mnt/pulumi. The runner writes the OIDC token
-// into this folder, because Pulumi documents the path, and the engine creates it for root.
+// into this directory, because Pulumi documents the path, and the engine creates it for root.
 //
 // # Lost connections
 //
@@ -54,7 +54,7 @@
 // # Before a job is claimed
 //
 // Check finds problems that would fail every job: no engine, no runner, no network, no
-// folder. It sends the engine one ping, and no request that takes more than a few
+// directory. It sends the engine one ping, and no request that takes more than a few
 // milliseconds. It does not create a container: that would cost as much as a job, and
 // needs an image. Some problems appear only when a container is created or started: a mount
 // that the engine rejects, a limit that its machine does not support, a user that the image

@@ -55,7 +55,7 @@ type Options struct {
 	// HOME, which have the same meaning as for the docker command. DOCKER_CERT_PATH,
 	// DOCKER_TLS_VERIFY and the PATH of credential helpers are those of the process.
 	Environ func(name string) (string, bool)
-	Agent   string // id of the agent, for its folders and loader containers
+	Agent   string // id of the agent, for its directories and loader containers
 	Log     *slog.Logger
 
 	RunnerDirectory string // directory of the runner in a container; must not be empty
@@ -78,8 +78,8 @@ type Executor struct {
 	closeTimeout      time.Duration // see defaultCloseTimeout
 	handoffErrorLimit time.Duration // see defaultHandoffErrorLimit
 
-	mu      sync.Mutex
-	folders map[string]string // folders of jobs by container, in case another client removes the container
+	mu          sync.Mutex
+	directories map[string]string // directories of jobs by container, in case another client removes the container
 }
 
 // New creates an executor, and checks that the engine responds and can run jobs. The text of
@@ -106,7 +106,8 @@ func New(ctx context.Context, options Options) (*Executor, error) {
 	e := &Executor{
 		engine: engine, agent: options.Agent, host: host, environ: options.Environ, log: options.Log,
 		directory: options.RunnerDirectory, pullTimeout: defaultPullTimeout,
-		closeTimeout: defaultCloseTimeout, handoffErrorLimit: defaultHandoffErrorLimit, folders: map[string]string{},
+		closeTimeout: defaultCloseTimeout, handoffErrorLimit: defaultHandoffErrorLimit,
+		directories: map[string]string{},
 	}
 	if err := e.readVersion(ctx); err != nil {
 		_ = engine.Close()

@@ -190,7 +190,7 @@ func TestRemove(t *testing.T) {
 		}
 	})
 
-	t.Run("folder of the job is removed with its container", func(t *testing.T) {
+	t.Run("directory of the job is removed with its container", func(t *testing.T) {
 		for _, end := range []string{"removed by the agent", "removed by the next agent", "removed by another client"} {
 			t.Run(end, func(t *testing.T) {
 				e, shared := newExecutor(t), t.TempDir()
@@ -201,7 +201,7 @@ func TestRemove(t *testing.T) {
 				entries, err := os.ReadDir(shared)
 				if err != nil || len(entries) != 1 ||
 					!strings.HasPrefix(entries[0].Name(), "pulumi-workflow-"+job.ID[:12]) {
-					t.Errorf("the shared directory has %v (%v), want the job's folder", entries, err)
+					t.Errorf("the shared directory has %v (%v), want the job's directory", entries, err)
 				}
 				last := e
 				switch end {
@@ -373,7 +373,7 @@ func TestFill(t *testing.T) {
 // unique returns a working directory with a runner for whose digest there is no volume yet.
 func unique(t *testing.T) string {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	entries, err := os.ReadDir(standin(t))
 	if err != nil {
 		t.Fatal(err)
@@ -384,11 +384,11 @@ func unique(t *testing.T) string {
 			t.Fatal(err)
 		}
 		text = append(text, t.Name()+time.Now().String()...)
-		if err := os.WriteFile(filepath.Join(folder, entry.Name()), text, 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, entry.Name()), text, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return folder
+	return directory
 }
 
 func TestNew(t *testing.T) {

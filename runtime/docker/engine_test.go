@@ -38,9 +38,9 @@ const cure = "run testdata/toolchain/up, which starts an engine and makes the im
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if folder, err := buildStandin(); err == nil {
-		dropVolume(folder)
-		_ = os.RemoveAll(folder)
+	if directory, err := buildStandin(); err == nil {
+		dropVolume(directory)
+		_ = os.RemoveAll(directory)
 	}
 	// Connections to engines are closed half a minute after their last use.
 	err := goleak.Find(
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 }
 
 // dropVolume removes the volume of the stand-in.
-func dropVolume(folder string) {
+func dropVolume(directory string) {
 	e, err := New(context.Background(), Options{
 		Environ: os.LookupEnv, Log: slog.New(slog.DiscardHandler), RunnerDirectory: runnerDirectory,
 	})
@@ -63,34 +63,34 @@ func dropVolume(folder string) {
 		return
 	}
 	defer e.engine.Close()
-	if runner, err := e.programs.find(folder, e.architecture); err == nil {
+	if runner, err := e.programs.find(directory, e.architecture); err == nil {
 		_, _ = e.engine.VolumeRemove(context.Background(), volumeName(runner), client.VolumeRemoveOptions{})
 	}
 }
 
-// buildStandin returns a folder with the stand-in for the runner. The stand-in is built once.
+// buildStandin returns a directory with the stand-in for the runner. The stand-in is built once.
 var buildStandin = sync.OnceValues(func() (string, error) {
-	folder, err := os.MkdirTemp("", "cmwa-standin-")
+	directory, err := os.MkdirTemp("", "cmwa-standin-")
 	if err != nil {
 		return "", err
 	}
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o",
-		filepath.Join(folder, "workflow-runner-linux-"+goruntime.GOARCH), "./testdata/standin")
+		filepath.Join(directory, "workflow-runner-linux-"+goruntime.GOARCH), "./testdata/standin")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return folder, fmt.Errorf("build the stand-in: %w\n%s", err, out)
+		return directory, fmt.Errorf("build the stand-in: %w\n%s", err, out)
 	}
-	return folder, nil
+	return directory, nil
 })
 
 // standin returns a working directory with the stand-in.
 func standin(t testing.TB) string {
 	t.Helper()
-	folder, err := buildStandin()
+	directory, err := buildStandin()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return folder
+	return directory
 }
 
 // newExecutor creates an executor for the engine that the environment names.

@@ -84,8 +84,8 @@ var engineErrors = []struct {
 		"use an image for the engine's machine, or install emulation there (binfmt_misc with qemu)", true},
 	{"no space left on device", "the engine's disk is full: " +
 		"free space there, for example with docker system prune", false},
-	{"bind source path does not exist", "the engine cannot find the folder of the job: " +
-		"shared_volume_directory must be the same folder, under the same path, " +
+	{"bind source path does not exist", "the engine cannot find the directory of the job: " +
+		"shared_volume_directory must be the same directory, under the same path, " +
 		"for the agent and for the engine's machine", false},
 	{"mounts denied", "the engine does not share that path with containers: " +
 		"allow it in the engine's settings for file sharing", false},

@@ -162,7 +162,7 @@ func TestLogin(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				r := newImageServer(t, newExecutor(t).architecture)
 				r.user, r.password = "someone", registryPassword
-				e := newExecutor(t, "DOCKER_CONFIG="+dockerConfigFolder(t, c.config, c.helper, r.host))
+				e := newExecutor(t, "DOCKER_CONFIG="+dockerConfigDirectory(t, c.config, c.helper, r.host))
 				job := pullJob(t, e, r)
 				if c.inJob {
 					job.Definition.Image.Username = "someone"
@@ -192,7 +192,7 @@ func TestLogin(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				r := newImageServer(t, "amd64")
 				r.user, r.password = "someone", registryPassword
-				e := newExecutor(t, "DOCKER_CONFIG="+dockerConfigFolder(t, c.config, c.helper, r.host))
+				e := newExecutor(t, "DOCKER_CONFIG="+dockerConfigDirectory(t, c.config, c.helper, r.host))
 				_, log, err := tryStart(t, e, pullJob(t, e, r))
 				if !errors.Is(err, runtime.ErrJobFault) {
 					t.Errorf("Start returned %v, want %v", err, runtime.ErrJobFault)
@@ -208,21 +208,21 @@ func TestLogin(t *testing.T) {
 	})
 }
 
-// dockerConfigFolder returns a folder with a Docker configuration. If helper is not empty, the
-// folder also has the credential helper "story" with this script, and is added to PATH.
-func dockerConfigFolder(t *testing.T, config, helper, host string) string {
+// dockerConfigDirectory returns a directory with a Docker configuration. If helper is not empty, the
+// directory also has the credential helper "story" with this script, and is added to PATH.
+func dockerConfigDirectory(t *testing.T, config, helper, host string) string {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	text := strings.ReplaceAll(config, "$HOST", host)
-	if err := os.WriteFile(filepath.Join(folder, "config.json"), []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, "config.json"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if helper != "" {
 		script := "#!/bin/sh\n" + strings.ReplaceAll(helper, "$HOST", host) + "\n"
-		if err := os.WriteFile(filepath.Join(folder, "docker-credential-story"), []byte(script), 0o700); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, "docker-credential-story"), []byte(script), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		t.Setenv("PATH", folder+string(filepath.ListSeparator)+os.Getenv("PATH"))
+		t.Setenv("PATH", directory+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	}
-	return folder
+	return directory
 }

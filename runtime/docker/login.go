@@ -65,15 +65,15 @@ type dockerConfig struct {
 // configuration.
 func (e *Executor) readConfig() (dockerConfig, error) {
 	var config dockerConfig
-	folder, _ := e.environ("DOCKER_CONFIG")
-	if folder == "" {
+	directory, _ := e.environ("DOCKER_CONFIG")
+	if directory == "" {
 		home, _ := e.environ("HOME")
 		if home == "" {
 			return config, nil
 		}
-		folder = filepath.Join(home, ".docker")
+		directory = filepath.Join(home, ".docker")
 	}
-	path := filepath.Join(folder, "config.json")
+	path := filepath.Join(directory, "config.json")
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

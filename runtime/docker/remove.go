@@ -14,25 +14,25 @@ import (
 )
 
 // Remove stops the container: with a SIGTERM and the grace period if this is not 0, and with a
-// SIGKILL otherwise. It then removes the container, its anonymous volumes and the folder of
+// SIGKILL otherwise. It then removes the container, its anonymous volumes and the directory of
 // the job. The grace period is rounded up to whole seconds.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
 	if !isID(id) {
 		return nil
 	}
 
-	// Find the container. Without it, only a folder can be left.
+	// Find the container. Without it, only a directory can be left.
 	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
 	found, err := e.engine.ContainerInspect(callCtx, id, client.ContainerInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
-		return e.removeJobFolder(id, "")
+		return e.removeJobDirectory(id, "")
 	case err != nil:
 		return fmt.Errorf("inspect the container: %w", err)
 	}
 
-	// Stop the container, and remove it with the folder.
+	// Stop the container, and remove it with the directory.
 	if state := found.Container.State; state != nil && state.Running && grace > 0 {
 		if err := e.stop(ctx, id, grace); err != nil {
 			return err
@@ -41,11 +41,11 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 	if err := e.removeContainer(ctx, id); err != nil {
 		return err
 	}
-	folder := ""
+	directory := ""
 	if config := found.Container.Config; config != nil {
-		folder = config.Labels[labelFolder]
+		directory = config.Labels[labelDirectory]
 	}
-	return e.removeJobFolder(id, folder)
+	return e.removeJobDirectory(id, directory)
 }
 
 // Interrupt sends a SIGINT to the first process of the container, which forwards it to the
@@ -66,11 +66,11 @@ func (e *Executor) Interrupt(ctx context.Context, id string) error {
 	return fmt.Errorf("interrupt the container: %w", causeOf(ctx, err))
 }
 
-// removeJobFolder removes the folder of a job whose container is removed.
-func (e *Executor) removeJobFolder(id, labelled string) error {
+// removeJobDirectory removes the directory of a job whose container is removed.
+func (e *Executor) removeJobDirectory(id, labelled string) error {
 	e.mu.Lock()
-	remembered := e.folders[id]
-	delete(e.folders, id)
+	remembered := e.directories[id]
+	delete(e.directories, id)
 	e.mu.Unlock()
 	if labelled == "" {
 		labelled = remembered
@@ -78,7 +78,7 @@ func (e *Executor) removeJobFolder(id, labelled string) error {
 	if labelled == "" {
 		return nil
 	}
-	return removeFolder(labelled)
+	return removeDirectory(labelled)
 }
 
 // stop stops a container. The engine kills it after the grace period.

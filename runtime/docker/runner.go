@@ -82,7 +82,7 @@ func (p *programs) find(directory, arch string) (program, error) {
 	}
 	if len(problems) == 0 {
 		return program{}, fmt.Errorf("there is no program %s-linux-%s in %s: "+
-			"install it next to the agent, or set working_directory to its folder", runnerName, arch, directory)
+			"install it next to the agent, or set working_directory to its directory", runnerName, arch, directory)
 	}
 	return program{}, fmt.Errorf("no runner in %s can run in a %s container: %s; "+
 		"install a statically linked runner there, named %s-linux-%s (CGO_ENABLED=0 go build, or make build)",

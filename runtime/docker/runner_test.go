@@ -35,13 +35,13 @@ func binaryFor(machine elf.Machine, dynamic bool) []byte {
 // workingDirectory creates a working directory with programs.
 func workingDirectory(t *testing.T, files map[string][]byte) string {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(folder, name), content, 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, name), content, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return folder
+	return directory
 }
 
 // amd64 returns a working directory with a runner for amd64, which no test starts.
@@ -76,12 +76,12 @@ func TestProgramsFind(t *testing.T) {
 	})
 
 	t.Run("error has the reason for each unsuitable runner", func(t *testing.T) {
-		folder := workingDirectory(t, map[string][]byte{
+		directory := workingDirectory(t, map[string][]byte{
 			"workflow-runner-linux-amd64": binaryFor(elf.EM_X86_64, true),
 			"workflow-runner-embeddable":  []byte("#!/bin/sh\n"),
 			"workflow-runner":             binaryFor(elf.EM_AARCH64, false),
 		})
-		_, err := new(programs).find(folder, "amd64")
+		_, err := new(programs).find(directory, "amd64")
 		if err == nil || errors.Is(err, runtime.ErrJobFault) {
 			t.Fatalf("find returned %v, want an error that is no job fault", err)
 		}
@@ -94,17 +94,17 @@ func TestProgramsFind(t *testing.T) {
 	})
 
 	t.Run("replaced runner is examined again", func(t *testing.T) {
-		folder := amd64(t)
-		path := filepath.Join(folder, runnerName)
+		directory := amd64(t)
+		path := filepath.Join(directory, runnerName)
 		var known programs
-		before, err := known.find(folder, "amd64")
+		before, err := known.find(directory, "amd64")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(path, append(binaryFor(elf.EM_X86_64, false), 1), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		after, err := known.find(folder, "amd64")
+		after, err := known.find(directory, "amd64")
 		if err != nil || after.digest == before.digest {
 			t.Errorf("after a change of its size the runner is still %+v (%v)", after, err)
 		}
@@ -114,7 +114,7 @@ func TestProgramsFind(t *testing.T) {
 		if err := os.Chtimes(path, time.Time{}, time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		last, err := known.find(folder, "amd64")
+		last, err := known.find(directory, "amd64")
 		if err != nil || last.digest == after.digest {
 			t.Errorf("after a change of its time the runner is still %+v (%v)", last, err)
 		}
@@ -124,31 +124,31 @@ func TestProgramsFind(t *testing.T) {
 	})
 }
 
-func TestRemoveFolder(t *testing.T) {
+func TestRemoveDirectory(t *testing.T) {
 	kept := t.TempDir()
 	for _, path := range []string{kept, "", "/", "pulumi-workflow-relative",
 		kept + "/pulumi-workflow-x/.."} {
-		if err := removeFolder(path); err != nil {
-			t.Errorf("removeFolder(%q) returned %v, want no error", path, err)
+		if err := removeDirectory(path); err != nil {
+			t.Errorf("removeDirectory(%q) returned %v, want no error", path, err)
 		}
 	}
 	if _, err := os.Stat(kept); err != nil {
-		t.Errorf("a folder that is not that of a job was removed: %v", err)
+		t.Errorf("a directory that is not that of a job was removed: %v", err)
 	}
 }
 
-func TestMakeFolder(t *testing.T) {
-	folder, shared := amd64(t), t.TempDir()
-	path := filepath.Join(folder, runnerName)
+func TestMakeDirectory(t *testing.T) {
+	directory, shared := amd64(t), t.TempDir()
+	path := filepath.Join(directory, runnerName)
 	if err := os.Chmod(path, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	made, err := makeFolder(shared, newName("job"), "", program{path: path})
+	made, err := makeDirectory(shared, newName("job"), "", program{path: path})
 	if err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(filepath.Join(made, runnerName))
 	if err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("the runner in the folder is %v (%v), want it executable for all users", info, err)
+		t.Errorf("the runner in the directory is %v (%v), want it executable for all users", info, err)
 	}
 }

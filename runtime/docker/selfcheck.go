@@ -90,16 +90,16 @@ func describeEngine(ctx context.Context, e *Executor) runtime.CheckResult {
 		e.host, about.Version, about.Os, e.architecture, about.APIVersion)
 }
 
-// checkShared checks shared_volume_directory, which must be the same folder for the
+// checkShared checks shared_volume_directory, which must be the same directory for the
 // agent and for the engine's machine.
 func (e *Executor) checkShared(ctx context.Context, parent string) runtime.CheckResult {
 	if parent == "" {
 		return runtime.CheckPassed("shared_volume_directory is not set: jobs have the runner in a volume of the engine")
 	}
-	if err := checkFolder(parent); err != nil {
+	if err := checkDirectory(parent); err != nil {
 		return runtime.CheckError(err, runtime.CheckResult{})
 	}
-	const cure = "make sure that %s is the same folder on the engine's machine, or remove shared_volume_directory"
+	const cure = "make sure that %s is the same directory on the engine's machine, or remove shared_volume_directory"
 	name, err := os.Hostname()
 	if err != nil {
 		name = "unknown"
@@ -111,19 +111,19 @@ func (e *Executor) checkShared(ctx context.Context, parent string) runtime.Check
 			"into which %s is not mounted under the same path", name, parent).
 			WithCure("mount it with --volume %s:%s, or remove shared_volume_directory", parent, parent)
 	case err != nil && !strings.HasPrefix(e.host, "unix://"):
-		return runtime.CheckWarned("jobs have their folders in %s, and the engine at %s may be on another machine",
+		return runtime.CheckWarned("jobs have their directories in %s, and the engine at %s may be on another machine",
 			parent, e.host).
 			WithCure(cure, parent)
 	}
-	return runtime.CheckPassed("jobs have their folders in %s", parent)
+	return runtime.CheckPassed("jobs have their directories in %s", parent)
 }
 
-// sharedBy reports whether a container has a folder of the engine's machine under the
+// sharedBy reports whether a container has a directory of the engine's machine under the
 // same path.
-func sharedBy(mounts []container.MountPoint, folder string) bool {
+func sharedBy(mounts []container.MountPoint, directory string) bool {
 	deepest, same := "", false
 	for _, m := range mounts {
-		within := folder == m.Destination || strings.HasPrefix(folder, strings.TrimSuffix(m.Destination, "/")+"/")
+		within := directory == m.Destination || strings.HasPrefix(directory, strings.TrimSuffix(m.Destination, "/")+"/")
 		if within && len(m.Destination) >= len(deepest) {
 			deepest, same = m.Destination, m.Type == mount.TypeBind && m.Source == m.Destination
 		}

@@ -21,7 +21,7 @@ func TestContainerOptions(t *testing.T) {
 		job.Tuning.Instance.Docker = runtime.Docker{
 			Memory: 64 << 20, CPUs: 0.3, User: "1000:1000",
 			Labels: []string{"team=infra", "empty=", "bare", "a=b=c", "=nameless", "cmwa.agent=another",
-				"cmwa.folder=/etc", "cmwa.new=x"},
+				"cmwa.directory=/etc", "cmwa.new=x"},
 		}
 		id, _ := start(t, e, job)
 		got, err := e.engine.ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
@@ -39,7 +39,7 @@ func TestContainerOptions(t *testing.T) {
 				t.Errorf("the label %s is %q (present: %v), want %q", name, value, ok, want)
 			}
 		}
-		for _, name := range []string{"", labelFolder, "cmwa.new"} {
+		for _, name := range []string{"", labelDirectory, "cmwa.new"} {
 			if value, ok := c.Config.Labels[name]; ok {
 				t.Errorf("the container has the label %q: %q, want no such label", name, value)
 			}

@@ -44,14 +44,14 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		return "", context.Cause(ctx)
 	}
 
-	// Create the container. After an error, remove it and the folder.
+	// Create the container. After an error, remove it and the directory.
 	name := newName(job.ID)
-	from, folder, err := e.runnerMount(spec.SharedVolumeDirectory, name, runner)
+	from, directory, err := e.runnerMount(spec.SharedVolumeDirectory, name, runner)
 	if err != nil {
 		return "", err
 	}
-	if folder != "" {
-		killpoint.Hit(killpoint.FolderCreated)
+	if directory != "" {
+		killpoint.Hit(killpoint.DirectoryCreated)
 	}
 	id := ""
 	defer func() {
@@ -59,13 +59,13 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 			if errors.Is(err, runtime.ErrConnectionLost) {
 				setup.Withdraw(ctx)
 			}
-			err = errors.Join(err, e.discard(ctx, name, folder))
+			err = errors.Join(err, e.discard(ctx, name, directory))
 			return
 		}
-		e.rememberFolder(id, folder)
+		e.rememberDirectory(id, directory)
 	}()
 	created := setup.Measure(runtime.StageCreate)
-	id, err = e.create(ctx, e.containerOptions(job, img, name, folder, from))
+	id, err = e.create(ctx, e.containerOptions(job, img, name, directory, from))
 	created()
 	if err != nil {
 		return "", err
@@ -77,7 +77,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	// Copy the runner into its volume, attach to its standard input, and get the handoff.
 	defer setup.Measure(runtime.StageStart)()
 	input, handoff, err := e.prepare(ctx, id, setup, func(ctx context.Context) error {
-		if folder == "" {
+		if directory == "" {
 			if err := e.fill(ctx, id, img, runner); err != nil {
 				return err
 			}
@@ -123,13 +123,13 @@ func (e *Executor) findRunner(directory string, img image) (program, error) {
 }
 
 // runnerMount returns the mount with the runner for a job's container: the volume of the
-// runner, or a new folder with this name below shared_volume_directory.
-func (e *Executor) runnerMount(shared, name string, runner program) (from mount.Mount, folder string, err error) {
+// runner, or a new directory with this name below shared_volume_directory.
+func (e *Executor) runnerMount(shared, name string, runner program) (from mount.Mount, directory string, err error) {
 	if shared == "" {
 		return e.volumeMount(runner, true), "", nil
 	}
-	folder, err = makeFolder(shared, name, e.owner(), runner)
-	return e.folderMount(folder), folder, err
+	directory, err = makeDirectory(shared, name, e.owner(), runner)
+	return e.directoryMount(directory), directory, err
 }
 
 // prepare concurrently runs the tasks that need the created container: it attaches to the
@@ -186,24 +186,24 @@ func (e *Executor) checkEmulation(ctx context.Context, id string) error {
 	return nil
 }
 
-// discard removes the container and the folder of a failed start.
-func (e *Executor) discard(ctx context.Context, name, folder string) error {
+// discard removes the container and the directory of a failed start.
+func (e *Executor) discard(ctx context.Context, name, directory string) error {
 	ctx, cancel := withCancelGrace(ctx, discardLimit)
 	defer cancel()
 	err := e.removeContainer(ctx, name)
-	if folder != "" {
-		err = errors.Join(err, removeFolder(folder))
+	if directory != "" {
+		err = errors.Join(err, removeDirectory(directory))
 	}
 	return err
 }
 
-// rememberFolder stores the folder of a job in memory. A label of the container also names
-// the folder, but another client may remove the container.
-func (e *Executor) rememberFolder(id, folder string) {
-	if folder == "" {
+// rememberDirectory stores the directory of a job in memory. A label of the container also names
+// the directory, but another client may remove the container.
+func (e *Executor) rememberDirectory(id, directory string) {
+	if directory == "" {
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.folders[id] = folder
+	e.directories[id] = directory
 }

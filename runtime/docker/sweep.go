@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	oldLoader  = 10 * time.Minute    // a loader container of this age is abandoned; longer than fillLimit
-	idleVolume = 24 * time.Hour      // an unused volume of this age is removed if no pool has its runner
-	oldFolder  = 7 * 24 * time.Hour  // a folder of this age is removed if it has no container
-	oldEnded   = runtime.LeftoverAge // an ended container of another agent is removed after this time
+	oldLoader    = 10 * time.Minute    // a loader container of this age is abandoned; longer than fillLimit
+	idleVolume   = 24 * time.Hour      // an unused volume of this age is removed if no pool has its runner
+	oldDirectory = 7 * 24 * time.Hour  // a directory of this age is removed if it has no container
+	oldEnded     = runtime.LeftoverAge // an ended container of another agent is removed after this time
 )
 
 // processID is different for each process of the agent.
 var processID = rand.Text()
 
-// ownerFile is the name of a file in each job's folder. The file contains the owner of the
-// folder.
+// ownerFile is the name of a file in each job's directory. The file contains the owner of the
+// directory.
 const ownerFile = ".owner"
 
 // owner returns a text that identifies this agent and its current process. It is empty if
@@ -52,7 +52,7 @@ func (e *Executor) isEarlierRun(owner string) bool {
 // Sweep implements [runtime.Sweeper]. It removes leftovers of an earlier process of this
 // agent immediately, and those of other agents when they are so old that they are not in
 // use. The ages of containers and volumes are measured with the engine's clock, and the
-// ages of folders with the agent's clock. If the engine does not report its time, no
+// ages of directories with the agent's clock. If the engine does not report its time, no
 // container and no volume is removed because of its age.
 //
 //  1. Loader containers whose agent was killed while it filled a volume. As long as such a
@@ -60,7 +60,7 @@ func (e *Executor) isEarlierRun(owner string) bool {
 //  2. Unused volumes whose runner no pool has.
 //  3. Containers of other agents' jobs that ended a week ago. An agent removes its own
 //     ended containers within minutes, unless its agent id is lost.
-//  4. Folders of jobs that have no container.
+//  4. Directories of jobs that have no container.
 func (e *Executor) Sweep(ctx context.Context, places []runtime.InstanceSpec) (removed []string, err error) {
 	now := e.engineTime(ctx)
 
@@ -88,11 +88,11 @@ func (e *Executor) Sweep(ctx context.Context, places []runtime.InstanceSpec) (re
 	ended, endedErr := e.sweepEnded(ctx, now)
 	removed, err = slices.Concat(loaders, volumes, ended), errors.Join(loadersErr, volumesErr, endedErr)
 
-	// 4. Folders.
+	// 4. Directories.
 	delete(shared, "")
 	for parent := range shared {
-		folders, foldersErr := e.sweepFolders(ctx, parent)
-		removed, err = append(removed, folders...), errors.Join(err, foldersErr)
+		directories, directoriesErr := e.sweepDirectories(ctx, parent)
+		removed, err = append(removed, directories...), errors.Join(err, directoriesErr)
 	}
 	return removed, err
 }
@@ -208,11 +208,11 @@ func (e *Executor) sweepEnded(ctx context.Context, now time.Time) (removed []str
 	return removed, err
 }
 
-// sweepFolders removes folders of jobs below a shared_volume_directory. A folder has the
+// sweepDirectories removes directories of jobs below a shared_volume_directory. A directory has the
 // name of its job's container. If this engine does not have the container, an agent with
-// another engine may still use the folder. Therefore the folder is removed only if it is
+// another engine may still use the directory. Therefore the directory is removed only if it is
 // very old, or if an earlier process of this agent created it.
-func (e *Executor) sweepFolders(ctx context.Context, parent string) (removed []string, err error) {
+func (e *Executor) sweepDirectories(ctx context.Context, parent string) (removed []string, err error) {
 	parent, err = filepath.Abs(parent)
 	if err != nil {
 		return nil, fmt.Errorf("shared_volume_directory: %w", err)
@@ -225,10 +225,10 @@ func (e *Executor) sweepFolders(ctx context.Context, parent string) (removed []s
 		return nil, fmt.Errorf("shared_volume_directory: %w", err)
 	}
 
-	// Remove the abandoned folders that have no container.
+	// Remove the abandoned directories that have no container.
 	for _, entry := range entries {
-		folder := filepath.Join(parent, entry.Name())
-		if !entry.IsDir() || !strings.HasPrefix(entry.Name(), namePrefix) || !e.abandoned(folder) {
+		directory := filepath.Join(parent, entry.Name())
+		if !entry.IsDir() || !strings.HasPrefix(entry.Name(), namePrefix) || !e.abandoned(directory) {
 			continue
 		}
 		callCtx, cancel := context.WithTimeout(ctx, shortLimit)
@@ -236,25 +236,25 @@ func (e *Executor) sweepFolders(ctx context.Context, parent string) (removed []s
 		cancel()
 		switch {
 		case inspectErr == nil:
-			continue // Remove removes the folder with its container
+			continue // Remove removes the directory with its container
 		case !errdefs.IsNotFound(inspectErr):
-			inspectErr = engineError("find the container of a folder", e.host, causeOf(ctx, inspectErr))
+			inspectErr = engineError("find the container of a directory", e.host, causeOf(ctx, inspectErr))
 			return removed, errors.Join(err, inspectErr)
 		}
-		if removeErr := removeFolder(folder); removeErr != nil {
+		if removeErr := removeDirectory(directory); removeErr != nil {
 			err = errors.Join(err, removeErr)
 			continue
 		}
-		removed = append(removed, "folder "+folder)
+		removed = append(removed, "directory "+directory)
 	}
 	return removed, err
 }
 
-// abandoned reports whether no running agent can still create a container for a folder.
-func (e *Executor) abandoned(folder string) bool {
-	if owner, err := os.ReadFile(filepath.Join(folder, ownerFile)); err == nil && e.isEarlierRun(string(owner)) {
+// abandoned reports whether no running agent can still create a container for a directory.
+func (e *Executor) abandoned(directory string) bool {
+	if owner, err := os.ReadFile(filepath.Join(directory, ownerFile)); err == nil && e.isEarlierRun(string(owner)) {
 		return true
 	}
-	info, err := os.Lstat(folder)
-	return err == nil && isOlder(info.ModTime(), time.Now(), oldFolder) // the clocks of machines do not differ by days
+	info, err := os.Lstat(directory)
+	return err == nil && isOlder(info.ModTime(), time.Now(), oldDirectory) // clocks do not differ by days
 }

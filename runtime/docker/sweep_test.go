@@ -44,10 +44,10 @@ func newExecutorAs(t *testing.T) *Executor {
 // earlierRun returns the owner text of an earlier process of the executor's agent.
 func earlierRun(e *Executor) string { return e.agent + "/earlier-run" }
 
-func TestSweepFolders(t *testing.T) {
+func TestSweepDirectories(t *testing.T) {
 	e, shared := newExecutorAs(t), t.TempDir()
-	old := time.Now().Add(-2 * oldFolder)
-	folder := func(name, owner string, made time.Time) string {
+	old := time.Now().Add(-2 * oldDirectory)
+	directory := func(name, owner string, made time.Time) string {
 		path := filepath.Join(shared, name)
 		if err := os.Mkdir(path, 0o755); err != nil {
 			t.Fatal(err)
@@ -73,22 +73,22 @@ func TestSweepFolders(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(busy, ownerFile), []byte(earlierRun(e)), 0o644); err != nil { // adopted job
 		t.Fatal(err)
 	}
-	want := map[string]bool{ // whether the folder is kept
+	want := map[string]bool{ // whether the directory is kept
 		busy: true,
-		folder(namePrefix+"crashed", earlierRun(e), time.Now()):                       false,
-		folder(namePrefix+"being-started", e.owner(), time.Now()):                     true,
-		folder(namePrefix+"of-another-agent", "another/run", time.Now()):              true,
-		folder(namePrefix+"of-another-agent-long-ago", "another/run", old):            false,
-		folder(namePrefix+"of-an-earlier-release", "", time.Now().Add(-72*time.Hour)): true,
-		folder(namePrefix+"of-an-earlier-release-long-ago", "", old):                  false,
-		folder("of-another-program", earlierRun(e), old):                              true,
+		directory(namePrefix+"crashed", earlierRun(e), time.Now()):                       false,
+		directory(namePrefix+"being-started", e.owner(), time.Now()):                     true,
+		directory(namePrefix+"of-another-agent", "another/run", time.Now()):              true,
+		directory(namePrefix+"of-another-agent-long-ago", "another/run", old):            false,
+		directory(namePrefix+"of-an-earlier-release", "", time.Now().Add(-72*time.Hour)): true,
+		directory(namePrefix+"of-an-earlier-release-long-ago", "", old):                  false,
+		directory("of-another-program", earlierRun(e), old):                              true,
 	}
 	removed := sweep(t, e, shared)
 	for path, stays := range want {
 		if _, err := os.Stat(path); (err == nil) != stays {
-			t.Errorf("%s: Stat returns %v, want the folder to be kept: %v", path, err, stays)
+			t.Errorf("%s: Stat returns %v, want the directory to be kept: %v", path, err, stays)
 		}
-		if listed := slices.Contains(removed, "folder "+path); listed == stays {
+		if listed := slices.Contains(removed, "directory "+path); listed == stays {
 			t.Errorf("%s is listed as removed: %v, want %v", path, listed, !stays)
 		}
 	}
@@ -96,7 +96,7 @@ func TestSweepFolders(t *testing.T) {
 		t.Errorf("a second sweep removed %q", again)
 	}
 	if gone := sweep(t, e, filepath.Join(shared, "none")); len(gone) > 0 {
-		t.Errorf("a sweep of a missing folder removed %q", gone)
+		t.Errorf("a sweep of a missing directory removed %q", gone)
 	}
 }
 

@@ -26,7 +26,7 @@
 //
 // # Files
 //
-// [Prepare] copies the program and writes the private key into a folder that
+// [Prepare] copies the program and writes the private key into a directory that
 // every user may delete from, because the user of a job's image is not known.
 // [Receive] reads and deletes the key before anything else runs, and then waits
 // for the sealed text.

@@ -13,8 +13,8 @@ import (
 
 // Names of files in the instance.
 const (
-	Program = "workflow-runner" // the program, in the folder given to Prepare
-	KeyFile = "key/private"     // the private key, below that folder
+	Program = "workflow-runner" // the program, in the directory given to Prepare
+	KeyFile = "key/private"     // the private key, below that directory
 
 	SealedFile     = "sealed"     // the sealed text; empty or missing until the agent has sent it
 	PackedFile     = "packed"     // the packed text of a handoff that is not sealed; may be missing at first
@@ -31,31 +31,31 @@ const (
 	receivePoll  = 10 * time.Millisecond // between two checks of the file
 )
 
-// Prepare copies a program into folder, creates a key there, and writes its public half to
+// Prepare copies a program into directory, creates a key there, and writes its public half to
 // the file report. The program must be static, because the instance that runs the copy has
 // other libraries.
-func Prepare(program, folder, report string) error {
-	if err := copyProgram(program, filepath.Join(folder, Program)); err != nil {
+func Prepare(program, directory, report string) error {
+	if err := copyProgram(program, filepath.Join(directory, Program)); err != nil {
 		return fmt.Errorf("copy the runner: %w", err)
 	}
-	return PrepareKey(folder, report)
+	return PrepareKey(directory, report)
 }
 
-// PrepareKey creates a key in folder, and writes its public half to the file report. An
+// PrepareKey creates a key in directory, and writes its public half to the file report. An
 // instance that already has the program needs only this call.
-func PrepareKey(folder, report string) error {
+func PrepareKey(directory, report string) error {
 	private, public, err := NewKey()
 	if err != nil {
 		return err
 	}
 	// MkdirAll applies the umask, and Chmod does not. The user of the job must be able to
 	// delete the key.
-	key := filepath.Join(folder, KeyFile)
+	key := filepath.Join(directory, KeyFile)
 	if err := os.MkdirAll(filepath.Dir(key), 0o777); err != nil {
-		return fmt.Errorf("create the key's folder: %w", err)
+		return fmt.Errorf("create the key's directory: %w", err)
 	}
 	if err := os.Chmod(filepath.Dir(key), 0o777); err != nil {
-		return fmt.Errorf("create the key's folder: %w", err)
+		return fmt.Errorf("create the key's directory: %w", err)
 	}
 	if err := os.WriteFile(key, private, 0o444); err != nil {
 		return fmt.Errorf("write the key: %w", err)
@@ -95,10 +95,10 @@ func Receive(ctx context.Context, key, file string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder := filepath.Dir(file)
+	directory := filepath.Dir(file)
 	as := Recipient{}
 	for name, field := range map[string]*string{PodFile: &as.Pod, JobFile: &as.Job, GenerationFile: &as.Generation} {
-		text, err := os.ReadFile(filepath.Join(folder, name))
+		text, err := os.ReadFile(filepath.Join(directory, name))
 		if err != nil {
 			return nil, fmt.Errorf("read the recipient: %w", err)
 		}

@@ -117,16 +117,16 @@ func TestPack(t *testing.T) {
 }
 
 // prepared creates the files that a Pod has before the agent has sent the handoff. It
-// returns the folder of the program, the public key, and the path of the sealed text.
-func prepared(t *testing.T) (folder, public, file string) {
+// returns the directory of the program, the public key, and the path of the sealed text.
+func prepared(t *testing.T) (directory, public, file string) {
 	t.Helper()
-	folder = t.TempDir()
+	directory = t.TempDir()
 	program := filepath.Join(t.TempDir(), "program")
 	if err := os.WriteFile(program, []byte("the program"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	report := filepath.Join(t.TempDir(), "termination-log")
-	if err := Prepare(program, folder, report); err != nil {
+	if err := Prepare(program, directory, report); err != nil {
 		t.Fatal(err)
 	}
 	key, err := os.ReadFile(report)
@@ -141,17 +141,17 @@ func prepared(t *testing.T) (folder, public, file string) {
 			t.Fatal(err)
 		}
 	}
-	return folder, string(key), filepath.Join(downward, SealedFile)
+	return directory, string(key), filepath.Join(downward, SealedFile)
 }
 
 func TestPrepare(t *testing.T) {
-	folder, public, _ := prepared(t)
-	copied, err := os.ReadFile(filepath.Join(folder, Program))
+	directory, public, _ := prepared(t)
+	copied, err := os.ReadFile(filepath.Join(directory, Program))
 	if err != nil || string(copied) != "the program" {
 		t.Errorf("the copy is %q (%v)", copied, err)
 	}
 	for path, want := range map[string]os.FileMode{Program: 0o755, "key": 0o777, KeyFile: 0o444} {
-		info, err := os.Stat(filepath.Join(folder, path))
+		info, err := os.Stat(filepath.Join(directory, path))
 		if err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s has mode %v (%v), want %v", path, info.Mode(), err, want)
 		}
@@ -161,14 +161,14 @@ func TestPrepare(t *testing.T) {
 	}
 
 	t.Run("without a copy of the program", func(t *testing.T) {
-		folder, report := t.TempDir(), filepath.Join(t.TempDir(), "termination-log")
-		if err := PrepareKey(folder, report); err != nil {
+		directory, report := t.TempDir(), filepath.Join(t.TempDir(), "termination-log")
+		if err := PrepareKey(directory, report); err != nil {
 			t.Fatal(err)
 		}
 		if text, err := os.ReadFile(report); err != nil || !IsKey(string(text)) {
 			t.Errorf("reported %q, %v", text, err)
 		}
-		if _, err := os.Stat(filepath.Join(folder, Program)); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(directory, Program)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("there is a program: %v", err)
 		}
 	})
@@ -176,12 +176,12 @@ func TestPrepare(t *testing.T) {
 
 func TestReceive(t *testing.T) {
 	t.Run("key is deleted before the text arrives, and the text is opened", func(t *testing.T) {
-		folder, public, file := prepared(t)
+		directory, public, file := prepared(t)
 		sealed, err := Seal(public, recipient, []byte("the handoff"), MaxAnnotation)
 		if err != nil {
 			t.Fatal(err)
 		}
-		key := filepath.Join(folder, KeyFile)
+		key := filepath.Join(directory, KeyFile)
 		type result struct {
 			text []byte
 			err  error
@@ -209,10 +209,11 @@ func TestReceive(t *testing.T) {
 		}
 	})
 	t.Run("end of the context ends the wait", func(t *testing.T) {
-		folder, _, file := prepared(t)
+		directory, _, file := prepared(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("asked to stop"))
-		if _, err := Receive(ctx, filepath.Join(folder, KeyFile), file); err == nil || err.Error() != "asked to stop" {
+		_, err := Receive(ctx, filepath.Join(directory, KeyFile), file)
+		if err == nil || err.Error() != "asked to stop" {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -34,19 +34,19 @@ func newRecord(job string) runtime.Record {
 	}
 }
 
-// agent is the folder of an agent, with the log of its journals.
+// agent is the directory of an agent, with the log of its journals.
 type agent struct {
-	t      *testing.T
-	folder string
-	log    bytes.Buffer
+	t         *testing.T
+	directory string
+	log       bytes.Buffer
 }
 
-func newAgent(t *testing.T) *agent { return &agent{t: t, folder: t.TempDir()} }
+func newAgent(t *testing.T) *agent { return &agent{t: t, directory: t.TempDir()} }
 
 // open opens the journal, as an agent that starts does.
 func (a *agent) open() *journal.Journal {
 	a.t.Helper()
-	j, err := journal.Open(a.folder, slog.New(slog.NewTextHandler(&a.log, nil)))
+	j, err := journal.Open(a.directory, slog.New(slog.NewTextHandler(&a.log, nil)))
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -55,12 +55,12 @@ func (a *agent) open() *journal.Journal {
 }
 
 // path returns the path of a file of the journal.
-func (a *agent) path(name string) string { return filepath.Join(a.folder, journal.Directory, name) }
+func (a *agent) path(name string) string { return filepath.Join(a.directory, journal.Directory, name) }
 
-// contents returns the contents of all files below the folder.
+// contents returns the contents of all files below the directory.
 func (a *agent) contents() (all []byte) {
 	a.t.Helper()
-	err := filepath.WalkDir(a.folder, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(a.directory, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
@@ -297,7 +297,7 @@ func TestOpen(t *testing.T) {
 		"pipe": func(_ *testing.T, path string) error {
 			return replace(path, func() error { return syscall.Mkfifo(path, 0o600) })
 		},
-		"folder": func(_ *testing.T, path string) error {
+		"directory": func(_ *testing.T, path string) error {
 			return replace(path, func() error { return os.Mkdir(path, 0o700) })
 		},
 		"huge": func(_ *testing.T, path string) error { return os.Truncate(path, 1<<40) },

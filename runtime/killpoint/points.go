@@ -12,7 +12,7 @@ const (
 	DefinitionFetched Point = "definition_fetched"
 	SetupRunning      Point = "setup_running"
 	ImagePulling      Point = "image_pulling"
-	FolderCreated     Point = "folder_created"
+	DirectoryCreated  Point = "directory_created"
 	InstanceCreated   Point = "instance_created"
 	Attached          Point = "attached"
 	HandoffRecorded   Point = "handoff_recorded"
@@ -30,7 +30,7 @@ const (
 // Points returns all points, in the usual order.
 func Points() []Point {
 	return []Point{
-		PollAnswered, Journalled, DefinitionFetched, SetupRunning, ImagePulling, FolderCreated,
+		PollAnswered, Journalled, DefinitionFetched, SetupRunning, ImagePulling, DirectoryCreated,
 		InstanceCreated, Attached, HandoffRecorded, HandoffHalf, HandoffStored, HandoffSent, Started,
 		Running, RunnerEnded, Reported, Removed, SlotFreed,
 	}

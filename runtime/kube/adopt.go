@@ -26,7 +26,7 @@ const (
 func (e *Executor) LeavesJobs() bool { return e.cluster.agentPod != agentPod{} }
 
 // Owned reports whether the agent finds the Pods of its jobs by its own Pod and controller.
-// If not, it finds them by the agent's id, which is stored in the state folder.
+// If not, it finds them by the agent's id, which is stored in the state directory.
 func (e *Executor) Owned() bool { return e.self.known() }
 
 // AdoptOrphans adopts the Pods of agents of this group whose own Pods no longer exist. It

@@ -47,7 +47,7 @@ func TestConnection(t *testing.T) {
 			t.Errorf("%s: got %v, namespace %q, in a Pod: %v, %v", name, config, namespace, inPod, err)
 		}
 	}
-	t.Run("file in the home folder", func(t *testing.T) {
+	t.Run("file in the home directory", func(t *testing.T) {
 		home := t.TempDir()
 		if err := os.Mkdir(filepath.Join(home, ".kube"), 0o700); err != nil {
 			t.Fatal(err)

@@ -90,15 +90,15 @@ func downwardFile(name, field string) corev1.DownwardAPIVolumeFile {
 	}
 }
 
-// arguments returns the arguments of the runner for its handoff. Folder is the folder of
+// arguments returns the arguments of the runner for its handoff. Directory is the directory of
 // the runner.
-func (d delivery) arguments(folder string) []string {
+func (d delivery) arguments(directory string) []string {
 	if d == inSecret {
-		return []string{"--handoff", path.Join(handoffFolder, handoff.PackedFile)}
+		return []string{"--handoff", path.Join(handoffDirectory, handoff.PackedFile)}
 	}
 	return []string{
-		"--handoff", path.Join(handoffFolder, handoff.SealedFile),
-		"--key", path.Join(folder, handoff.KeyFile),
+		"--handoff", path.Join(handoffDirectory, handoff.SealedFile),
+		"--key", path.Join(directory, handoff.KeyFile),
 	}
 }
 

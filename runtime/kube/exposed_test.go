@@ -11,7 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// runnerDirectory is the folder of the runner in the Pods of tests.
+// runnerDirectory is the directory of the runner in the Pods of tests.
 const runnerDirectory = "/mnt/pulumi/workflow"
 
 // settingsOf returns the settings of Pods whose runner is copied from an image.

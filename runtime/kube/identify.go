@@ -118,7 +118,7 @@ func (c *Cluster) warnOwnPod(cure string, err error) {
 	}
 	c.ownPodWarned = true
 	c.options.Log.Warn("cannot read agent pod", "namespace", c.agentPod.namespace, "agent_pod", c.agentPod.name,
-		"error", err, "effect", "only an agent with the same state folder adopts the jobs of this agent, "+
+		"error", err, "effect", "only an agent with the same state directory adopts the jobs of this agent, "+
 			"or removes their pods, after this pod ends", "cure", cure)
 }
 
@@ -177,7 +177,7 @@ func evaluateOwnPod(pod *corev1.Pod, grace time.Duration, files []string) runtim
 			if (mount.SubPath != "" || mount.SubPathExpr != "") && slices.ContainsFunc(files, within) {
 				problems = append(problems, mount.MountPath+
 					" is mounted with subPath: the agent cannot detect changes of it")
-				cures = append(cures, "mount the folder of "+mount.MountPath+" without subPath")
+				cures = append(cures, "mount the directory of "+mount.MountPath+" without subPath")
 			}
 		}
 	}

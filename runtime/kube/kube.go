@@ -40,7 +40,7 @@ type Options struct {
 	Namespace string
 	Pod       string
 
-	// RunnerDirectory is the folder of the runner in a job's container. It is required.
+	// RunnerDirectory is the directory of the runner in a job's container. It is required.
 	RunnerDirectory string
 
 	Agent string // id of the agent whose Pods are watched; if empty, the Pods of all agents
@@ -141,7 +141,7 @@ type Executor struct {
 	stuckLimit, lostLimit time.Duration
 	timeOut               <-chan struct{} // tests close it to let starts time out at once; otherwise nil
 
-	root    func(pod string) string // root folder of the job's container; tests without containers replace it
+	root    func(pod string) string // root directory of the job's container; tests without containers replace it
 	dryRuns dryRunCache
 	closed  sync.Once
 	records atomic.Pointer[records.Store] // of the pool

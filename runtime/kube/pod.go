@@ -29,8 +29,8 @@ const (
 // Paths in a job's Pod.
 const (
 	programImagePath = "/usr/local/bin/" + handoff.Program // in the image of the init container
-	handoffFolder    = "/mnt/pulumi/handoff"
-	oidcFolder       = "/mnt/pulumi" // folder of the file pulumi.oidc, which contains a job's OIDC token
+	handoffDirectory = "/mnt/pulumi/handoff"
+	oidcDirectory    = "/mnt/pulumi" // directory of the file pulumi.oidc, which contains a job's OIDC token
 )
 
 // deadlineMargin is a part of the active deadline of the Pod, which is the sum of the job's
@@ -42,7 +42,7 @@ const deadlineMargin = 10 * time.Minute
 // podSettings are the settings that all Pods of an agent share.
 type podSettings struct {
 	image           string // default of kubernetes.image, from which the runner is copied
-	runnerDirectory string // folder of the runner in a job's container
+	runnerDirectory string // directory of the runner in a job's container
 	self            self   // the agent
 	handoffSize     int    // in bytes; 0 if not known
 }
@@ -154,14 +154,16 @@ func requestsOf(place runtime.Kubernetes) (corev1.ResourceList, error) {
 // prepareOf returns the init container. It has the same requests as the job's container.
 // This costs nothing, because the request of a Pod is the larger of the two; a quota may
 // require it.
-func prepareOf(image string, policy corev1.PullPolicy, folder string, requests corev1.ResourceList) corev1.Container {
+func prepareOf(
+	image string, policy corev1.PullPolicy, directory string, requests corev1.ResourceList,
+) corev1.Container {
 	return corev1.Container{
 		Name:            prepareContainer,
 		Image:           image,
 		ImagePullPolicy: policy,
-		Command:         []string{programImagePath, "prepare", folder, corev1.TerminationMessagePathDefault},
+		Command:         []string{programImagePath, "prepare", directory, corev1.TerminationMessagePathDefault},
 		Resources:       corev1.ResourceRequirements{Requests: requests},
-		VolumeMounts:    []corev1.VolumeMount{{Name: runnerVolume, MountPath: folder}},
+		VolumeMounts:    []corev1.VolumeMount{{Name: runnerVolume, MountPath: directory}},
 		// The fields that Pod Security "restricted" requires. The agent sets no user: the
 		// image has one, and some clusters assign another one.
 		SecurityContext: &corev1.SecurityContext{
@@ -176,10 +178,10 @@ func prepareOf(image string, policy corev1.PullPolicy, folder string, requests c
 	}
 }
 
-// mainCommand returns the command of the job's container. Folder is the folder of the
+// mainCommand returns the command of the job's container. Directory is the directory of the
 // runner.
-func mainCommand(folder string, d delivery) []string {
-	return append([]string{path.Join(folder, handoff.Program), "run"}, d.arguments(folder)...)
+func mainCommand(directory string, d delivery) []string {
+	return append([]string{path.Join(directory, handoff.Program), "run"}, d.arguments(directory)...)
 }
 
 // ownVolumes returns the two volumes that the executor needs. The first is in memory,
@@ -193,7 +195,7 @@ func ownVolumes(handoff corev1.Volume) []corev1.Volume {
 	}
 }
 
-// addOIDCVolume adds a volume for the job's OIDC token: the folder belongs to root in every
+// addOIDCVolume adds a volume for the job's OIDC token: the directory belongs to root in every
 // image, and the job may run as another user. A template may mount another volume there.
 func addOIDCVolume(spec *corev1.PodSpec) {
 	memory := corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}
@@ -201,14 +203,14 @@ func addOIDCVolume(spec *corev1.PodSpec) {
 		Name: oidcVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &memory},
 	})
 	main := &spec.Containers[0]
-	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: oidcVolume, MountPath: oidcFolder})
+	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: oidcVolume, MountPath: oidcDirectory})
 }
 
 // ownMounts returns the volume mounts that the executor needs in the job's container.
-func ownMounts(folder string) []corev1.VolumeMount {
+func ownMounts(directory string) []corev1.VolumeMount {
 	return []corev1.VolumeMount{
-		{Name: runnerVolume, MountPath: folder},
-		{Name: handoffVolume, MountPath: handoffFolder, ReadOnly: true},
+		{Name: runnerVolume, MountPath: directory},
+		{Name: handoffVolume, MountPath: handoffDirectory, ReadOnly: true},
 	}
 }
 

@@ -105,7 +105,7 @@ func TestOIDCVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, mount := range pod.Spec.Containers[0].VolumeMounts {
-			if mount.MountPath == oidcFolder {
+			if mount.MountPath == oidcDirectory {
 				return mount.Name
 			}
 		}

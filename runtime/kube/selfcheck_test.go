@@ -385,7 +385,7 @@ func TestEvaluateOwnPod(t *testing.T) {
 		level runtime.CheckLevel
 		part  string
 	}{
-		"folder mounted whole, and sufficient grace period": {
+		"directory mounted whole, and sufficient grace period": {
 			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa"}), runtime.LevelOK, "agent-1",
 		},
 		"grace period too short": {pod(30), runtime.LevelWarning,
@@ -394,11 +394,11 @@ func TestEvaluateOwnPod(t *testing.T) {
 			pod(3700, corev1.VolumeMount{MountPath: "/mnt/worker-pod.json", SubPath: "worker-pod.json"}),
 			runtime.LevelWarning, "/mnt/worker-pod.json",
 		},
-		"folder mounted with subPath": {
+		"directory mounted with subPath": {
 			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa", SubPath: "config"}), runtime.LevelWarning,
 			"without subPath",
 		},
-		"folder with a final slash mounted with subPath": {
+		"directory with a final slash mounted with subPath": {
 			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa/", SubPath: "config"}), runtime.LevelWarning,
 			"without subPath",
 		},

@@ -21,15 +21,15 @@ func (st *fixture) queue(n int) {
 	}
 }
 
-// in returns a spec with the folder of the runner.
-func in(folder string, edits ...func(*runtime.Tuning)) runtime.PoolSpec {
-	return spec(append(edits, func(t *runtime.Tuning) { t.Instance.WorkingDirectory = folder })...)
+// in returns a spec with the directory of the runner.
+func in(directory string, edits ...func(*runtime.Tuning)) runtime.PoolSpec {
+	return spec(append(edits, func(t *runtime.Tuning) { t.Instance.WorkingDirectory = directory })...)
 }
 
-// failsUnless returns a check that fails unless the folder of the runner is this folder.
-func failsUnless(folder string) func(context.Context, runtime.Tuning) error {
+// failsUnless returns a check that fails unless the directory of the runner is this directory.
+func failsUnless(directory string) func(context.Context, runtime.Tuning) error {
 	return func(_ context.Context, t runtime.Tuning) error {
-		if t.Instance.WorkingDirectory != folder {
+		if t.Instance.WorkingDirectory != directory {
 			return fmt.Errorf("there is no runner in %s: set working_directory", t.Instance.WorkingDirectory)
 		}
 		return nil
@@ -125,7 +125,7 @@ func TestExecutorCheck(t *testing.T) {
 			st.wantClaimed(11, 1)
 			st.wantOperations("job-0", "start", "started", "remove", "removed")
 			if problem := st.pool.State().ExecutorProblem; !strings.Contains(problem, "/bad") {
-				t.Errorf("the problem is %q, want one with the folder /bad", problem)
+				t.Errorf("the problem is %q, want one with the directory /bad", problem)
 			}
 			st.pool.Tune(in("/good", hourly))
 			synctest.Wait() // no time passes

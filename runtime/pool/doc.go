@@ -34,7 +34,7 @@
 //  10. ../docker/image.go: finds the image, or pulls it.
 //  11. ../docker/runner.go: finds the runner program and, when the container exists, copies
 //     it into the volume that the container mounts.
-//  12. ../docker/container.go: creates the container with its labels and its folder and, when
+//  12. ../docker/container.go: creates the container with its labels and its directory and, when
 //     it has started, writes the handoff to its standard input.
 //  13. progress.go: reads the runner's progress from its output.
 //  14. ending.go: logs how the job ended, and reports it if the runner could not.

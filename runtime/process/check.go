@@ -12,8 +12,8 @@ import (
 )
 
 // Check returns why no job can be started now: there is no runner that this user may
-// execute, no shell, or no parent folder in which folders for jobs can be created. If the
-// parent folder was removed, Check creates it again. It takes about ten system calls.
+// execute, no shell, or no parent directory in which directories for jobs can be created. If the
+// parent directory was removed, Check creates it again. It takes about ten system calls.
 func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -24,10 +24,10 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if err := checkShell(); err != nil {
 		return err
 	}
-	if _, err := makeParent(e.folder); err != nil {
+	if _, err := makeParent(e.directory); err != nil {
 		return err
 	}
-	return checkWritable(e.folder)
+	return checkWritable(e.directory)
 }
 
 // checkShell checks that the shell of the supervisor can be executed.
@@ -38,11 +38,11 @@ func checkShell() error {
 	return nil
 }
 
-// checkWritable checks that this user can create files in a folder.
-func checkWritable(folder string) error {
-	if err := unix.Access(folder, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Errorf("cannot write to the folder for jobs %s: "+
-			"make it writable for this user, or set TMPDIR to another folder: %w", folder, err)
+// checkWritable checks that this user can create files in a directory.
+func checkWritable(directory string) error {
+	if err := unix.Access(directory, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("cannot write to the directory for jobs %s: "+
+			"make it writable for this user, or set TMPDIR to another directory: %w", directory, err)
 	}
 	return nil
 }

@@ -23,9 +23,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestExecutorConformance(t *testing.T) {
-	folder, runner := t.TempDir(), runtimetest.Runner(t)
+	directory, runner := t.TempDir(), runtimetest.Runner(t)
 	runtimetest.Conform(t, runtimetest.Harness{
-		New: func(t *testing.T) runtime.Executor { return newExecutor(t, folder) },
+		New: func(t *testing.T) runtime.Executor { return newExecutor(t, directory) },
 		Job: func(t *testing.T, job *runtime.Job, work runtimetest.Work) {
 			job.Tuning.Instance.WorkingDirectory = runner
 			if work == runtimetest.Misconfigured {
@@ -33,18 +33,18 @@ func TestExecutorConformance(t *testing.T) {
 			}
 		},
 		Host:      "127.0.0.1",
-		Leftovers: func(t *testing.T, job *runtime.Job) []string { return leftovers(t, folder, job) },
-		Exposed:   func(t *testing.T, job *runtime.Job, id string) string { return exposed(t, folder, job, id) },
+		Leftovers: func(t *testing.T, job *runtime.Job) []string { return leftovers(t, directory, job) },
+		Exposed:   func(t *testing.T, job *runtime.Job, id string) string { return exposed(t, directory, job, id) },
 	})
 }
 
 // newExecutor creates an executor whose agent has a secret in its environment.
-func newExecutor(t *testing.T, folder string) *process.Executor {
+func newExecutor(t *testing.T, directory string) *process.Executor {
 	t.Helper()
 	e, err := process.New(process.Options{
-		Folder:  folder,
-		Environ: append(os.Environ(), "PULUMI_AGENT_TOKEN="+agentToken),
-		Log:     slog.New(slog.DiscardHandler),
+		Directory: directory,
+		Environ:   append(os.Environ(), "PULUMI_AGENT_TOKEN="+agentToken),
+		Log:       slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -54,23 +54,23 @@ func newExecutor(t *testing.T, folder string) *process.Executor {
 
 const agentToken = "pul-of-the-agent"
 
-// leftovers returns the folders of a job, and the processes whose environment names one of
-// these folders or a folder that no longer exists: the removal of such a folder has left the
+// leftovers returns the directories of a job, and the processes whose environment names one of
+// these directories or a directory that no longer exists: the removal of such a directory has left the
 // process. Unlike the executor, it does not search by session.
-func leftovers(t *testing.T, folder string, job *runtime.Job) []string {
+func leftovers(t *testing.T, directory string, job *runtime.Job) []string {
 	t.Helper()
 	var all []string
-	homes := folders(t, folder, job)
+	homes := directories(t, directory, job)
 	for _, home := range homes {
-		all = append(all, "folder "+home)
+		all = append(all, "directory "+home)
 	}
 	for _, p := range processes(t) {
-		_, home, ok := strings.Cut(p, "CMWA_JOB_FOLDER="+folder+string(filepath.Separator))
+		_, home, ok := strings.Cut(p, "CMWA_JOB_DIRECTORY="+directory+string(filepath.Separator))
 		if !ok {
 			continue
 		}
 		home, _, _ = strings.Cut(home, " ")
-		home = filepath.Join(folder, home)
+		home = filepath.Join(directory, home)
 		if _, err := os.Stat(home); err != nil || slices.Contains(homes, home) {
 			all = append(all, fmt.Sprintf("process %.300s", p))
 		}
@@ -78,16 +78,16 @@ func leftovers(t *testing.T, folder string, job *runtime.Job) []string {
 	return all
 }
 
-// folders returns the folders whose labels name the job, or cannot be read.
-func folders(t *testing.T, folder string, job *runtime.Job) []string {
+// directories returns the directories whose labels name the job, or cannot be read.
+func directories(t *testing.T, directory string, job *runtime.Job) []string {
 	t.Helper()
-	entries, err := os.ReadDir(folder)
+	entries, err := os.ReadDir(directory)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var all []string
 	for _, entry := range entries {
-		path := filepath.Join(folder, entry.Name())
+		path := filepath.Join(directory, entry.Name())
 		text, err := os.ReadFile(filepath.Join(path, "job.json"))
 		if err != nil || strings.Contains(string(text), job.ID) {
 			all = append(all, path)
@@ -108,10 +108,10 @@ func processes(t *testing.T) []string {
 }
 
 // exposed returns what other users of the machine could read of a running job: its
-// processes, and the files in its folder.
-func exposed(t *testing.T, folder string, job *runtime.Job, id string) string {
+// processes, and the files in its directory.
+func exposed(t *testing.T, directory string, job *runtime.Job, id string) string {
 	t.Helper()
-	home := filepath.Join(folder, id)
+	home := filepath.Join(directory, id)
 	var text strings.Builder
 	own := 0
 	for _, p := range processes(t) {

@@ -3,12 +3,12 @@
 // isolates nothing: a job can do everything that the agent's user can do. It does not
 // depend on the purpose of a job, and it ignores images.
 //
-// # A folder for each job
+// # A directory for each job
 //
-// All data about a job is in one folder (mode 0700). Its name is a digest of agent, pool
+// All data about a job is in one directory (mode 0700). Its name is a digest of agent, pool
 // and job, so that a job cannot be started twice and a hostile id never becomes a path:
 //
-//	job.json     the labels; complete before the folder gets its name
+//	job.json     the labels; complete before the directory gets its name
 //	leader.json  process id and start time of the supervisor
 //	progress     standard output of the runner
 //	messages     standard error of the runner
@@ -41,8 +41,8 @@
 // that their ids are not reused before.
 //
 // A process belongs to a job if it is in the session of the supervisor, as far as that
-// can be proved (see owns), or if it has the folder of the job in the variable
-// CMWA_JOB_FOLDER. A process that leaves the session and clears its environment is not
+// can be proved (see owns), or if it has the directory of the job in the variable
+// CMWA_JOB_DIRECTORY. A process that leaves the session and clears its environment is not
 // found; only a container engine prevents that.
 //
 // # Polling

@@ -8,8 +8,8 @@ import (
 )
 
 // markerVariable is the variable that identifies the processes of a job: its value is the
-// folder of the job.
-const markerVariable = "CMWA_JOB_FOLDER"
+// directory of the job.
+const markerVariable = "CMWA_JOB_DIRECTORY"
 
 // allowedVariables are the agent's variables that a job gets, together with all LC_
 // variables: they are needed to find programs, to use the user's language, and to reach the
@@ -21,8 +21,8 @@ var allowedVariables = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 }
 
-// jobEnviron returns the environment of a job in a folder.
-func jobEnviron(agent []string, folder string) []string {
+// jobEnviron returns the environment of a job in a directory.
+func jobEnviron(agent []string, directory string) []string {
 	all := []string{}
 	path := false
 	for _, entry := range agent {
@@ -36,10 +36,10 @@ func jobEnviron(agent []string, folder string) []string {
 		all = append(all, "PATH=/usr/local/bin:/usr/bin:/bin")
 	}
 	return append(all,
-		"HOME="+folder+"/"+homeFolder,
-		// A statically linked pulumi gets the home folder from the system, not from HOME.
-		"PULUMI_HOME="+folder+"/"+homeFolder+"/.pulumi",
-		"TMPDIR="+folder+"/"+tempFolder,
-		markerVariable+"="+folder,
+		"HOME="+directory+"/"+homeDirectory,
+		// A statically linked pulumi gets the home directory from the system, not from HOME.
+		"PULUMI_HOME="+directory+"/"+homeDirectory+"/.pulumi",
+		"TMPDIR="+directory+"/"+tempDirectory,
+		markerVariable+"="+directory,
 	)
 }

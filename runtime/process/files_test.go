@@ -38,8 +38,8 @@ func withoutFiles(t *testing.T, do func()) {
 }
 
 func TestWaitWithoutFiles(t *testing.T) {
-	folder := t.TempDir()
-	e := newExecutor(t, folder)
+	directory := t.TempDir()
+	e := newExecutor(t, directory)
 	fifo := newFIFO(t)
 	job := jobIn(scriptRunner(t, `read x; read y <`+fifo+`; exit 10`))
 	id := mustStart(t, e, job)

@@ -36,10 +36,10 @@ var (
 // run.
 func mayBeRunning(err error) bool { return errors.Is(err, errRunning) || errors.Is(err, errUnknown) }
 
-// instance is the folder of a job and the supervisor of its processes.
+// instance is the directory of a job and the supervisor of its processes.
 type instance struct {
-	id     string
-	folder string
+	id        string
+	directory string
 	// leader is zero if the agent ended before it wrote the file of the leader: the runner
 	// then got no handoff and has ended.
 	leader leader
@@ -51,11 +51,11 @@ func (e *Executor) open(id string) (*instance, error) {
 	if !isID(id) {
 		return nil, fmt.Errorf("%q: %w", id, runtime.ErrNoInstance)
 	}
-	inst := &instance{id: id, folder: filepath.Join(e.folder, id)}
+	inst := &instance{id: id, directory: filepath.Join(e.directory, id)}
 	if !inst.exists() {
 		return nil, fmt.Errorf("%s: %w", id, runtime.ErrNoInstance)
 	}
-	if err := readJSON(inst.folder, leaderFile, &inst.leader); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := readJSON(inst.directory, leaderFile, &inst.leader); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read the leader of %s: %w", id, err)
 	}
 	return inst, nil
@@ -68,12 +68,12 @@ func isID(id string) bool {
 	return ok && digest != "" && strings.Trim(digest, "0123456789abcdef") == ""
 }
 
-// path returns the path of a file in the folder.
-func (inst *instance) path(file string) string { return filepath.Join(inst.folder, file) }
+// path returns the path of a file in the directory.
+func (inst *instance) path(file string) string { return filepath.Join(inst.directory, file) }
 
-// exists reports whether the folder exists.
+// exists reports whether the directory exists.
 func (inst *instance) exists() bool {
-	_, err := os.Lstat(inst.folder)
+	_, err := os.Lstat(inst.directory)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 

@@ -11,13 +11,13 @@ import (
 
 func TestList(t *testing.T) {
 	t.Run("job whose runner was never started has no start time", func(t *testing.T) {
-		folder := t.TempDir()
-		e := newExecutor(t, folder)
+		directory := t.TempDir()
+		e := newExecutor(t, directory)
 		id := mustStart(t, e, jobIn(scriptRunner(t, "cat >/dev/null; exit 0")))
 		wait(t, e, id)
 		started := func() bool {
 			t.Helper()
-			found, err := newExecutor(t, folder).List(t.Context(), "agent")
+			found, err := newExecutor(t, directory).List(t.Context(), "agent")
 			if err != nil || len(found) != 1 || found[0].Running {
 				t.Fatalf("List returns %+v (%v), want one instance that does not run", found, err)
 			}
@@ -27,9 +27,9 @@ func TestList(t *testing.T) {
 			t.Error("a job that has ended has no start time")
 		}
 
-		// The agent was killed after it had created the folder and before it started the runner.
+		// The agent was killed after it had created the directory and before it started the runner.
 		for _, name := range []string{"exit", "leader.json"} {
-			if err := os.Remove(filepath.Join(folder, id, name)); err != nil {
+			if err := os.Remove(filepath.Join(directory, id, name)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -38,7 +38,7 @@ func TestList(t *testing.T) {
 		}
 
 		// The machine was restarted since then, and may have lost files.
-		labels := filepath.Join(folder, id, "job.json")
+		labels := filepath.Join(directory, id, "job.json")
 		text, err := os.ReadFile(labels)
 		if err != nil {
 			t.Fatal(err)

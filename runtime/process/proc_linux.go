@@ -77,12 +77,12 @@ func bootID() (string, error) {
 
 // listProcesses returns all processes.
 func listProcesses() ([]proc, error) {
-	folder, err := os.Open("/proc")
+	directory, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
 	}
-	defer folder.Close()
-	names, err := folder.Readdirnames(-1)
+	defer directory.Close()
+	names, err := directory.Readdirnames(-1)
 	if err != nil {
 		return nil, err
 	}

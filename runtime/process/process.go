@@ -25,75 +25,75 @@ const target = "process"
 const (
 	pollInterval = 20 * time.Millisecond // interval at which the files of a job are checked
 	killTimeout  = 5 * time.Second       // for killed processes to end
-	staleAfter   = 10 * time.Minute      // age at which a half created or half removed folder is removed
+	staleAfter   = 10 * time.Minute      // age at which a half created or half removed directory is removed
 	oldEnded     = runtime.LeftoverAge   // time after the end of another agent's job until it is removed
 )
 
 // Options are the options of [New].
 type Options struct {
 	Agent string // id of the agent; a label of jobs
-	// Folder is the parent of the jobs' folders. It is created if it does not exist. The
+	// Directory is the parent of the jobs' directories. It is created if it does not exist. The
 	// default is cmwa-process-UID in the directory for temporary files.
-	Folder  string
-	Environ []string // environment of the agent; a job gets allowedVariables of it
-	Log     *slog.Logger
+	Directory string
+	Environ   []string // environment of the agent; a job gets allowedVariables of it
+	Log       *slog.Logger
 }
 
 // Executor runs jobs as process groups. It has no state that a restarted agent needs, and
-// no goroutine. Several executors may share a folder.
+// no goroutine. Several executors may share a directory.
 type Executor struct {
-	agent   string // id of the agent
-	folder  string
-	environ []string
-	log     *slog.Logger
+	agent     string // id of the agent
+	directory string
+	environ   []string
+	log       *slog.Logger
 
 	mu       sync.Mutex
 	children map[string]*exec.Cmd                      // child supervisors that are not yet reaped, by id
 	waiters  map[string]map[chan runtime.Exit]struct{} // channels of calls of Wait, by id
 }
 
-// New creates an executor. It removes incomplete folders that no process is creating, and
-// folders whose removal has begun. It logs a warning that jobs are not isolated.
+// New creates an executor. It removes incomplete directories that no process is creating, and
+// directories whose removal has begun. It logs a warning that jobs are not isolated.
 func New(options Options) (*Executor, error) {
-	folder, err := makeParent(options.Folder)
+	directory, err := makeParent(options.Directory)
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	if _, err := sweepFolders(folder, now.Add(-staleAfter), now); err != nil {
+	if _, err := sweepDirectories(directory, now.Add(-staleAfter), now); err != nil {
 		return nil, err
 	}
 	options.Log.Warn("jobs are not isolated: they run as processes of this machine",
-		"agent", options.Agent, "folder", folder)
+		"agent", options.Agent, "directory", directory)
 	return &Executor{
-		agent:    options.Agent,
-		folder:   folder,
-		environ:  slices.Clone(options.Environ),
-		log:      options.Log,
-		children: map[string]*exec.Cmd{},
-		waiters:  map[string]map[chan runtime.Exit]struct{}{},
+		agent:     options.Agent,
+		directory: directory,
+		environ:   slices.Clone(options.Environ),
+		log:       options.Log,
+		children:  map[string]*exec.Cmd{},
+		waiters:   map[string]map[chan runtime.Exit]struct{}{},
 	}, nil
 }
 
-// Sweep implements [runtime.Sweeper]: it removes half created folders that no process is
-// creating, half removed folders that have not changed for ten minutes, and the folders of
-// other agents' jobs that ended a week ago. An agent removes the folders of its own jobs
+// Sweep implements [runtime.Sweeper]: it removes half created directories that no process is
+// creating, half removed directories that have not changed for ten minutes, and the directories of
+// other agents' jobs that ended a week ago. An agent removes the directories of its own jobs
 // within minutes, unless its id is lost.
 func (e *Executor) Sweep(ctx context.Context, _ []runtime.InstanceSpec) (removed []string, err error) {
 	stale := time.Now().Add(-staleAfter)
-	removed, err = sweepFolders(e.folder, stale, stale)
+	removed, err = sweepDirectories(e.directory, stale, stale)
 	if err != nil {
 		return nil, err
 	}
 
 	// Remove ended jobs of other agents.
-	entries, err := os.ReadDir(e.folder)
+	entries, err := os.ReadDir(e.directory)
 	if err != nil {
 		return removed, fmt.Errorf("list jobs: %w", err)
 	}
 	for _, entry := range entries {
 		id := entry.Name()
-		labels, labelsErr := readLabels(filepath.Join(e.folder, id))
+		labels, labelsErr := readLabels(filepath.Join(e.directory, id))
 		if !strings.HasPrefix(id, jobPrefix) || labelsErr != nil || labels.Agent == e.agent {
 			continue
 		}
@@ -108,14 +108,14 @@ func (e *Executor) Sweep(ctx context.Context, _ []runtime.InstanceSpec) (removed
 			err = errors.Join(err, removeErr)
 			continue
 		}
-		removed = append(removed, "folder "+inst.folder+" of job "+labels.Job)
+		removed = append(removed, "directory "+inst.directory+" of job "+labels.Job)
 	}
 	return removed, err
 }
 
 // List returns the instances whose labels name the agent.
 func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, error) {
-	entries, err := os.ReadDir(e.folder)
+	entries, err := os.ReadDir(e.directory)
 	if err != nil {
 		return nil, fmt.Errorf("list jobs: %w", err)
 	}
@@ -129,7 +129,7 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 			continue
 		}
 
-		labels, err := readLabels(filepath.Join(e.folder, id))
+		labels, err := readLabels(filepath.Join(e.directory, id))
 		switch {
 		case isGone(err), isCorrupt(err):
 			continue // being removed, or not created by this package

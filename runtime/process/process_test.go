@@ -26,12 +26,12 @@ import (
 // scriptRunner creates a working directory whose runner is a shell script.
 func scriptRunner(t *testing.T, script string) string {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	text := []byte("#!/bin/sh\n" + script + "\n")
-	if err := os.WriteFile(filepath.Join(folder, "workflow-runner"), text, 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, "workflow-runner"), text, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return folder
+	return directory
 }
 
 // jobIn returns a job for the runner in a working directory.
@@ -78,7 +78,7 @@ func wait(t *testing.T, e *process.Executor, id string) runtime.Exit {
 func TestNew(t *testing.T) {
 	t.Run("warning about missing isolation is logged once", func(t *testing.T) {
 		var log bytes.Buffer
-		_, err := process.New(process.Options{Folder: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		_, err := process.New(process.Options{Directory: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,41 +88,41 @@ func TestNew(t *testing.T) {
 		}
 	})
 
-	t.Run("folder that others can write to is rejected", func(t *testing.T) {
-		folder := filepath.Join(t.TempDir(), "open")
-		if err := os.Mkdir(folder, 0o700); err != nil {
+	t.Run("directory that others can write to is rejected", func(t *testing.T) {
+		directory := filepath.Join(t.TempDir(), "open")
+		if err := os.Mkdir(directory, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(folder, 0o777); err != nil {
+		if err := os.Chmod(directory, 0o777); err != nil {
 			t.Fatal(err)
 		}
 		link := filepath.Join(t.TempDir(), "link")
 		if err := os.Symlink(t.TempDir(), link); err != nil {
 			t.Fatal(err)
 		}
-		for _, bad := range []string{folder, link} {
-			_, err := process.New(process.Options{Folder: bad, Log: slog.New(slog.DiscardHandler)})
+		for _, bad := range []string{directory, link} {
+			_, err := process.New(process.Options{Directory: bad, Log: slog.New(slog.DiscardHandler)})
 			if err == nil || !strings.Contains(err.Error(), bad) {
-				t.Errorf("%s: %v, want an error that names the folder", bad, err)
+				t.Errorf("%s: %v, want an error that names the directory", bad, err)
 			}
 		}
 	})
 
-	t.Run("folders of stopped creations and removals are removed", func(t *testing.T) {
-		folder := t.TempDir()
+	t.Run("directories of stopped creations and removals are removed", func(t *testing.T) {
+		directory := t.TempDir()
 		for _, name := range []string{"new-1", "old-job-2", "new-3", "old-job-4", "other"} {
-			if err := os.Mkdir(filepath.Join(folder, name), 0o700); err != nil {
+			if err := os.Mkdir(filepath.Join(directory, name), 0o700); err != nil {
 				t.Fatal(err)
 			}
 		}
 		past := time.Now().Add(-time.Hour)
 		for _, name := range []string{"new-1", "old-job-2", "other"} {
-			if err := os.Chtimes(filepath.Join(folder, name), past, past); err != nil {
+			if err := os.Chtimes(filepath.Join(directory, name), past, past); err != nil {
 				t.Fatal(err)
 			}
 		}
 		left := func() (names []string) {
-			entries, err := os.ReadDir(folder)
+			entries, err := os.ReadDir(directory)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,24 +132,24 @@ func TestNew(t *testing.T) {
 			return names
 		}
 
-		// While a process creates a folder, only the age counts.
-		creating, err := os.Open(folder)
+		// While a process creates a directory, only the age counts.
+		creating, err := os.Open(directory)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := syscall.Flock(int(creating.Fd()), syscall.LOCK_SH); err != nil {
 			t.Fatal(err)
 		}
-		newExecutor(t, folder)
+		newExecutor(t, directory)
 		if got := left(); !slices.Equal(got, []string{"new-3", "other"}) {
-			t.Errorf("the folders %v are left, want new-3, which is young, and other", got)
+			t.Errorf("the directories %v are left, want new-3, which is young, and other", got)
 		}
 
-		// When that process no longer has the lock, its folder is removed.
+		// When that process no longer has the lock, its directory is removed.
 		_ = creating.Close()
-		newExecutor(t, folder)
+		newExecutor(t, directory)
 		if got := left(); !slices.Equal(got, []string{"other"}) {
-			t.Errorf("the folders %v are left, want other", got)
+			t.Errorf("the directories %v are left, want other", got)
 		}
 	})
 }
@@ -173,8 +173,8 @@ func TestStart(t *testing.T) {
 	})
 
 	t.Run("job is not started twice", func(t *testing.T) {
-		folder := t.TempDir()
-		e := newExecutor(t, folder)
+		directory := t.TempDir()
+		e := newExecutor(t, directory)
 		job := jobIn(scriptRunner(t, "cat >/dev/null; exec sleep 600"))
 		id := mustStart(t, e, job)
 		if second, err := start(t.Context(), e, job); err == nil || second != "" {
@@ -184,14 +184,14 @@ func TestStart(t *testing.T) {
 		if err != nil || len(found) != 1 || found[0].ID != id || !found[0].Running {
 			t.Errorf("after the second start List returns %+v (%v), want the first job, running", found, err)
 		}
-		if entries, err := os.ReadDir(folder); err != nil || len(entries) != 1 {
-			t.Errorf("the folder contains %v (%v), want one job", entries, err)
+		if entries, err := os.ReadDir(directory); err != nil || len(entries) != 1 {
+			t.Errorf("the directory contains %v (%v), want one job", entries, err)
 		}
 	})
 
 	t.Run("runner that does not read the handoff fails the start", func(t *testing.T) {
-		folder := t.TempDir()
-		e := newExecutor(t, folder)
+		directory := t.TempDir()
+		e := newExecutor(t, directory)
 		job := jobIn(scriptRunner(t, "echo no such library >&2; exit 127"))
 		job.Definition.Raw = []byte(`"` + strings.Repeat("x", 1<<20) + `"`) // larger than a pipe
 		if _, err := start(t.Context(), e, job); err == nil || !strings.Contains(err.Error(), "no such library") {
@@ -203,7 +203,7 @@ func TestStart(t *testing.T) {
 		if _, err := start(ctx, e, job); err == nil || !strings.Contains(err.Error(), "no time left") {
 			t.Errorf("got %v, want the cause of the context", err)
 		}
-		if entries, err := os.ReadDir(folder); err != nil || len(entries) > 0 {
+		if entries, err := os.ReadDir(directory); err != nil || len(entries) > 0 {
 			t.Errorf("left: %v (%v), want nothing", entries, err)
 		}
 	})
@@ -223,7 +223,7 @@ func TestStart(t *testing.T) {
 			t.Errorf("the runner ended with %+v, want success", exit)
 		}
 		if log := service.Record(job.ID).Text(1); !strings.Contains(log, "\n1\nin ") || !strings.Contains(log, id) {
-			t.Errorf("the log of the step is\n%s\nwant one certificate in a file of the job's folder", log)
+			t.Errorf("the log of the step is\n%s\nwant one certificate in a file of the job's directory", log)
 		}
 		if err := e.Remove(t.Context(), id, 0); err != nil {
 			t.Error(err)
@@ -233,27 +233,27 @@ func TestStart(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	working := jobIn(scriptRunner(t, "exit 0")).Tuning
-	t.Run("removed folder for jobs is created again", func(t *testing.T) {
-		folder := filepath.Join(t.TempDir(), "jobs")
-		e := newExecutor(t, folder)
-		if err := os.Remove(folder); err != nil {
+	t.Run("removed directory for jobs is created again", func(t *testing.T) {
+		directory := filepath.Join(t.TempDir(), "jobs")
+		e := newExecutor(t, directory)
+		if err := os.Remove(directory); err != nil {
 			t.Fatal(err)
 		}
 		if err := e.Check(t.Context(), working); err != nil {
 			t.Error(err)
 		}
-		if _, err := os.Stat(folder); err != nil {
+		if _, err := os.Stat(directory); err != nil {
 			t.Error(err)
 		}
 	})
-	t.Run("file in place of the folder for jobs", func(t *testing.T) {
-		folder := filepath.Join(t.TempDir(), "jobs")
-		e := newExecutor(t, folder)
-		if err := errors.Join(os.Remove(folder), os.WriteFile(folder, nil, 0o600)); err != nil {
+	t.Run("file in place of the directory for jobs", func(t *testing.T) {
+		directory := filepath.Join(t.TempDir(), "jobs")
+		e := newExecutor(t, directory)
+		if err := errors.Join(os.Remove(directory), os.WriteFile(directory, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		if err := e.Check(t.Context(), working); err == nil || !strings.Contains(err.Error(), folder) {
-			t.Errorf("checking gives %v, want an error that names the folder", err)
+		if err := e.Check(t.Context(), working); err == nil || !strings.Contains(err.Error(), directory) {
+			t.Errorf("checking gives %v, want an error that names the directory", err)
 		}
 	})
 }
@@ -276,14 +276,14 @@ func TestWait(t *testing.T) {
 	})
 
 	t.Run("lost exit code is reported as unknown", func(t *testing.T) {
-		folder := t.TempDir()
-		e := newExecutor(t, folder)
+		directory := t.TempDir()
+		e := newExecutor(t, directory)
 		id := mustStart(t, e, jobIn(scriptRunner(t,
 			`cat >/dev/null; echo '{"step":1}'; kill -KILL $PPID; exec sleep 600`)))
 		if exit := wait(t, e, id); exit.Code >= 0 || exit.Reason == "" {
 			t.Errorf("it ended with %+v, want a negative code and a reason", exit)
 		}
-		found, err := newExecutor(t, folder).List(t.Context(), "agent")
+		found, err := newExecutor(t, directory).List(t.Context(), "agent")
 		if err != nil || len(found) != 1 || found[0].Running || found[0].Ended.IsZero() {
 			t.Errorf("a restarted agent finds %+v (%v), want it ended at a known time", found, err)
 		}
@@ -292,8 +292,8 @@ func TestWait(t *testing.T) {
 
 func TestRemove(t *testing.T) {
 	t.Run("reused process id is not touched", func(t *testing.T) {
-		folder := t.TempDir()
-		e := newExecutor(t, folder)
+		directory := t.TempDir()
+		e := newExecutor(t, directory)
 		id := mustStart(t, e, jobIn(scriptRunner(t, "cat >/dev/null; exit 0")))
 		wait(t, e, id)
 
@@ -308,7 +308,7 @@ func TestRemove(t *testing.T) {
 			_ = sleeper.Kill()
 			_, _ = sleeper.Wait()
 		}()
-		home := filepath.Join(folder, id)
+		home := filepath.Join(directory, id)
 		if err := os.Remove(filepath.Join(home, "exit")); err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +317,7 @@ func TestRemove(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		again := newExecutor(t, folder)
+		again := newExecutor(t, directory)
 		if exit := wait(t, again, id); exit.Code >= 0 {
 			t.Errorf("it ended with %+v, want an unknown end", exit)
 		}
@@ -330,8 +330,8 @@ func TestRemove(t *testing.T) {
 	})
 
 	t.Run("process outside the session is found by its environment", func(t *testing.T) {
-		folder := t.TempDir()
-		e := newExecutor(t, folder)
+		directory := t.TempDir()
+		e := newExecutor(t, directory)
 		ready := filepath.Join(t.TempDir(), "ready")
 		job := jobIn(scriptRunner(t, "cat >/dev/null; setsid sh -c 'echo >"+ready+"; sleep 600' & "+
 			"while [ ! -e "+ready+" ]; do sleep 0.01; done; exit 0"))
@@ -339,7 +339,7 @@ func TestRemove(t *testing.T) {
 		wait(t, e, id)
 		runaway := func() (pids []string) {
 			for _, p := range processes(t) {
-				if strings.Contains(p, "sleep 600") && strings.Contains(p, filepath.Join(folder, id)) {
+				if strings.Contains(p, "sleep 600") && strings.Contains(p, filepath.Join(directory, id)) {
 					pids = append(pids, p)
 				}
 			}
@@ -392,8 +392,8 @@ func TestRemove(t *testing.T) {
 	})
 
 	t.Run("read-only directories are removed", func(t *testing.T) {
-		folder := t.TempDir()
-		e := newExecutor(t, folder)
+		directory := t.TempDir()
+		e := newExecutor(t, directory)
 		id := mustStart(t, e, jobIn(scriptRunner(t,
 			`cat >/dev/null; mkdir -p "$HOME/mod/cache"; echo x >"$HOME/mod/cache/x"; chmod -R a-w "$HOME/mod"`)))
 		if exit := wait(t, e, id); exit.Code != 0 {
@@ -402,7 +402,7 @@ func TestRemove(t *testing.T) {
 		if err := e.Remove(t.Context(), id, 0); err != nil {
 			t.Error(err)
 		}
-		if entries, err := os.ReadDir(folder); err != nil || len(entries) > 0 {
+		if entries, err := os.ReadDir(directory); err != nil || len(entries) > 0 {
 			t.Errorf("left: %v (%v), want nothing", entries, err)
 		}
 	})
@@ -492,8 +492,8 @@ func release(t *testing.T, fifo, text string) {
 }
 
 func TestSweep(t *testing.T) {
-	folder := t.TempDir()
-	e, err := process.New(process.Options{Agent: "own", Folder: folder, Log: slog.New(slog.DiscardHandler)})
+	directory := t.TempDir()
+	e, err := process.New(process.Options{Agent: "own", Directory: directory, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -504,11 +504,11 @@ func TestSweep(t *testing.T) {
 		id := mustStart(t, e, job)
 		if !ended.IsZero() {
 			wait(t, e, id)
-			if err := os.Chtimes(filepath.Join(folder, id, "exit"), ended, ended); err != nil {
+			if err := os.Chtimes(filepath.Join(directory, id, "exit"), ended, ended); err != nil {
 				t.Fatal(err)
 			}
 		}
-		return filepath.Join(folder, id)
+		return filepath.Join(directory, id)
 	}
 	stays := map[string]bool{
 		made("another", "long-ago", "exit 0", weekAgo):            false,
@@ -516,18 +516,18 @@ func TestSweep(t *testing.T) {
 		made("another", "running", "exec sleep 600", time.Time{}): true,
 		made("own", "of-the-pool", "exit 0", weekAgo):             true,
 	}
-	halfMade := filepath.Join(folder, "new-1")
+	halfMade := filepath.Join(directory, "new-1")
 	if err := errors.Join(os.Mkdir(halfMade, 0o700), os.Chtimes(halfMade, weekAgo, weekAgo)); err != nil {
 		t.Fatal(err)
 	}
 	stays[halfMade] = false
 	removed, err := e.Sweep(t.Context(), nil)
 	if err != nil || len(removed) != 2 {
-		t.Errorf("removed %q, %v, want two folders", removed, err)
+		t.Errorf("removed %q, %v, want two directories", removed, err)
 	}
 	for path, want := range stays {
 		if _, err := os.Stat(path); (err == nil) != want {
-			t.Errorf("%s after the sweep: %v, want the folder to stay: %v", path, err, want)
+			t.Errorf("%s after the sweep: %v, want the directory to stay: %v", path, err, want)
 		}
 	}
 }

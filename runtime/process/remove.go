@@ -22,7 +22,7 @@ import (
 //  3. All processes of the job are killed, until none is left.
 //  4. Waiting calls of Wait return how the job ended, and the supervisor is reaped if
 //     it is a child of this process.
-//  5. The folder is renamed, so that it is no instance any more, and removed.
+//  5. The directory is renamed, so that it is no instance any more, and removed.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
 	inst, err := e.open(id)
 	if errors.Is(err, runtime.ErrNoInstance) {
@@ -42,12 +42,12 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 	e.notifyWaiters(id, exit)
 	e.reap(id)
 
-	// 5. Remove what an earlier call with this id has left, then rename and remove the folder.
+	// 5. Remove what an earlier call with this id has left, then rename and remove the directory.
 	if err := e.removeRenamed(id); err != nil {
 		return err
 	}
-	if err := os.Rename(inst.folder, e.removedPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove the folder of a job: %w", err)
+	if err := os.Rename(inst.directory, e.removedPath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove the directory of a job: %w", err)
 	}
 	return e.removeRenamed(id)
 }
@@ -148,8 +148,8 @@ func (inst *instance) processes() ([]proc, error) {
 		return nil, fmt.Errorf("find the supervisor of the job: %w", err)
 	}
 
-	// Select those of its session, and those with the folder in their environment.
-	mark := markerVariable + "=" + inst.folder
+	// Select those of its session, and those with the directory in their environment.
+	mark := markerVariable + "=" + inst.directory
 	var own []proc
 	for _, p := range all {
 		if p.ended || p.pid == os.Getpid() {
@@ -176,14 +176,14 @@ func (e *Executor) reap(id string) {
 	delete(e.children, id)
 	e.mu.Unlock()
 	if cmd != nil {
-		_ = cmd.Wait() // the exit code is in the folder
+		_ = cmd.Wait() // the exit code is in the directory
 	}
 }
 
-// removedPath returns the path to which a folder is renamed before its removal.
-func (e *Executor) removedPath(id string) string { return filepath.Join(e.folder, oldPrefix+id) }
+// removedPath returns the path to which a directory is renamed before its removal.
+func (e *Executor) removedPath(id string) string { return filepath.Join(e.directory, oldPrefix+id) }
 
-// removeRenamed removes the folder of an instance that this or an earlier call has renamed.
+// removeRenamed removes the directory of an instance that this or an earlier call has renamed.
 func (e *Executor) removeRenamed(id string) error {
 	if !isID(id) {
 		return nil

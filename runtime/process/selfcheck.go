@@ -21,7 +21,7 @@ import (
 var jobPrograms = []string{"pulumi", "git", "curl"}
 
 // SelfChecks returns the checks of the things that jobs need on this machine. They create
-// no folder.
+// no directory.
 func SelfChecks(options Options, tuning runtime.Tuning) []runtime.SelfCheck {
 	return []runtime.SelfCheck{
 		{Name: "process-runner", Run: func(context.Context) runtime.CheckResult {
@@ -31,9 +31,9 @@ func SelfChecks(options Options, tuning runtime.Tuning) []runtime.SelfCheck {
 		{Name: "process-shell", Run: func(context.Context) runtime.CheckResult {
 			return runtime.CheckError(checkShell(), runtime.CheckPassed("jobs have the shell %s", shellPath))
 		}},
-		{Name: "process-folder", Run: func(context.Context) runtime.CheckResult {
-			folder, err := checkParentUsable(options.Folder)
-			return runtime.CheckError(err, runtime.CheckPassed("jobs have their folders in %s", folder))
+		{Name: "process-directory", Run: func(context.Context) runtime.CheckResult {
+			directory, err := checkParentUsable(options.Directory)
+			return runtime.CheckError(err, runtime.CheckPassed("jobs have their directories in %s", directory))
 		}},
 		{Name: "process-programs", Run: func(context.Context) runtime.CheckResult {
 			return checkPrograms(options.Environ)
@@ -41,24 +41,24 @@ func SelfChecks(options Options, tuning runtime.Tuning) []runtime.SelfCheck {
 	}
 }
 
-// checkParentUsable returns the folder for jobs, and an error if it can neither be used nor
+// checkParentUsable returns the directory for jobs, and an error if it can neither be used nor
 // created.
-func checkParentUsable(folder string) (string, error) {
-	folder, err := parentPath(folder)
+func checkParentUsable(directory string) (string, error) {
+	directory, err := parentPath(directory)
 	if err != nil {
-		return folder, err
+		return directory, err
 	}
-	err = checkParent(folder)
-	for above := folder; errors.Is(err, fs.ErrNotExist) && filepath.Dir(above) != above; {
+	err = checkParent(directory)
+	for above := directory; errors.Is(err, fs.ErrNotExist) && filepath.Dir(above) != above; {
 		above = filepath.Dir(above)
 		if _, err = os.Stat(above); err == nil {
-			return folder, checkWritable(above)
+			return directory, checkWritable(above)
 		}
 	}
 	if err != nil {
-		return folder, err
+		return directory, err
 	}
-	return folder, checkWritable(folder)
+	return directory, checkWritable(directory)
 }
 
 // checkPrograms checks that the PATH of jobs has the programs that jobs use.
@@ -70,8 +70,8 @@ func checkPrograms(agent []string) runtime.CheckResult {
 		}
 	}
 	exists := func(program string) bool {
-		return slices.ContainsFunc(filepath.SplitList(path), func(folder string) bool {
-			file := filepath.Join(folder, program)
+		return slices.ContainsFunc(filepath.SplitList(path), func(directory string) bool {
+			file := filepath.Join(directory, program)
 			info, err := os.Stat(file)
 			return err == nil && info.Mode().IsRegular() && unix.Access(file, unix.X_OK) == nil
 		})

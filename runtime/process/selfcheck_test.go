@@ -12,60 +12,60 @@ import (
 )
 
 func TestSelfChecks(t *testing.T) {
-	program := func(t *testing.T, folder string, names ...string) string {
+	program := func(t *testing.T, directory string, names ...string) string {
 		t.Helper()
 		for _, name := range names {
-			if err := os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
+			if err := os.WriteFile(filepath.Join(directory, name), []byte("#!/bin/sh\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
 		}
-		return folder
+		return directory
 	}
-	results := func(t *testing.T, working, folder, path string) map[string]runtime.CheckResult {
+	results := func(t *testing.T, working, directory, path string) map[string]runtime.CheckResult {
 		t.Helper()
 		all := map[string]runtime.CheckResult{}
 		tuning := runtime.Tuning{Instance: runtime.InstanceSpec{WorkingDirectory: working}}
-		for _, c := range SelfChecks(Options{Folder: folder, Environ: []string{"PATH=" + path}}, tuning) {
+		for _, c := range SelfChecks(Options{Directory: directory, Environ: []string{"PATH=" + path}}, tuning) {
 			all[c.Name] = c.Run(t.Context())
 		}
 		return all
 	}
-	t.Run("a machine with all requirements passes, and no folder is created", func(t *testing.T) {
+	t.Run("a machine with all requirements passes, and no directory is created", func(t *testing.T) {
 		above := t.TempDir()
-		folder := filepath.Join(above, "a", "jobs")
-		for name, got := range results(t, program(t, t.TempDir(), "workflow-runner"), folder,
+		directory := filepath.Join(above, "a", "jobs")
+		for name, got := range results(t, program(t, t.TempDir(), "workflow-runner"), directory,
 			program(t, t.TempDir(), jobPrograms...)) {
 			if got.Level != runtime.LevelOK {
 				t.Errorf("%s is %+v, want %s", name, got, runtime.LevelOK)
 			}
 		}
 		if entries, err := os.ReadDir(above); err != nil || len(entries) > 0 {
-			t.Errorf("the folder above contains %v (%v), want nothing", entries, err)
+			t.Errorf("the directory above contains %v (%v), want nothing", entries, err)
 		}
 	})
-	t.Run("a machine without a runner, a usable folder and most programs does not pass", func(t *testing.T) {
+	t.Run("a machine without a runner, a usable directory and most programs does not pass", func(t *testing.T) {
 		file := filepath.Join(program(t, t.TempDir(), "file"), "file")
 		got := results(t, t.TempDir(), file, program(t, t.TempDir(), "git"))
 		for name, want := range map[string]struct {
 			level runtime.CheckLevel
 			part  string
 		}{
-			"process-runner":   {runtime.LevelFailed, "set working_directory"},
-			"process-folder":   {runtime.LevelFailed, "must be a directory that belongs to this user"},
-			"process-programs": {runtime.LevelWarning, "do not find pulumi, curl"},
+			"process-runner":    {runtime.LevelFailed, "set working_directory"},
+			"process-directory": {runtime.LevelFailed, "must be a directory that belongs to this user"},
+			"process-programs":  {runtime.LevelWarning, "do not find pulumi, curl"},
 		} {
 			if got[name].Level != want.level || !strings.Contains(got[name].Message, want.part) {
 				t.Errorf("%s is %+v, want %s with %q", name, got[name], want.level, want.part)
 			}
 		}
 	})
-	t.Run("a folder that other users can write to does not pass", func(t *testing.T) {
-		folder := t.TempDir()
-		if err := os.Chmod(folder, 0o777); err != nil {
+	t.Run("a directory that other users can write to does not pass", func(t *testing.T) {
+		directory := t.TempDir()
+		if err := os.Chmod(directory, 0o777); err != nil {
 			t.Fatal(err)
 		}
-		if got := results(t, "", folder, "")["process-folder"]; got.Level != runtime.LevelFailed {
-			t.Errorf("process-folder is %+v, want %s", got, runtime.LevelFailed)
+		if got := results(t, "", directory, "")["process-directory"]; got.Level != runtime.LevelFailed {
+			t.Errorf("process-directory is %+v, want %s", got, runtime.LevelFailed)
 		}
 	})
 }

@@ -32,7 +32,7 @@ const shellPath = "/bin/sh"
 const supervisorScript = `trap : HUP INT TERM; "$0" run; code=$?; ` +
 	`echo "$code" >"$` + markerVariable + `/` + exitFile + `"`
 
-// Start creates the folder of the job and starts the runner in it.
+// Start creates the directory of the job and starts the runner in it.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (id string, err error) {
 	setup.Log("Running this job as a process of the agent's machine (%s/%s), without isolation",
 		goruntime.GOOS, goruntime.GOARCH)
@@ -40,17 +40,17 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		setup.Log("The image %s is not used", image)
 	}
 
-	// Find the runner, and create the folder. After a later error, remove the folder.
+	// Find the runner, and create the directory. After a later error, remove the directory.
 	runner, err := findRunner(job.Tuning.Instance.WorkingDirectory)
 	if err != nil {
 		return "", err
 	}
-	id, err = makeFolder(e.folder, job)
+	id, err = makeDirectory(e.directory, job)
 	switch {
 	case errors.Is(err, fs.ErrExist), errors.Is(err, unix.ENOTEMPTY):
-		return "", fmt.Errorf("start job %s: its folder exists, so it was started before", job.ID)
+		return "", fmt.Errorf("start job %s: its directory exists, so it was started before", job.ID)
 	case err != nil:
-		return "", fmt.Errorf("create the folder of the job: %w", err)
+		return "", fmt.Errorf("create the directory of the job: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -58,12 +58,12 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 			id = ""
 		}
 	}()
-	killpoint.Hit(killpoint.FolderCreated)
-	inst := &instance{id: id, folder: filepath.Join(e.folder, id)}
-	setup.Log("Working in %s", inst.path(rootFolder))
+	killpoint.Hit(killpoint.DirectoryCreated)
+	inst := &instance{id: id, directory: filepath.Join(e.directory, id)}
+	setup.Log("Working in %s", inst.path(rootDirectory))
 
 	// Start the runner, and send it the handoff.
-	text, err := setup.Handoff(ctx, inst.path(rootFolder))
+	text, err := setup.Handoff(ctx, inst.path(rootDirectory))
 	if err != nil {
 		return id, err
 	}
@@ -92,7 +92,7 @@ func findRunner(directory string) (string, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("there is no program %s: "+
-			"install it next to the agent, or set working_directory to its folder", runner)
+			"install it next to the agent, or set working_directory to its directory", runner)
 	case err != nil:
 		return "", fmt.Errorf("find the runner: %w", err)
 	case info.IsDir() || unix.Access(runner, unix.X_OK) != nil:
@@ -130,8 +130,8 @@ func (e *Executor) startSupervisor(inst *instance, runner string) (_ *os.File, e
 	}()
 
 	cmd := exec.Command(shellPath, "-c", supervisorScript, runner)
-	cmd.Dir = inst.path(rootFolder)
-	cmd.Env = jobEnviron(e.environ, inst.folder)
+	cmd.Dir = inst.path(rootDirectory)
+	cmd.Env = jobEnviron(e.environ, inst.directory)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, progress, messages
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -150,7 +150,7 @@ func (e *Executor) startSupervisor(inst *instance, runner string) (_ *os.File, e
 		return nil, errors.New("start the runner: the system does not report the process that was just started")
 	}
 	inst.leader = leader{PID: p.pid, Began: p.began, Stamp: p.stamp}
-	if err := writeJSON(inst.folder, leaderFile, inst.leader); err != nil {
+	if err := writeJSON(inst.directory, leaderFile, inst.leader); err != nil {
 		return nil, fmt.Errorf("write the leader of the job: %w", err)
 	}
 	return handoff, nil
@@ -179,7 +179,7 @@ func (inst *instance) handoffError(err error) error {
 	return fmt.Errorf("send the handoff: %w", err)
 }
 
-// discard removes the folder and the processes of a failed start.
+// discard removes the directory and the processes of a failed start.
 func (e *Executor) discard(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*killTimeout)
 	defer cancel()

@@ -27,11 +27,11 @@
 // # User and certificates
 //
 // The job may run as another user, and with other certificates, than its image was
-// built for. Folders that the user cannot write to (the root, HOME, PULUMI_HOME) are
-// replaced by folders of the job. The agent passes the job with its tokens and settings in
+// built for. Directories that the user cannot write to (the root, HOME, PULUMI_HOME) are
+// replaced by directories of the job. The agent passes the job with its tokens and settings in
 // the handoff. If the handoff has certificates, the job gets a bundle with them, and the
 // usual variables name it. Variables that the job sets stay unchanged.
-// The folders and the bundle are removed when the job ends.
+// The directories and the bundle are removed when the job ends.
 //
 // # End of a job
 //

@@ -23,7 +23,7 @@ type envFile struct {
 
 // newEnvFile creates the file at the first of these paths that is writable: the path that
 // the job names, the documented path in the root of the job, and a path in the private
-// folder of the runner.
+// directory of the runner.
 func newEnvFile(named, root, private string) (*envFile, error) {
 	var errs []error
 	for _, path := range []string{named, filepath.Join(root, "PULUMI_ENV"), filepath.Join(private, "PULUMI_ENV")} {
@@ -64,7 +64,7 @@ func (f *envFile) load(env environ) (messages []string) {
 	return messages
 }
 
-// read returns the content of the file. A step may have replaced the file by a folder, a
+// read returns the content of the file. A step may have replaced the file by a directory, a
 // pipe or a device.
 func (f *envFile) read() (string, error) {
 	file, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

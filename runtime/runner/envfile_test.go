@@ -51,11 +51,11 @@ func TestEnvFile(t *testing.T) {
 
 	t.Run("invalid content does not fail the job", func(t *testing.T) {
 		for name, c := range map[string]struct{ script, want string }{
-			"removed":  {`rm "$PULUMI_ENV_FILE"`, ""},
-			"a folder": {`rm "$PULUMI_ENV_FILE"; mkdir "$PULUMI_ENV_FILE"`, "is no longer a regular file"},
-			"a pipe":   {`rm "$PULUMI_ENV_FILE"; mkfifo "$PULUMI_ENV_FILE"`, "is no longer a regular file"},
-			"endless":  {`ln -sf /dev/zero "$PULUMI_ENV_FILE"`, "is no longer a regular file"},
-			"huge":     {`head -c 2000000 /dev/zero | tr '\0' x > "$PULUMI_ENV_FILE"`, "larger than 1 MiB"},
+			"removed":     {`rm "$PULUMI_ENV_FILE"`, ""},
+			"a directory": {`rm "$PULUMI_ENV_FILE"; mkdir "$PULUMI_ENV_FILE"`, "is no longer a regular file"},
+			"a pipe":      {`rm "$PULUMI_ENV_FILE"; mkfifo "$PULUMI_ENV_FILE"`, "is no longer a regular file"},
+			"endless":     {`ln -sf /dev/zero "$PULUMI_ENV_FILE"`, "is no longer a regular file"},
+			"huge":        {`head -c 2000000 /dev/zero | tr '\0' x > "$PULUMI_ENV_FILE"`, "larger than 1 MiB"},
 			"long entry": {`{ printf A=; head -c 140000 /dev/zero | tr '\0' x; } > "$PULUMI_ENV_FILE"`,
 				"longer than 131071 bytes"},
 			"zero byte": {`printf 'A=\0b\n' > "$PULUMI_ENV_FILE"`, "character that no variable may have"},

@@ -11,7 +11,7 @@ import (
 )
 
 // Variables that the runner adds. PULUMI_WORKFLOW_ROOT is specific to this agent: it is the
-// root of the job, in which the scripts of cmwa-cloud create their folders. Pulumi documents
+// root of the job, in which the scripts of cmwa-cloud create their directories. Pulumi documents
 // the other variables.
 const (
 	envFileVariable = "PULUMI_ENV_FILE"

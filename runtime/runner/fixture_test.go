@@ -177,12 +177,12 @@ func (w *fixture) expireAfter(limit time.Duration, step int, text string) {
 	w.options.Expire(limit, func() { w.awaitLog(step, text) })
 }
 
-// leftovers returns the files that the runner has left in its temporary folder.
+// leftovers returns the files that the runner has left in its temporary directory.
 func (w *fixture) leftovers() []string {
 	w.t.Helper()
 	for _, entry := range w.options.Environ {
-		if folder, ok := strings.CutPrefix(entry, "TMPDIR="); ok {
-			found, err := filepath.Glob(filepath.Join(folder, "*"))
+		if directory, ok := strings.CutPrefix(entry, "TMPDIR="); ok {
+			found, err := filepath.Glob(filepath.Join(directory, "*"))
 			if err != nil {
 				w.t.Fatal(err)
 			}

@@ -152,9 +152,9 @@ func (w *fixture) programs() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	folder := w.t.TempDir()
+	directory := w.t.TempDir()
 	for _, name := range []string{"pulumi", "pulumi-resource-test", "executor", "tool"} {
-		if err := os.Symlink(self, filepath.Join(folder, name)); err != nil {
+		if err := os.Symlink(self, filepath.Join(directory, name)); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -165,7 +165,7 @@ func (w *fixture) programs() {
 	}
 	for i, entry := range w.options.Environ {
 		if path, ok := strings.CutPrefix(entry, "PATH="); ok {
-			w.options.Environ[i] = "PATH=" + folder + ":" + path
+			w.options.Environ[i] = "PATH=" + directory + ":" + path
 		}
 	}
 }

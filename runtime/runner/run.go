@@ -77,8 +77,8 @@ type job struct {
 	envFile *envFile
 	stopped time.Time // time of the stop request; read after errStopped
 
-	private string // folder of the runner, not readable by other users
-	root    string // root of the job: that of the handoff, or a writable folder in its place
+	private string // directory of the runner, not readable by other users
+	root    string // root of the job: that of the handoff, or a writable directory in its place
 
 	cleanups []func()       // run in reverse order at the end
 	drains   sync.WaitGroup // drains outputs that outlive their steps
@@ -290,25 +290,25 @@ func (j *job) drainUntilEnd(o *output) {
 	j.addCleanup(func() { _ = o.pipe.Close() })
 }
 
-// makePrivateFolder creates a folder that other users cannot read.
-func (j *job) makePrivateFolder() error {
+// makePrivateDirectory creates a directory that other users cannot read.
+func (j *job) makePrivateDirectory() error {
 	var errs []error
-	programFolder := "" // in a Pod a volume, which unlike /dev/shm is not mounted noexec
+	programDirectory := "" // in a Pod a volume, which unlike /dev/shm is not mounted noexec
 	if program, err := os.Executable(); err == nil {
-		programFolder = filepath.Dir(program)
+		programDirectory = filepath.Dir(program)
 	}
-	parents := []string{j.env["TMPDIR"], "/tmp", "/var/tmp", j.root, j.env["HOME"], programFolder, "/dev/shm"}
+	parents := []string{j.env["TMPDIR"], "/tmp", "/var/tmp", j.root, j.env["HOME"], programDirectory, "/dev/shm"}
 	for _, parent := range parents {
 		if parent == "" {
 			continue
 		}
-		folder, err := os.MkdirTemp(parent, "workflow-runner-")
+		directory, err := os.MkdirTemp(parent, "workflow-runner-")
 		if err == nil {
-			j.private = folder
-			j.addCleanup(func() { _ = os.RemoveAll(folder) })
+			j.private = directory
+			j.addCleanup(func() { _ = os.RemoveAll(directory) })
 			return nil
 		}
 		errs = append(errs, err)
 	}
-	return fmt.Errorf("create a folder for scripts, for which one of these must be writable: %w", errors.Join(errs...))
+	return fmt.Errorf("create a directory for scripts; one of these must be writable: %w", errors.Join(errs...))
 }

@@ -62,8 +62,8 @@ func findShell(named, path string) (string, error) {
 			}
 			continue
 		}
-		for _, folder := range filepath.SplitList(path) {
-			if shell := filepath.Join(folder, name); filepath.IsAbs(shell) && executable(shell) {
+		for _, directory := range filepath.SplitList(path) {
+			if shell := filepath.Join(directory, name); filepath.IsAbs(shell) && executable(shell) {
 				return shell, nil
 			}
 		}
@@ -79,7 +79,7 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// directory returns the folder in which steps start.
+// directory returns the directory in which steps start.
 func (j *job) directory() string { return cmp.Or(j.handoff.Directory, j.root) }
 
 // findDirectory returns the directory of a step: the start directory of all steps, or the

@@ -36,7 +36,7 @@ func (j *job) setUp(logCtx, jobCtx, workCtx context.Context, broken error) error
 	return j.conclude(jobCtx, workCtx, 0, log, reason)
 }
 
-// prepare prepares the environment, folders and files for all steps.
+// prepare prepares the environment, directories and files for all steps.
 func (j *job) prepare(log *stepLog) (err error) {
 	// Set the environment, and redact its secrets before anything is logged.
 	j.env, err = newEnviron(j.options.Environ, j.handoff, j.definition)
@@ -44,7 +44,7 @@ func (j *job) prepare(log *stepLog) (err error) {
 		return err
 	}
 	j.updateMatcher()
-	if err := j.makePrivateFolder(); err != nil {
+	if err := j.makePrivateDirectory(); err != nil {
 		return err
 	}
 

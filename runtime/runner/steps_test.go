@@ -114,7 +114,7 @@ func TestConclude(t *testing.T) {
 	}
 }
 
-// shells returns folders by the shell that they contain. A test puts one of them first
+// shells returns directories by the shell that they contain. A test puts one of them first
 // on PATH.
 func shells(t *testing.T) map[string]string {
 	t.Helper()
@@ -124,15 +124,15 @@ func shells(t *testing.T) map[string]string {
 		if err != nil {
 			t.Fatalf("these tests need %s: install Debian's packages bash, dash and busybox: %v", program, err)
 		}
-		folder := t.TempDir()
+		directory := t.TempDir()
 		as := "sh"
 		if name == "bash" {
 			as = "bash"
 		}
-		if err := os.Symlink(path, filepath.Join(folder, as)); err != nil {
+		if err := os.Symlink(path, filepath.Join(directory, as)); err != nil {
 			t.Fatal(err)
 		}
-		all[name] = folder
+		all[name] = directory
 	}
 	return all
 }
@@ -146,7 +146,7 @@ func TestExecute(t *testing.T) {
 			`[ "$#" = 0 ] && cat "$0"`,
 			"printf 'no newline at the end'",
 		}, "\n")
-		for name, folder := range shells(t) {
+		for name, directory := range shells(t) {
 			t.Run(name, func(t *testing.T) {
 				definition := steps(script)
 				definition.Shell = "sh"
@@ -154,9 +154,9 @@ func TestExecute(t *testing.T) {
 					definition.Shell = "bash"
 				}
 				w := newFixture(t, definition)
-				w.options.Environ = append(w.options.Environ, "PATH="+folder+":"+os.Getenv("PATH"))
+				w.options.Environ = append(w.options.Environ, "PATH="+directory+":"+os.Getenv("PATH"))
 				w.run(runtime.CodeSucceeded)
-				w.wantLog(0, "with "+folder)
+				w.wantLog(0, "with "+directory)
 				w.wantLog(1,
 					"$ "+script+"\n", // the echo
 					"nested deeper back nested 42 $HOME $HOME a  b\n",
@@ -212,14 +212,14 @@ func TestFindDirectory(t *testing.T) {
 		definition.Steps[2].WorkingDir = "there/deep"
 		definition.Steps[3].WorkingDir = "/there" // below the job's root
 		definition.Steps[4].WorkingDir = t.TempDir()
-		definition.Steps[5].WorkingDir = "/no/such/folder"
+		definition.Steps[5].WorkingDir = "/no/such/directory"
 		w := newFixture(t, definition)
 		w.run(runtime.CodeFailed)
 		w.wantLog(1, w.handoff.Root+"\n")
 		w.wantLog(2, w.handoff.Root+"/there/deep\n")
 		w.wantLog(3, w.handoff.Root+"/there\n")
 		w.wantLog(4, definition.Steps[4].WorkingDir+"\n")
-		w.wantLog(5, "Error: the working directory /no/such/folder does not exist\n")
+		w.wantLog(5, "Error: the working directory /no/such/directory does not exist\n")
 	})
 
 	t.Run("directory of the handoff", func(t *testing.T) {

@@ -28,12 +28,12 @@ func listProcesses() ([]process, error) {
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
 		return nil, fmt.Errorf("/proc does not show this process: %w", errors.Join(err, errors.ErrUnsupported))
 	}
-	folder, err := os.Open("/proc")
+	directory, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
 	}
-	defer folder.Close()
-	names, err := folder.Readdirnames(-1)
+	defer directory.Close()
+	names, err := directory.Readdirnames(-1)
 	if err != nil {
 		return nil, err
 	}

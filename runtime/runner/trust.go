@@ -39,7 +39,7 @@ var systemBundles = []string{
 const maxBundle = 16 << 20
 
 // trustCA makes the programs of steps trust the certificates of the handoff in addition
-// to those of the instance. It writes both into a bundle in the folder of the job, and sets
+// to those of the instance. It writes both into a bundle in the directory of the job, and sets
 // the variables that name a bundle. Variables that the job sets stay unchanged. It returns
 // messages for the log.
 func (j *job) trustCA() (messages []string, err error) {
@@ -84,7 +84,7 @@ func (j *job) trustCA() (messages []string, err error) {
 	return append(messages, "Programs also trust the certificates of the agent's ca_file: "+all), nil
 }
 
-// writeCertificates writes a file in the folder of the job.
+// writeCertificates writes a file in the directory of the job.
 func (j *job) writeCertificates(name string, text []byte) (path string, err error) {
 	path = filepath.Join(j.private, name)
 	if err := os.WriteFile(path, text, 0o600); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Variables from which programs get their user and their home folder.
+// Variables from which programs get their user and their home directory.
 const (
 	homeVariable       = "HOME"
 	userVariable       = "USER"
@@ -25,13 +25,13 @@ const (
 const defaultUser = "pulumi"
 
 // prepareUser provides what programs expect of their user: a writable root, a writable home
-// folder, and a name. A user who is not root lacks them if the image was not built for this
-// user. The new folders are in the folder of the job. Variables that the job sets stay
+// directory, and a name. A user who is not root lacks them if the image was not built for this
+// user. The new directories are in the directory of the job. Variables that the job sets stay
 // unchanged. It returns messages for the log.
 func (j *job) prepareUser() (messages []string, err error) {
-	// Provide a root, a home folder and a name.
+	// Provide a root, a home directory and a name.
 	if !writable(j.root) {
-		root, err := j.makeFolder("root")
+		root, err := j.makeDirectory("root")
 		if err != nil {
 			return nil, err
 		}
@@ -40,19 +40,19 @@ func (j *job) prepareUser() (messages []string, err error) {
 		j.root, j.env[rootVariable] = root, root
 	}
 	if home := j.env[homeVariable]; !writable(home) && !j.sets(homeVariable) {
-		folder, err := j.makeFolder("home")
+		directory, err := j.makeDirectory("home")
 		if err != nil {
 			return nil, err
 		}
 		messages = append(messages, fmt.Sprintf(
-			"User %d cannot write to the home folder %q; HOME is %s", os.Getuid(), home, folder))
-		j.env[homeVariable] = folder
+			"User %d cannot write to the home directory %q; HOME is %s", os.Getuid(), home, directory))
+		j.env[homeVariable] = directory
 	}
 	account, unknown := user.LookupId(strconv.Itoa(os.Getuid()))
 	if unknown != nil && j.env[userVariable] == "" {
 		j.env[userVariable] = defaultUser
 	}
-	// A statically linked pulumi reads its home folder from the password database, not from HOME.
+	// A statically linked pulumi reads its home directory from the password database, not from HOME.
 	home := filepath.Join(j.env[homeVariable], ".pulumi")
 	switch set := j.env[pulumiHomeVariable]; {
 	case j.sets(pulumiHomeVariable):
@@ -72,17 +72,17 @@ func sets(h *runtime.Handoff, definition *cloud.Definition, name string) bool {
 	return defined || forwarded
 }
 
-// makeFolder creates a folder in the folder of the job.
-func (j *job) makeFolder(name string) (string, error) {
-	folder := filepath.Join(j.private, name)
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		return "", fmt.Errorf("create a folder for the job: %w", err)
+// makeDirectory creates a directory in the directory of the job.
+func (j *job) makeDirectory(name string) (string, error) {
+	directory := filepath.Join(j.private, name)
+	if err := os.Mkdir(directory, 0o700); err != nil {
+		return "", fmt.Errorf("create a directory for the job: %w", err)
 	}
-	return folder, nil
+	return directory, nil
 }
 
-// writable reports whether this user may create files in a folder.
-func writable(folder string) bool {
-	info, err := os.Stat(folder)
-	return err == nil && info.IsDir() && unix.Access(folder, unix.W_OK|unix.X_OK) == nil
+// writable reports whether this user may create files in a directory.
+func writable(directory string) bool {
+	info, err := os.Stat(directory)
+	return err == nil && info.IsDir() && unix.Access(directory, unix.W_OK|unix.X_OK) == nil
 }

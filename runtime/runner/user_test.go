@@ -10,19 +10,19 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// printFolders is a script that writes to the folders of its job, and prints their paths.
-const printFolders = `cd "$HOME" && touch file && echo "home $HOME"
+// printDirectories is a script that writes to the directories of its job, and prints their paths.
+const printDirectories = `cd "$HOME" && touch file && echo "home $HOME"
 cd - >/dev/null; touch file && echo "works in $(pwd) $PULUMI_WORKFLOW_ROOT"
 echo "pulumi: $PULUMI_HOME"; echo A=1 >"$PULUMI_ENV_FILE"`
 
 func TestPrepareUser(t *testing.T) {
-	t.Run("job has its own folders if the user cannot write", func(t *testing.T) {
-		w := newFixture(t, steps(printFolders, `echo "A is $A"`))
+	t.Run("job has its own directories if the user cannot write", func(t *testing.T) {
+		w := newFixture(t, steps(printDirectories, `echo "A is $A"`))
 		w.handoff.Root = "/nowhere/at/all"
 		w.options.Environ = append(w.options.Environ, "HOME=/nowhere", "PULUMI_HOME=/nowhere/too")
 		w.run(runtime.CodeSucceeded)
 		w.wantLog(0, "cannot write to /nowhere/at/all; steps run in ",
-			`cannot write to the home folder "/nowhere"; HOME is `)
+			`cannot write to the home directory "/nowhere"; HOME is `)
 		log := w.record().Text(1)
 		var home, root string
 		for line := range strings.Lines(log) {
@@ -39,14 +39,14 @@ func TestPrepareUser(t *testing.T) {
 			t.Errorf("the log of the step is\n%s", log)
 		}
 		w.wantLog(2, "A is 1\n")
-		for _, folder := range []string{home, root} {
-			if _, err := os.Stat(folder); err == nil {
-				t.Errorf("%s is left", folder)
+		for _, directory := range []string{home, root} {
+			if _, err := os.Stat(directory); err == nil {
+				t.Errorf("%s is left", directory)
 			}
 		}
 	})
 
-	t.Run("home folder of the job stays unchanged", func(t *testing.T) {
+	t.Run("home directory of the job stays unchanged", func(t *testing.T) {
 		definition := steps(`echo "home $HOME pulumi $PULUMI_HOME"`)
 		definition.Env = map[string]cloud.SecretValue{
 			"HOME":        {Value: secret.New("/nowhere")},

@@ -19,20 +19,20 @@ const (
 	linuxRunner = "workflow-runner-linux-" // for containers; the architecture follows
 )
 
-// Runner builds the runner program, once in each test process, and returns a folder that an
-// agent can use as its working directory. The folder contains the program for this machine
+// Runner builds the runner program, once in each test process, and returns a directory that an
+// agent can use as its working directory. The directory contains the program for this machine
 // and the program for Linux containers of the same architecture, which an engine on this
 // machine runs.
 //
-// The folder is kept between runs of the tests, because a process does not know which test
-// is its last. Each copy of the repository has one folder, whose size is constant.
+// The directory is kept between runs of the tests, because a process does not know which test
+// is its last. Each copy of the repository has one directory, whose size is constant.
 func Runner(t testing.TB) string {
 	t.Helper()
-	folder, err := buildRunner()
+	directory, err := buildRunner()
 	if err != nil {
 		t.Fatalf("build the runner: %v", err)
 	}
-	return folder
+	return directory
 }
 
 var buildRunner = sync.OnceValues(func() (string, error) {
@@ -40,18 +40,18 @@ var buildRunner = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	folder := filepath.Join(os.TempDir(), fmt.Sprintf("cmwa-test-runner-%d%s", os.Getuid(),
+	directory := filepath.Join(os.TempDir(), fmt.Sprintf("cmwa-test-runner-%d%s", os.Getuid(),
 		strings.ReplaceAll(module, string(filepath.Separator), "-")))
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return "", err
 	}
-	if err := build(module, goruntime.GOOS, filepath.Join(folder, hostRunner)); err != nil {
+	if err := build(module, goruntime.GOOS, filepath.Join(directory, hostRunner)); err != nil {
 		return "", err
 	}
-	if err := build(module, "linux", filepath.Join(folder, linuxRunner+goruntime.GOARCH)); err != nil {
+	if err := build(module, "linux", filepath.Join(directory, linuxRunner+goruntime.GOARCH)); err != nil {
 		return "", err
 	}
-	return folder, nil
+	return directory, nil
 })
 
 // build builds a program under another name and then renames it to its target, because other

@@ -238,7 +238,7 @@ func (r rules) mounts(n node) {
 			devices[text] = true
 		}
 		if names[name.text()] && name.text() != "" {
-			r.invalid(name, "is used twice", "use a volume as a folder or as a device")
+			r.invalid(name, "is used twice", "use a volume as a directory or as a device")
 		}
 		names[name.text()] = true
 		r.volumeReference(name)

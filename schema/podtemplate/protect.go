@@ -190,14 +190,14 @@ func (c *checker) protectEntry(n node, list string) {
 		return
 	}
 
-	// Mounts: the job's container must not mount a volume in a folder of the agent, and no
+	// Mounts: the job's container must not mount a volume in a directory of the agent, and no
 	// container of the template may mount a volume of the agent, or use one as a device.
 	mounts, _ := n.field("volumeMounts")
 	for _, mount := range mounts.entries() {
 		if v, ok := mount.field("mountPath"); ok && isAgentContainer(list, text) {
-			if folder := agentFolder(v.text()); folder != "" {
+			if directory := agentDirectory(v.text()); directory != "" {
 				c.report(position.RuleProtectedField, v.v.At, v.path,
-					"must not be in "+folder+", where the agent puts the runner and its files",
+					"must not be in "+directory+", where the agent puts the runner and its files",
 					"mount it elsewhere")
 			}
 		}
@@ -219,13 +219,13 @@ func (c *checker) protectVolume(mount node) {
 	}
 }
 
-// agentFolder returns the folder of the agent that contains a path of a job's container,
-// or an empty string if no folder does.
-func agentFolder(target string) string {
+// agentDirectory returns the directory of the agent that contains a path of a job's container,
+// or an empty string if no directory does.
+func agentDirectory(target string) string {
 	target = path.Clean("/" + target)
-	for _, folder := range []string{RunnerDirectory, handoffDirectory} {
-		if target == folder || strings.HasPrefix(target, folder+"/") {
-			return folder
+	for _, directory := range []string{RunnerDirectory, handoffDirectory} {
+		if target == directory || strings.HasPrefix(target, directory+"/") {
+			return directory
 		}
 	}
 	return ""

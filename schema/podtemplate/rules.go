@@ -84,7 +84,7 @@ func (r rules) claimRules() {
 // security checks a security context, of a container or of the Pod.
 func (c *checker) security(n node) {
 	// Profiles: only a profile of type Localhost has a file. For seccomp, the node resolves
-	// the path of the file relative to a fixed folder.
+	// the path of the file relative to a fixed directory.
 	for _, key := range []string{"seccompProfile", "appArmorProfile"} {
 		profile, ok := n.field(key)
 		if !ok {

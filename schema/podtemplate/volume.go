@@ -27,8 +27,8 @@ func (r rules) volumeRules() {
 		switch found := volume.present(volumeSources...); len(found) {
 		case 1:
 		case 0:
-			r.warn(volume.v.At, volume.path, "has no source, and becomes an empty folder",
-				"write emptyDir: {} if you want an empty folder")
+			r.warn(volume.v.At, volume.path, "has no source, and becomes an empty directory",
+				"write emptyDir: {} if you want an empty directory")
 		default:
 			r.invalid(volume, "must have one source, and has "+strings.Join(found, ", "), "keep one of them")
 		}

@@ -15,8 +15,8 @@ import (
 )
 
 func TestOpenRegular(t *testing.T) {
-	folder := t.TempDir()
-	file, pipe, link := filepath.Join(folder, "file"), filepath.Join(folder, "pipe"), filepath.Join(folder, "link")
+	directory := t.TempDir()
+	file, pipe, link := filepath.Join(directory, "file"), filepath.Join(directory, "pipe"), filepath.Join(directory, "link")
 	for _, err := range []error{
 		os.WriteFile(file, []byte("content"), 0o600), syscall.Mkfifo(pipe, 0o600), os.Symlink(file, link),
 	} {
@@ -32,7 +32,7 @@ func TestOpenRegular(t *testing.T) {
 		}
 	})
 	t.Run("everything except a regular file is rejected", func(t *testing.T) {
-		for _, path := range []string{folder, pipe, "/dev/zero"} {
+		for _, path := range []string{directory, pipe, "/dev/zero"} {
 			var pathError *fs.PathError
 			_, err := read(path)
 			if !errors.Is(err, secret.ErrNotRegular) || !errors.As(err, &pathError) || pathError.Path != path {
@@ -41,7 +41,7 @@ func TestOpenRegular(t *testing.T) {
 		}
 	})
 	t.Run("a missing file is fs.ErrNotExist", func(t *testing.T) {
-		if _, err := read(filepath.Join(folder, "none")); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := read(filepath.Join(directory, "none")); !errors.Is(err, fs.ErrNotExist) {
 			t.Error(err)
 		}
 	})
@@ -60,8 +60,8 @@ func read(path string) (string, error) {
 // TestOpenRegularRace replaces the file by a pipe again and again. A pipe that replaces the
 // file after the check would block a reader until another process writes to it.
 func TestOpenRegularRace(t *testing.T) {
-	folder := t.TempDir()
-	path, file, pipe := filepath.Join(folder, "path"), filepath.Join(folder, "file"), filepath.Join(folder, "pipe")
+	directory := t.TempDir()
+	path, file, pipe := filepath.Join(directory, "path"), filepath.Join(directory, "file"), filepath.Join(directory, "pipe")
 	for _, err := range []error{
 		os.WriteFile(file, []byte("content"), 0o600), syscall.Mkfifo(pipe, 0o600), os.Symlink(file, path),
 	} {

@@ -84,10 +84,10 @@ const personalAccounts = "9188040d-6c67-4c5b-b112-36a304b66dad"
 // customers.
 func checkPublic(option Issuer, parsed *url.URL) error {
 	host := strings.TrimSuffix(strings.ToLower(parsed.Hostname()), ".")
-	folder, _, _ := strings.Cut(strings.Trim(parsed.Path, "/"), "/")
+	directory, _, _ := strings.Cut(strings.Trim(parsed.Path, "/"), "/")
 	all := publicIssuers()
 	at := slices.IndexFunc(all, func(p publicIssuer) bool { return p.host == host })
-	if at < 0 || !slices.Contains(all[at].shared, strings.ToLower(folder)) {
+	if at < 0 || !slices.Contains(all[at].shared, strings.ToLower(directory)) {
 		return nil
 	}
 

@@ -243,7 +243,7 @@ func (s *session) content() ([]byte, *schema.Config, error) {
 			return []byte(s.token), nil
 		}
 		f, err := open(name, name)
-		if err == nil && f.info == nil || errors.Is(err, errNoFolder) {
+		if err == nil && f.info == nil || errors.Is(err, errNoDirectory) {
 			err = fs.ErrNotExist
 		}
 		return f.content, err
@@ -319,12 +319,12 @@ func holdsToken(content []byte) bool {
 
 // inWorkTree reports whether the file is in a git work tree.
 func inWorkTree(path string) bool {
-	folder, err := filepath.Abs(filepath.Dir(path))
-	for ; err == nil; folder = filepath.Dir(folder) {
-		if _, err := os.Lstat(filepath.Join(folder, ".git")); err == nil {
+	directory, err := filepath.Abs(filepath.Dir(path))
+	for ; err == nil; directory = filepath.Dir(directory) {
+		if _, err := os.Lstat(filepath.Join(directory, ".git")); err == nil {
 			return true
 		}
-		if folder == filepath.Dir(folder) {
+		if directory == filepath.Dir(directory) {
 			return false
 		}
 	}

@@ -24,7 +24,7 @@ type configured struct {
 	stdout, stderr string
 }
 
-// configure calls Run in the current folder, without a terminal.
+// configure calls Run in the current directory, without a terminal.
 func configure(t *testing.T, stdin string, environ []string, args ...string) configured {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -60,8 +60,8 @@ func options(t *testing.T, args []string) Options {
 	return o
 }
 
-// emptyFolder makes a new folder the current one.
-func emptyFolder(t *testing.T) {
+// emptyDirectory makes a new directory the current one.
+func emptyDirectory(t *testing.T) {
 	t.Helper()
 	t.Chdir(t.TempDir())
 }
@@ -94,7 +94,7 @@ func mode(t *testing.T, name string) fs.FileMode {
 	return info.Mode()
 }
 
-// holds checks the names of the files in the current folder.
+// holds checks the names of the files in the current directory.
 func holds(t *testing.T, names ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(".")
@@ -106,7 +106,7 @@ func holds(t *testing.T, names ...string) {
 		got = append(got, e.Name())
 	}
 	if strings.Join(got, " ") != strings.Join(names, " ") {
-		t.Errorf("the folder contains %v, want %v", got, names)
+		t.Errorf("the directory contains %v, want %v", got, names)
 	}
 }
 
@@ -125,7 +125,7 @@ func settings(t *testing.T, name string) schema.Pool {
 }
 
 func TestRunNewFile(t *testing.T) {
-	emptyFolder(t)
+	emptyDirectory(t)
 	got := configure(t, canary+"\n", nil, "--token-stdin", "--service-url", "https://pulumi.example.com/",
 		"--target", "process")
 	if got.code != cli.ExitOK || got.stderr != "" {
@@ -202,12 +202,12 @@ func TestRunUsageErrors(t *testing.T) {
 			"--target: must be",
 		},
 		{[]string{"--config", ".", "--token-file", "none"}, "not a regular file"},
-		{[]string{"--config", "none/x.yaml", "--token-file", "none"}, "none/x.yaml: its folder does not exist"},
-		{[]string{"--token-file", "none/token"}, "--token-file: its folder does not exist"},
+		{[]string{"--config", "none/x.yaml", "--token-file", "none"}, "none/x.yaml: its directory does not exist"},
+		{[]string{"--token-file", "none/token"}, "--token-file: its directory does not exist"},
 		{[]string{"--token-file", "none"}, "--token-file: there is no such file"},
 		{[]string{"--token-file", "."}, "--token-file: is not a regular file"},
 	} {
-		emptyFolder(t)
+		emptyDirectory(t)
 		got := configure(t, "", nil, c.args...)
 		if strings.Contains(got.stderr, schema.FileName+":") {
 			t.Errorf("%q: the message has a line of a file that does not exist: %s", c.args, got.stderr)
@@ -215,7 +215,7 @@ func TestRunUsageErrors(t *testing.T) {
 		if got.code == cli.ExitOK || !strings.Contains(got.stderr, c.want) || got.stdout != "" {
 			t.Errorf("%q: %+v", c.args, got)
 		}
-		if usage := !strings.Contains(c.want, ".yaml: its folder") && !strings.Contains(c.want, "token: its") &&
+		if usage := !strings.Contains(c.want, ".yaml: its directory") && !strings.Contains(c.want, "token: its") &&
 			!strings.Contains(c.want, "regular"); usage && got.code != cli.ExitUsage {
 			t.Errorf("%q: exit code %d", c.args, got.code)
 		}
@@ -224,7 +224,7 @@ func TestRunUsageErrors(t *testing.T) {
 }
 
 func TestRunInterrupted(t *testing.T) {
-	emptyFolder(t)
+	emptyDirectory(t)
 	ctx, stop := context.WithCancel(t.Context())
 	reading := &held{reached: stop}
 	var stdout, stderr bytes.Buffer
@@ -251,7 +251,7 @@ func TestRunCheckToken(t *testing.T) {
 			"cmwa: the token is not checked: cannot connect\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			emptyFolder(t)
+			emptyDirectory(t)
 			var stdout, stderr bytes.Buffer
 			checked := ""
 			o := Options{TokenStdin: true, Stdin: strings.NewReader(canary), Stdout: &stdout, Stderr: &stderr}
@@ -283,7 +283,7 @@ const ownTokens = "# pools\npools:\n- name: a\n  token: pul-a\n" +
 
 func TestRunUnusedToken(t *testing.T) {
 	const warning = "each pool of x.yaml has its own credentials"
-	emptyFolder(t)
+	emptyDirectory(t)
 	put(t, "x.yaml", ownTokens, 0o600)
 	put(t, "token", "pul-0", 0o600)
 	for name, args := range map[string][]string{
@@ -317,7 +317,7 @@ func TestRunInvalidToken(t *testing.T) {
 		"", " \n", canary + " " + canary, canary + "\n" + canary, canary + "é", canary + "\x00", canary + "\xff",
 		strings.Repeat("\n", 1<<20) + canary,
 	} {
-		emptyFolder(t)
+		emptyDirectory(t)
 		if got := configure(t, token, nil, "--token-stdin"); got.code != cli.ExitUsage ||
 			!strings.Contains(got.stderr, "the token on standard input must") {
 			t.Errorf("%+v", got)
@@ -330,7 +330,7 @@ const existing = "# ours\r\nlog_level: debug # for now\r\nunknown: [1, 2]\r\n" +
 	"token:   'pul-old'  # from the console\r\n# end"
 
 func TestRunExistingFile(t *testing.T) {
-	emptyFolder(t)
+	emptyDirectory(t)
 	put(t, "x.yaml", existing, 0o600)
 	got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin")
 	if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "x.yaml exists: to change it, add --yes") ||
@@ -374,7 +374,7 @@ func settings2(t *testing.T, name string) schema.Pool {
 }
 
 func TestRunCredentials(t *testing.T) {
-	emptyFolder(t)
+	emptyDirectory(t)
 	put(t, "token", "pul-0", 0o600)
 	put(t, "x.yaml", "token: "+canary+" # mine\n", 0o600)
 	here, err := os.Getwd()
@@ -453,13 +453,13 @@ func TestRunRelativeTokenFile(t *testing.T) {
 		}
 	}
 
-	for name, folder := range map[string]string{"relative": "conf", "absolute": t.TempDir()} {
+	for name, directory := range map[string]string{"relative": "conf", "absolute": t.TempDir()} {
 		t.Run("relative token_file is next to the configuration, whose path is "+name, func(t *testing.T) {
-			emptyFolder(t)
-			if err := os.MkdirAll(folder, 0o700); err != nil {
+			emptyDirectory(t)
+			if err := os.MkdirAll(directory, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			config, file := filepath.Join(folder, "x.yaml"), filepath.Join(folder, "x.token")
+			config, file := filepath.Join(directory, "x.yaml"), filepath.Join(directory, "x.token")
 			put(t, config, "token_file: x.token\n", 0o600)
 			put(t, file, "pul-0", 0o600)
 			put(t, "x.token", "pul-1", 0o600)
@@ -469,15 +469,15 @@ func TestRunRelativeTokenFile(t *testing.T) {
 			}
 		})
 	}
-	t.Run("missing token file is created in the folder of the configuration", func(t *testing.T) {
-		emptyFolder(t)
-		folder := t.TempDir()
-		config := filepath.Join(folder, "x.yaml")
+	t.Run("missing token file is created in the directory of the configuration", func(t *testing.T) {
+		emptyDirectory(t)
+		directory := t.TempDir()
+		config := filepath.Join(directory, "x.yaml")
 		put(t, config, "token_file: x.token\n", 0o600)
-		run(t, config, filepath.Join(folder, "x.token"))
+		run(t, config, filepath.Join(directory, "x.token"))
 	})
 	t.Run("a file that is only in the working directory is replaced there", func(t *testing.T) {
-		emptyFolder(t)
+		emptyDirectory(t)
 		config := filepath.Join(t.TempDir(), "x.yaml")
 		put(t, config, "token_file: x.token\n", 0o600)
 		put(t, "x.token", "pul-1", 0o600)
@@ -496,7 +496,7 @@ func TestRunInvalidResult(t *testing.T) {
 		"pools: 5\n":                "x.yaml:1:8: pools: must be",
 		strings.Repeat("#", 2<<20):  "larger than",
 	} {
-		emptyFolder(t)
+		emptyDirectory(t)
 		put(t, "x.yaml", before, 0o640)
 		got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--yes")
 		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, want) ||
@@ -515,7 +515,7 @@ func TestRunLinksOwnersAndModes(t *testing.T) {
 		mode, want fs.FileMode
 		warns      bool
 	}{{0o600, 0o600, false}, {0o400, 0o400, false}, {0o644, 0o600, true}, {0o440, 0o400, true}, {0o777, 0o600, true}} {
-		emptyFolder(t)
+		emptyDirectory(t)
 		if err := os.MkdirAll("real/deep", 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -555,7 +555,7 @@ func TestRunLinksOwnersAndModes(t *testing.T) {
 }
 
 func TestRunDanglingLink(t *testing.T) {
-	emptyFolder(t)
+	emptyDirectory(t)
 	if err := os.Symlink("new.yaml", "x.yaml"); err != nil {
 		t.Fatal(err)
 	}
@@ -576,7 +576,7 @@ func TestRunDanglingLink(t *testing.T) {
 }
 
 func TestRunNotes(t *testing.T) {
-	emptyFolder(t)
+	emptyDirectory(t)
 	if err := os.MkdirAll("tree/.git", 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -614,7 +614,7 @@ func TestRunNotes(t *testing.T) {
 
 func TestSessionWriteUndo(t *testing.T) {
 	for _, was := range []string{"", "pul-0\n"} {
-		emptyFolder(t)
+		emptyDirectory(t)
 		names := []string{"x.yaml"}
 		if was != "" {
 			put(t, "token", was, 0o600)

@@ -25,9 +25,9 @@ type file struct {
 // maxLinks is the number of links in a row that are followed, as on Linux.
 const maxLinks = 40
 
-var errNoFolder = errors.New("its folder does not exist: create it, or name another file")
+var errNoDirectory = errors.New("its directory does not exist: create it, or name another file")
 
-// open reads a file, which need not exist. Its folder must exist. Errors contain
+// open reads a file, which need not exist. Its directory must exist. Errors contain
 // the name for messages, and not the path.
 func open(path, name string) (file, error) {
 	f := file{path: path, name: name, resolved: path}
@@ -39,9 +39,9 @@ func open(path, name string) (file, error) {
 		case errors.Is(err, fs.ErrNotExist):
 			switch _, err := os.Stat(filepath.Dir(f.resolved)); {
 			case errors.Is(err, fs.ErrNotExist):
-				return refuse(errNoFolder)
+				return refuse(errNoDirectory)
 			case err != nil:
-				return refuse(errors.New("its folder cannot be used: name another file"))
+				return refuse(errors.New("its directory cannot be used: name another file"))
 			}
 			return f, nil
 		case err != nil:
@@ -96,7 +96,7 @@ func withoutPath(err error) error {
 //  1. A file that changed since open is not replaced.
 //  2. The file keeps its owner. It keeps the permissions of its owner to read and
 //     write, and loses all others. A new file has the mode 0600.
-//  3. The content is written to a new file in the same folder, which is synced and
+//  3. The content is written to a new file in the same directory, which is synced and
 //     renamed.
 func (f file) replace(content []byte) (done string, err error) {
 	// 1. Compare with the file as it is now.
@@ -149,10 +149,10 @@ func (f file) replace(content []byte) (done string, err error) {
 	if err = os.Rename(temp.Name(), f.resolved); err != nil {
 		return "", withoutPath(err)
 	}
-	// An error of the folder's sync is ignored, because the file is already replaced.
-	if folder, err := os.Open(filepath.Dir(f.resolved)); err == nil {
-		_ = folder.Sync()
-		_ = folder.Close()
+	// An error of the directory's sync is ignored, because the file is already replaced.
+	if directory, err := os.Open(filepath.Dir(f.resolved)); err == nil {
+		_ = directory.Sync()
+		_ = directory.Close()
 	}
 	return done, nil
 }

@@ -18,21 +18,21 @@ import (
 // waitInterval is the time between two requests of [Wait].
 const waitInterval = 200 * time.Millisecond
 
-// errNoAgent means that no agent serves the socket of a folder.
-var errNoAgent = errors.New("no agent runs with this state folder")
+// errNoAgent means that no agent serves the socket of a directory.
+var errNoAgent = errors.New("no agent runs with this state directory")
 
-// Call sends a request to the agent with a folder, and returns the response. If the agent
+// Call sends a request to the agent with a directory, and returns the response. If the agent
 // refuses the request, Call returns the agent's reason as an error.
-func Call(ctx context.Context, folder string, request Request) (Response, error) {
+func Call(ctx context.Context, directory string, request Request) (Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectionLimit+time.Second)
 	defer cancel()
-	response, err := exchange(ctx, folder, request)
+	response, err := exchange(ctx, directory, request)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTDIR):
 		return Response{}, errNoAgent
 	case errors.Is(err, fs.ErrPermission):
 		return Response{}, fmt.Errorf("%s: %w: run this as the agent's user or as root",
-			filepath.Join(folder, socketName), cause(err))
+			filepath.Join(directory, socketName), cause(err))
 	case err != nil && ctx.Err() != nil:
 		return Response{}, fmt.Errorf("the agent does not respond: %w", context.Cause(ctx))
 	case err != nil:
@@ -44,9 +44,9 @@ func Call(ctx context.Context, folder string, request Request) (Response, error)
 }
 
 // exchange sends the request over a new connection, and returns the response.
-func exchange(ctx context.Context, folder string, request Request) (Response, error) {
+func exchange(ctx context.Context, directory string, request Request) (Response, error) {
 	// Connect.
-	at, release, err := address(folder)
+	at, release, err := address(directory)
 	if err != nil {
 		return Response{}, err
 	}
@@ -80,11 +80,11 @@ func exchange(ctx context.Context, folder string, request Request) (Response, er
 }
 
 // Wait blocks until the agent that has sent a response has ended, or ctx ends.
-func Wait(ctx context.Context, folder string, agent Response) error {
+func Wait(ctx context.Context, directory string, agent Response) error {
 	tick := time.NewTicker(waitInterval)
 	defer tick.Stop()
 	for {
-		response, err := Call(ctx, folder, Request{Command: Show})
+		response, err := Call(ctx, directory, Request{Command: Show})
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)

@@ -16,9 +16,9 @@ import (
 type Terminal struct {
 	Stdout, Stderr io.Writer
 
-	// Folder returns the state directory of the agent with a configuration file, and the name
+	// Directory returns the state directory of the agent with a configuration file, and the name
 	// of that file for messages. Config is the value of --config.
-	Folder func(config string) (folder, name string, err error)
+	Directory func(config string) (directory, name string, err error)
 }
 
 // Commands returns the commands pause, resume and drain.
@@ -27,8 +27,8 @@ func Commands(t Terminal) []command.Command {
 }
 
 // findsAgent is the part of a help text about how a command finds the agent.
-const findsAgent = `The agent is found by its configuration file and its state folder, on this machine: run this as the
-agent's user (or root), with its variables. Exit code 2: no agent, or no such pool.`
+const findsAgent = `The agent is found by its configuration file and its state directory, on this machine: run this as
+the agent's user (or root), with its variables. Exit code 2: no agent, or no such pool.`
 
 // form returns the form of a command with a further item. Config is the value of --config.
 func form(config *string, further command.Item) command.Form {
@@ -40,12 +40,12 @@ func form(config *string, further command.Item) command.Form {
 }
 
 // call sends a request to the agent with a configuration file, and prints its warning.
-func (t Terminal) call(ctx context.Context, config string, request Request) (folder string, _ Response, _ error) {
-	folder, name, err := t.Folder(config)
+func (t Terminal) call(ctx context.Context, config string, request Request) (directory string, _ Response, _ error) {
+	directory, name, err := t.Directory(config)
 	if err != nil {
 		return "", Response{}, cli.Usage(err)
 	}
-	response, err := Call(ctx, folder, request)
+	response, err := Call(ctx, directory, request)
 	if errors.Is(err, errNoAgent) {
 		err = fmt.Errorf("no agent runs with %s: name its file with --config, and run this on its machine, as "+
 			"its user, with its variables (PULUMI_AGENT_STATE_DIRECTORY, STATE_DIRECTORY, XDG_STATE_HOME, HOME)", name)
@@ -56,7 +56,7 @@ func (t Terminal) call(ctx context.Context, config string, request Request) (fol
 	if response.Warning != "" {
 		fmt.Fprintf(t.Stderr, "cmwa: warning: %s\n", printable.Text(response.Warning))
 	}
-	return folder, response, nil
+	return directory, response, nil
 }
 
 func drainCommand(t Terminal) command.Command {
@@ -75,7 +75,7 @@ starts it again. To keep it from claiming jobs, use cmwa pause.
 ` + findsAgent,
 		Run: func(ctx context.Context, _ []string) error {
 			// Drain.
-			folder, agent, err := t.call(ctx, config, Request{Command: Drain})
+			directory, agent, err := t.call(ctx, config, Request{Command: Drain})
 			if err != nil {
 				return err
 			}
@@ -94,7 +94,7 @@ starts it again. To keep it from claiming jobs, use cmwa pause.
 			if !wait {
 				return nil
 			}
-			if err := Wait(ctx, folder, agent); err != nil {
+			if err := Wait(ctx, directory, agent); err != nil {
 				if errors.Is(err, context.Canceled) {
 					return cli.ExitError(cli.ExitInterrupted)
 				}
@@ -109,7 +109,7 @@ starts it again. To keep it from claiming jobs, use cmwa pause.
 func pauseCommand(t Terminal) command.Command {
 	return pausing(t, Pause, "pause", "make a pool of the running agent claim no jobs",
 		`The pool claims no jobs until cmwa resume; its running jobs continue. It stays paused when its
-settings change, when it is replaced, and when the agent starts again with the same state folder.
+settings change, when it is replaced, and when the agent starts again with the same state directory.
 A poll that is under way is not aborted, so one more job may start.
 
 A paused pool does not make the agent unready. cmwa status shows it, and the metric

@@ -77,16 +77,16 @@ func (l *fakeLoop) drain() {
 // discard is a log without output.
 var discard = slog.New(slog.DiscardHandler)
 
-// serving serves the socket of an agent with this folder until the test ends or end is
+// serving serves the socket of an agent with this directory until the test ends or end is
 // called.
-func serving(t *testing.T, folder string, loop *fakeLoop) (end func()) {
+func serving(t *testing.T, directory string, loop *fakeLoop) (end func()) {
 	t.Helper()
-	server, err := Listen(folder, discard)
+	server, err := Listen(directory, discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	agent := Agent{Folder: folder, Started: time.Now(), Loop: loop, Drain: loop.drain}
+	agent := Agent{Directory: directory, Started: time.Now(), Loop: loop, Drain: loop.drain}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(ctx, agent.Handle) }()
 	end = sync.OnceFunc(func() {
@@ -99,10 +99,10 @@ func serving(t *testing.T, folder string, loop *fakeLoop) (end func()) {
 	return end
 }
 
-// connect connects to the socket of a folder until the test ends.
-func connect(t *testing.T, folder string) *net.UnixConn {
+// connect connects to the socket of a directory until the test ends.
+func connect(t *testing.T, directory string) *net.UnixConn {
 	t.Helper()
-	at, release, err := address(folder)
+	at, release, err := address(directory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,10 +115,10 @@ func connect(t *testing.T, folder string) *net.UnixConn {
 	return conn
 }
 
-// raw sends bytes to the socket of a folder, and returns the whole response.
-func raw(t *testing.T, folder, text string) string {
+// raw sends bytes to the socket of a directory, and returns the whole response.
+func raw(t *testing.T, directory, text string) string {
 	t.Helper()
-	conn := connect(t, folder)
+	conn := connect(t, directory)
 	defer conn.Close()
 	_, _ = io.WriteString(conn, text) // the agent may have closed the connection already
 	_ = conn.CloseWrite()
@@ -128,11 +128,11 @@ func raw(t *testing.T, folder, text string) string {
 
 func TestHandle(t *testing.T) {
 	t.Run("pause and resume change one pool, once, and are stored", func(t *testing.T) {
-		folder, loop := t.TempDir(), newFakeLoop("blue", "green", "red")
-		serving(t, folder, loop)
+		directory, loop := t.TempDir(), newFakeLoop("blue", "green", "red")
+		serving(t, directory, loop)
 		call := func(command Command, pool string) Response {
 			t.Helper()
-			response, err := Call(t.Context(), folder, Request{Command: command, Pool: pool})
+			response, err := Call(t.Context(), directory, Request{Command: command, Pool: pool})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,11 +144,11 @@ func TestHandle(t *testing.T) {
 			}
 		}
 		call(Pause, "blue")
-		if names, err := ReadPaused(folder); err != nil || !slices.Equal(names, []string{"blue", "red"}) {
+		if names, err := ReadPaused(directory); err != nil || !slices.Equal(names, []string{"blue", "red"}) {
 			t.Errorf("the stored names are %v, %v", names, err)
 		}
 		restored := newFakeLoop("blue", "green", "red")
-		Restore(Agent{Folder: folder, Loop: restored}, discard)
+		Restore(Agent{Directory: directory, Loop: restored}, discard)
 		if len(restored.paused) != 2 || !restored.paused["blue"] || !restored.paused["red"] {
 			t.Errorf("after a restart the paused pools are %v", restored.paused)
 		}
@@ -158,35 +158,35 @@ func TestHandle(t *testing.T) {
 			}
 		}
 		call(Resume, "blue")
-		if entries, err := os.ReadDir(folder); err != nil || len(entries) != 1 {
-			t.Errorf("without a paused pool the folder has %v, %v; want the socket only", entries, err)
+		if entries, err := os.ReadDir(directory); err != nil || len(entries) != 1 {
+			t.Errorf("without a paused pool the directory has %v, %v; want the socket only", entries, err)
 		}
 	})
 
 	t.Run("the error for an unknown pool has the closest name and the list of pools", func(t *testing.T) {
-		folder, loop := t.TempDir(), newFakeLoop("blue", "green")
-		serving(t, folder, loop)
+		directory, loop := t.TempDir(), newFakeLoop("blue", "green")
+		serving(t, directory, loop)
 		for name, want := range map[string]string{
 			"bleu":      "no pool bleu: did you mean blue? (pools: blue, green)",
 			"xyzzy":     "no pool xyzzy (pools: blue, green)",
 			"a\x1b[2Jb": `no pool "a\x1b[2Jb" (pools: blue, green)`,
 		} {
-			_, err := Call(t.Context(), folder, Request{Command: Pause, Pool: name})
+			_, err := Call(t.Context(), directory, Request{Command: Pause, Pool: name})
 			if err == nil || err.Error() != want || len(loop.paused) > 0 {
 				t.Errorf("%q: %v, want %s", name, err, want)
 			}
 		}
 		loop.paused["old"] = true // its pool is no longer configured
-		if r, err := Call(t.Context(), folder, Request{Command: Resume, Pool: "old"}); err != nil || !r.Changed {
+		if r, err := Call(t.Context(), directory, Request{Command: Resume, Pool: "old"}); err != nil || !r.Changed {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
 
 	t.Run("drain stops the agent once", func(t *testing.T) {
-		folder, loop := t.TempDir(), newFakeLoop("blue", "green", "red")
-		serving(t, folder, loop)
+		directory, loop := t.TempDir(), newFakeLoop("blue", "green", "red")
+		serving(t, directory, loop)
 		for i, want := range []bool{true, false} {
-			r, err := Call(t.Context(), folder, Request{Command: Drain})
+			r, err := Call(t.Context(), directory, Request{Command: Drain})
 			if err != nil || r.Changed != want || r.Jobs("") != 3 || !loop.stopping {
 				t.Errorf("drain %d: %+v, %v", i, r, err)
 			}
@@ -198,18 +198,18 @@ func TestHandle(t *testing.T) {
 
 	t.Run("a pause that cannot be stored takes effect, with a warning", func(t *testing.T) {
 		loop := newFakeLoop("blue")
-		agent := Agent{Folder: filepath.Join(t.TempDir(), "missing"), Loop: loop}
+		agent := Agent{Directory: filepath.Join(t.TempDir(), "missing"), Loop: loop}
 		r := agent.Handle(Request{Command: Pause, Pool: "blue"})
 		if r.Error != "" || !r.Changed || !loop.paused["blue"] || !strings.Contains(r.Warning, "cannot be stored") {
 			t.Errorf("%+v", r)
 		}
 
 		// The same command stores the pause when that is possible.
-		if err := os.Mkdir(agent.Folder, 0o700); err != nil {
+		if err := os.Mkdir(agent.Directory, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		r = agent.Handle(Request{Command: Pause, Pool: "blue"})
-		if names, err := ReadPaused(agent.Folder); r.Changed || r.Warning != "" || err != nil ||
+		if names, err := ReadPaused(agent.Directory); r.Changed || r.Warning != "" || err != nil ||
 			!slices.Equal(names, []string{"blue"}) {
 			t.Errorf("%+v; the stored names are %v, %v", r, names, err)
 		}
@@ -218,9 +218,9 @@ func TestHandle(t *testing.T) {
 
 func TestListen(t *testing.T) {
 	t.Run("socket is for its owner only, and removed at the end", func(t *testing.T) {
-		folder := t.TempDir()
-		end := serving(t, folder, newFakeLoop())
-		path := filepath.Join(folder, socketName)
+		directory := t.TempDir()
+		end := serving(t, directory, newFakeLoop())
+		path := filepath.Join(directory, socketName)
 		if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("the socket is %v (%v), want mode 0600", info, err)
 		}
@@ -228,62 +228,62 @@ func TestListen(t *testing.T) {
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("after the end of the agent, the error of Lstat is %v, want ErrNotExist", err)
 		}
-		if _, err := Call(t.Context(), folder, Request{Command: Show}); !errors.Is(err, errNoAgent) {
+		if _, err := Call(t.Context(), directory, Request{Command: Show}); !errors.Is(err, errNoAgent) {
 			t.Errorf("after the end of the agent, the error of Call is %v, want errNoAgent", err)
 		}
 	})
 
 	t.Run("socket of an agent that has ended is replaced", func(t *testing.T) {
-		folder := t.TempDir()
-		dead, err := listen(folder)
+		directory := t.TempDir()
+		dead, err := listen(directory)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = dead.Close() // leaves the file, as a killed agent does
-		if _, err := Call(t.Context(), folder, Request{Command: Show}); !errors.Is(err, errNoAgent) {
+		if _, err := Call(t.Context(), directory, Request{Command: Show}); !errors.Is(err, errNoAgent) {
 			t.Errorf("before the next agent starts, the error of Call is %v, want errNoAgent", err)
 		}
-		serving(t, folder, newFakeLoop("blue"))
-		if r, err := Call(t.Context(), folder, Request{Command: Show}); err != nil || len(r.Pools) != 1 {
+		serving(t, directory, newFakeLoop("blue"))
+		if r, err := Call(t.Context(), directory, Request{Command: Show}); err != nil || len(r.Pools) != 1 {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
 
 	t.Run("path that is too long for the kernel works, or is an error without /proc", func(t *testing.T) {
-		folder := filepath.Join(t.TempDir(), strings.Repeat("long/", 30), strings.Repeat("n", 200))
-		if err := os.MkdirAll(folder, 0o700); err != nil {
+		directory := filepath.Join(t.TempDir(), strings.Repeat("long/", 30), strings.Repeat("n", 200))
+		if err := os.MkdirAll(directory, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat("/proc/self/fd"); err != nil {
-			if _, err := Listen(folder, discard); err == nil || !strings.Contains(err.Error(), "state_directory") {
+			if _, err := Listen(directory, discard); err == nil || !strings.Contains(err.Error(), "state_directory") {
 				t.Errorf("without /proc: %v", err)
 			}
 			return
 		}
-		end := serving(t, folder, newFakeLoop("blue"))
-		if r, err := Call(t.Context(), folder, Request{Command: Pause, Pool: "blue"}); err != nil || !r.Changed {
+		end := serving(t, directory, newFakeLoop("blue"))
+		if r, err := Call(t.Context(), directory, Request{Command: Pause, Pool: "blue"}); err != nil || !r.Changed {
 			t.Errorf("%+v, %v", r, err)
 		}
 		end()
-		if _, err := os.Lstat(filepath.Join(folder, socketName)); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Join(directory, socketName)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("after the end of the agent, the error of Lstat is %v, want ErrNotExist", err)
 		}
 	})
 
 	t.Run("without a socket Open returns no error, and it keeps a file that is no socket", func(t *testing.T) {
-		folder := t.TempDir()
-		path := filepath.Join(folder, socketName)
+		directory := t.TempDir()
+		path := filepath.Join(directory, socketName)
 		if err := os.WriteFile(path, []byte("mine"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for _, unusable := range []string{folder, "", filepath.Join(folder, "missing")} {
+		for _, unusable := range []string{directory, "", filepath.Join(directory, "missing")} {
 			var log bytes.Buffer
-			serve := Open(Agent{Folder: unusable}, slog.New(slog.NewTextHandler(&log, nil)))
+			serve := Open(Agent{Directory: unusable}, slog.New(slog.NewTextHandler(&log, nil)))
 			if err := serve(t.Context()); err != nil || !strings.Contains(log.String(), "no control socket") {
 				t.Errorf("%q: %v, the log is %s", unusable, err, log.String())
 			}
 			if warned := strings.Contains(log.String(), "level=WARN"); warned != (unusable != "") {
-				t.Errorf("%q: the log is %s, want a warning only for an unusable folder", unusable, log.String())
+				t.Errorf("%q: the log is %s, want a warning only for an unusable directory", unusable, log.String())
 			}
 		}
 		if text, err := os.ReadFile(path); err != nil || string(text) != "mine" {
@@ -294,8 +294,8 @@ func TestListen(t *testing.T) {
 
 func TestServe(t *testing.T) {
 	t.Run("invalid requests are refused, and a valid request after them is served", func(t *testing.T) {
-		folder, loop := t.TempDir(), newFakeLoop("blue")
-		serving(t, folder, loop)
+		directory, loop := t.TempDir(), newFakeLoop("blue")
+		serving(t, directory, loop)
 		for name, request := range map[string]string{
 			"nothing":         "",
 			"no end of line":  `{"version":1,"command":"drain"}`,
@@ -310,25 +310,25 @@ func TestServe(t *testing.T) {
 			"endless":         strings.Repeat("a", 1<<20),
 			"deep":            strings.Repeat("[", maxRequest-1) + "\n",
 		} {
-			if answer := raw(t, folder, request); strings.Contains(answer, `"changed":true`) {
+			if answer := raw(t, directory, request); strings.Contains(answer, `"changed":true`) {
 				t.Errorf("%s: %s", name, answer)
 			}
 		}
 		if loop.stopping || len(loop.paused) > 0 {
 			t.Error("a refused request had an effect")
 		}
-		if answer := raw(t, folder, `{"version":7,"command":"drain"}`+"\n"); !strings.Contains(answer, "version 7") {
+		if answer := raw(t, directory, `{"version":7,"command":"drain"}`+"\n"); !strings.Contains(answer, "version 7") {
 			t.Errorf("the refusal of another version is %s", answer)
 		}
-		if _, err := Call(t.Context(), folder, Request{Command: Show}); err != nil {
+		if _, err := Call(t.Context(), directory, Request{Command: Show}); err != nil {
 			t.Error(err)
 		}
 	})
 
 	t.Run("calls succeed while silent connections use all but one of the connections", func(t *testing.T) {
-		folder := t.TempDir()
-		serving(t, folder, newFakeLoop("blue"))
-		at, release, err := address(folder)
+		directory := t.TempDir()
+		serving(t, directory, newFakeLoop("blue"))
+		at, release, err := address(directory)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -343,7 +343,7 @@ func TestServe(t *testing.T) {
 		var calls sync.WaitGroup
 		for range 20 {
 			calls.Go(func() {
-				if _, err := Call(t.Context(), folder, Request{Command: Show}); err != nil {
+				if _, err := Call(t.Context(), directory, Request{Command: Show}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -352,9 +352,9 @@ func TestServe(t *testing.T) {
 	})
 
 	t.Run("end of the agent closes idle connections at once", func(t *testing.T) {
-		folder := t.TempDir()
-		end := serving(t, folder, newFakeLoop("blue"))
-		connect(t, folder)
+		directory := t.TempDir()
+		end := serving(t, directory, newFakeLoop("blue"))
+		connect(t, directory)
 		began := time.Now()
 		end()
 		if took := time.Since(began); took > time.Second {
@@ -364,20 +364,20 @@ func TestServe(t *testing.T) {
 }
 
 func TestWait(t *testing.T) {
-	folder := t.TempDir()
-	end := serving(t, folder, newFakeLoop())
-	agent, err := Call(t.Context(), folder, Request{Command: Drain})
+	directory := t.TempDir()
+	end := serving(t, directory, newFakeLoop())
+	agent, err := Call(t.Context(), directory, Request{Command: Drain})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := Wait(ctx, folder, agent); !errors.Is(err, context.DeadlineExceeded) {
+	if err := Wait(ctx, directory, agent); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while the agent runs, Wait returns %v, want the end of its context", err)
 	}
 	end()
-	serving(t, folder, newFakeLoop()) // as if a supervisor has started the agent again
-	if err := Wait(t.Context(), folder, agent); err != nil {
+	serving(t, directory, newFakeLoop()) // as if a supervisor has started the agent again
+	if err := Wait(t.Context(), directory, agent); err != nil {
 		t.Error(err)
 	}
 }
@@ -387,13 +387,13 @@ func TestReadPaused(t *testing.T) {
 		"no JSON": "blue", "an object": "{}", "numbers": "[1]", "empty": "",
 		"huge": strings.Repeat(" ", 2*maxPaused),
 	} {
-		folder := t.TempDir()
-		if err := os.WriteFile(filepath.Join(folder, pausedName), []byte(text), 0o600); err != nil {
+		directory := t.TempDir()
+		if err := os.WriteFile(filepath.Join(directory, pausedName), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		var log bytes.Buffer
 		loop := newFakeLoop("blue")
-		Restore(Agent{Folder: folder, Loop: loop}, slog.New(slog.NewTextHandler(&log, nil)))
+		Restore(Agent{Directory: directory, Loop: loop}, slog.New(slog.NewTextHandler(&log, nil)))
 		if len(loop.paused) > 0 || !strings.Contains(log.String(), "cannot read which pools are paused") {
 			t.Errorf("%s: the paused pools are %v, the log is %s", name, loop.paused, log.String())
 		}

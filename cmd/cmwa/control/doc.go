@@ -21,7 +21,7 @@
 // The HTTP server of the agent is not used, because every client that reaches its port can
 // read its pages, and a command that stops an agent must be limited to its owner.
 //
-// The agent has locked its folder, so a socket file that exists belongs to an agent that has
+// The agent has locked its directory, so a socket file that exists belongs to an agent that has
 // ended, and is replaced. If the socket cannot be opened, the agent logs why and works
 // without it.
 //

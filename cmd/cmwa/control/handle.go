@@ -13,9 +13,9 @@ import (
 
 // Agent is the running agent.
 type Agent struct {
-	Folder  string // for its state; empty if it has none
-	Started time.Time
-	Loop    interface {
+	Directory string // for its state; empty if it has none
+	Started   time.Time
+	Loop      interface {
 		Status() reconcile.Status
 		Pause(name string) (changed bool)
 		Resume(name string) (changed bool)
@@ -56,7 +56,7 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 	if paused {
 		a.Loop.Pause(name)
 	}
-	stored := writePaused(a.Folder, pausedNames(before, name, paused))
+	stored := writePaused(a.Directory, pausedNames(before, name, paused))
 	if !paused {
 		a.Loop.Resume(name)
 	}

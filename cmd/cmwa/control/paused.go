@@ -20,9 +20,9 @@ const (
 	maxPaused  = 1 << 20 // bytes
 )
 
-// Restore pauses the pools that were paused when the agent with this folder ended.
+// Restore pauses the pools that were paused when the agent with this directory ended.
 func Restore(agent Agent, log *slog.Logger) {
-	names, err := ReadPaused(agent.Folder)
+	names, err := ReadPaused(agent.Directory)
 	if err != nil {
 		log.Warn("cannot read which pools are paused, so none is: use cmwa pause again", "error", err)
 	}
@@ -32,12 +32,12 @@ func Restore(agent Agent, log *slog.Logger) {
 }
 
 // ReadPaused returns the names of the pools that were paused when the agent with this
-// folder ended. It returns no names if folder is empty.
-func ReadPaused(folder string) ([]string, error) {
-	if folder == "" {
+// directory ended. It returns no names if directory is empty.
+func ReadPaused(directory string) ([]string, error) {
+	if directory == "" {
 		return nil, nil
 	}
-	path := filepath.Join(folder, pausedName)
+	path := filepath.Join(directory, pausedName)
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -67,16 +67,16 @@ func DecodePaused(text []byte) (names []string, err error) {
 
 // writePaused stores the names of the paused pools. After a crash the file has either the
 // old or the new list. If no pool is paused, there is no file.
-func writePaused(folder string, names []string) error {
-	if folder == "" {
-		return errNoFolder
+func writePaused(directory string, names []string) error {
+	if directory == "" {
+		return errNoDirectory
 	}
-	path := filepath.Join(folder, pausedName)
+	path := filepath.Join(directory, pausedName)
 	if len(names) == 0 {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		return secret.SyncDirectory(folder)
+		return secret.SyncDirectory(directory)
 	}
 	text, err := json.Marshal(slices.Sorted(slices.Values(names)))
 	if err != nil {

@@ -26,29 +26,29 @@ type Server struct {
 	log      *slog.Logger
 }
 
-// Listen opens the socket in the folder of an agent. The agent must have locked the folder.
-func Listen(folder string, log *slog.Logger) (*Server, error) {
-	if folder == "" {
-		return nil, errNoFolder
+// Listen opens the socket in the directory of an agent. The agent must have locked the directory.
+func Listen(directory string, log *slog.Logger) (*Server, error) {
+	if directory == "" {
+		return nil, errNoDirectory
 	}
-	listener, err := listen(folder)
+	listener, err := listen(directory)
 	if err != nil {
 		return nil, err
 	}
-	return &Server{listener, filepath.Join(folder, socketName), log.With("component", "control")}, nil
+	return &Server{listener, filepath.Join(directory, socketName), log.With("component", "control")}, nil
 }
 
-// errNoFolder is the error of an agent without a state folder, such as one in a Pod.
-var errNoFolder = errors.New("the agent has no state folder")
+// errNoDirectory is the error of an agent without a state directory, such as one in a Pod.
+var errNoDirectory = errors.New("the agent has no state directory")
 
 // Open opens the socket of an agent, and returns a function that serves the socket until
 // ctx ends. If Open cannot open the socket, it logs why, and the function does nothing: the
-// agent works without a socket. The log line is a warning only if the agent has a folder.
+// agent works without a socket. The log line is a warning only if the agent has a directory.
 func Open(agent Agent, log *slog.Logger) (serve func(context.Context) error) {
-	server, err := Listen(agent.Folder, log)
+	server, err := Listen(agent.Directory, log)
 	if err != nil {
 		level := slog.LevelWarn
-		if errors.Is(err, errNoFolder) {
+		if errors.Is(err, errNoDirectory) {
 			level = slog.LevelInfo
 		}
 		log.Log(context.Background(), level,

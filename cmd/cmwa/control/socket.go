@@ -10,18 +10,18 @@ import (
 	"syscall"
 )
 
-// socketName is the name of the socket in the folder of an agent.
+// socketName is the name of the socket in the directory of an agent.
 const socketName = "control"
 
 // maxPath is the longest path of a socket in bytes.
 const maxPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 
-// address returns the address of the socket in a folder. A path that is too long for the
+// address returns the address of the socket in a directory. A path that is too long for the
 // kernel is replaced by a shorter one, which is valid until release is called.
-func address(folder string) (_ *net.UnixAddr, release func(), err error) {
-	path, release := filepath.Join(folder, socketName), func() {}
+func address(directory string) (_ *net.UnixAddr, release func(), err error) {
+	path, release := filepath.Join(directory, socketName), func() {}
 	if len(path) > maxPath {
-		if path, release, err = shortPath(folder); err != nil {
+		if path, release, err = shortPath(directory); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -30,16 +30,16 @@ func address(folder string) (_ *net.UnixAddr, release func(), err error) {
 
 // errLongPath returns the error for a path that is too long, on a system without /proc/self/fd,
 // which would shorten it.
-func errLongPath(folder string) error {
+func errLongPath(directory string) error {
 	return fmt.Errorf("the path of the socket %s has more than %d bytes: set state_directory to a shorter one",
-		filepath.Join(folder, socketName), maxPath)
+		filepath.Join(directory, socketName), maxPath)
 }
 
-// listen opens the socket in a folder that the agent has locked. It replaces the socket of an
+// listen opens the socket in a directory that the agent has locked. It replaces the socket of an
 // agent that has ended.
-func listen(folder string) (*net.UnixListener, error) {
+func listen(directory string) (*net.UnixListener, error) {
 	// Remove the old socket.
-	path := filepath.Join(folder, socketName)
+	path := filepath.Join(directory, socketName)
 	info, err := os.Lstat(path)
 	switch {
 	case err == nil && info.Mode()&fs.ModeSocket == 0:
@@ -54,7 +54,7 @@ func listen(folder string) (*net.UnixListener, error) {
 	}
 
 	// Open the new one for its owner only.
-	at, release, err := address(folder)
+	at, release, err := address(directory)
 	if err != nil {
 		return nil, err
 	}

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shortPath returns a short path of the socket in a folder, through an open file descriptor
-// of the folder. Release closes this descriptor.
-func shortPath(folder string) (path string, release func(), err error) {
-	dir, err := os.OpenFile(folder, unix.O_PATH|unix.O_DIRECTORY, 0)
+// shortPath returns a short path of the socket in a directory, through an open file descriptor
+// of the directory. Release closes this descriptor.
+func shortPath(directory string) (path string, release func(), err error) {
+	dir, err := os.OpenFile(directory, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return "", nil, err
 	}
 	path = fmt.Sprintf("/proc/self/fd/%d", dir.Fd())
 	if _, err := os.Stat(path); err != nil {
 		_ = dir.Close()
-		return "", nil, errLongPath(folder)
+		return "", nil, errLongPath(directory)
 	}
 	return path + "/" + socketName, func() { _ = dir.Close() }, nil
 }

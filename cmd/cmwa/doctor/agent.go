@@ -36,11 +36,11 @@ func Files(c *schema.Config) (paths []string) {
 
 // checkMounts checks that the agent can detect the replacement of its configuration files.
 func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult {
-	var names, folders []string
+	var names, directories []string
 	for _, path := range Files(c) {
 		if frozen(path) {
 			names = append(names, printable.QuoteName(path))
-			folders = append(folders, printable.QuoteName(filepath.Dir(path)))
+			directories = append(directories, printable.QuoteName(filepath.Dir(path)))
 		}
 	}
 	if len(names) == 0 {
@@ -48,30 +48,30 @@ func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult
 	}
 	const why = "mounted as a single file or with subPath: the agent cannot detect that the file is replaced"
 	return runtime.CheckWarned("%s: %s", why, strings.Join(names, ", ")).
-		WithCure("mount the folder without subPath: %s", strings.Join(slices.Compact(folders), ", "))
+		WithCure("mount the directory without subPath: %s", strings.Join(slices.Compact(directories), ", "))
 }
 
 // checkState checks that the agent can store its id, without storing one. If owned is true,
 // the agent needs no id.
 func checkState(c *schema.Config, environ func(string) (string, bool), owned bool) runtime.CheckResult {
-	folder, err := agentid.Directory(c.StateDirectory, environ, os.Getuid())
-	checked := folder
+	directory, err := agentid.Directory(c.StateDirectory, environ, os.Getuid())
+	checked := directory
 	if err == nil {
-		checked, err = agentid.Check(folder)
+		checked, err = agentid.Check(directory)
 	}
 	switch {
 	case err != nil && owned:
-		return runtime.CheckPassed("the state folder cannot be used, but is not needed: " +
+		return runtime.CheckPassed("the state directory cannot be used, but is not needed: " +
 			"the agent's Pod identifies its jobs")
 	case err != nil:
-		return runtime.CheckWarned("cannot use the state folder: a restarted agent does not adopt its jobs: %v",
+		return runtime.CheckWarned("cannot use the state directory: a restarted agent does not adopt its jobs: %v",
 			err).
-			WithCure("set state_directory to a folder that the agent's user can write to; " +
+			WithCure("set state_directory to a directory that the agent's user can write to; " +
 				"in a container, mount a volume there")
-	case !strings.HasPrefix(checked+"/", folder+"/"):
-		return runtime.CheckPassed("the state folder %s can be created in %s", folder, checked)
+	case !strings.HasPrefix(checked+"/", directory+"/"):
+		return runtime.CheckPassed("the state directory %s can be created in %s", directory, checked)
 	}
-	return runtime.CheckPassed("the state folder %s is writable and supports locks", folder)
+	return runtime.CheckPassed("the state directory %s is writable and supports locks", directory)
 }
 
 // checkServer checks that the port of the HTTP server is free, or in use by the agent with

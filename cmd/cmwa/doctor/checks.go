@@ -51,9 +51,9 @@ func Checks(ctx context.Context, parts Parts) []Check {
 		checks = append(checks, Check{SelfCheck: runtime.SelfCheck{Name: name, Run: run}})
 	}
 	agent("configuration-mounts", func(context.Context) runtime.CheckResult { return checkMounts(c, watch.Frozen) })
-	agent("state-folder", func(context.Context) runtime.CheckResult { return checkState(c, parts.Environ, owned) })
+	agent("state-directory", func(context.Context) runtime.CheckResult { return checkState(c, parts.Environ, owned) })
 	agent("free-disk", func(context.Context) runtime.CheckResult {
-		return checkDisks(folders(c, parts.Environ), spaceOf)
+		return checkDisks(directories(c, parts.Environ), spaceOf)
 	})
 	agent("http-server", func(ctx context.Context) runtime.CheckResult { return checkServer(ctx, c) })
 	if c.Syslog {

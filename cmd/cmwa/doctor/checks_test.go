@@ -47,7 +47,7 @@ func TestChecks(t *testing.T) {
 	t.Run("each pool has the checks of its target, sorted by name", func(t *testing.T) {
 		checks := Checks(t.Context(), partsWith("syslog: true\npools:\n"+
 			"- {name: b, token: pul-1, deploy_target: docker}\n- {name: a, token: pul-2, deploy_target: process}\n"))
-		want := "configuration, configuration-mounts, state-folder, free-disk, http-server, syslog, " +
+		want := "configuration, configuration-mounts, state-directory, free-disk, http-server, syslog, " +
 			"of-process of pool a, of-docker of pool b"
 		if got := names(checks); got != want {
 			t.Errorf("the checks are %s, want %s", got, want)
@@ -60,7 +60,7 @@ func TestChecks(t *testing.T) {
 			unusable + "pools: [{name: a}, {name: b, token: pul-2, deploy_target: process}]\n": runtime.LevelWarning,
 		} {
 			checks := Checks(t.Context(), partsWith(content))
-			want := "configuration, configuration-mounts, state-folder, free-disk, http-server, of-pod"
+			want := "configuration, configuration-mounts, state-directory, free-disk, http-server, of-pod"
 			if got := names(checks[:6]); got != want {
 				t.Errorf("the checks are %s, want %s", got, want)
 			}
@@ -106,25 +106,25 @@ func TestCheckMounts(t *testing.T) {
 	wantResult(t, checkMounts(c, func(string) bool { return false }), runtime.LevelOK, "can detect changes")
 	got := checkMounts(c, func(path string) bool { return path != "/etc/cmwa/token" })
 	wantResult(t, got, runtime.LevelWarning,
-		"/etc/cmwa/agent.yaml, /mnt/worker-pod.json; mount the folder without subPath: /etc/cmwa, /mnt")
+		"/etc/cmwa/agent.yaml, /mnt/worker-pod.json; mount the directory without subPath: /etc/cmwa, /mnt")
 }
 
 func TestCheckState(t *testing.T) {
 	environ := func(string) (string, bool) { return "", false }
-	folder := t.TempDir()
-	wantResult(t, checkState(&schema.Config{StateDirectory: folder}, environ, false), runtime.LevelOK,
+	directory := t.TempDir()
+	wantResult(t, checkState(&schema.Config{StateDirectory: directory}, environ, false), runtime.LevelOK,
 		"supports locks")
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "new")}, environ, false),
-		runtime.LevelOK, "can be created in "+folder)
-	if err := os.WriteFile(filepath.Join(folder, "file"), nil, 0o600); err != nil {
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(directory, "new")}, environ, false),
+		runtime.LevelOK, "can be created in "+directory)
+	if err := os.WriteFile(filepath.Join(directory, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, false),
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(directory, "file")}, environ, false),
 		runtime.LevelWarning, "set state_directory")
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(folder, "file")}, environ, true),
+	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(directory, "file")}, environ, true),
 		runtime.LevelOK, "is not needed")
-	if entries, err := os.ReadDir(folder); err != nil || len(entries) != 1 {
-		t.Errorf("the folder contains %v (%v), want only the file", entries, err)
+	if entries, err := os.ReadDir(directory); err != nil || len(entries) != 1 {
+		t.Errorf("the directory contains %v (%v), want only the file", entries, err)
 	}
 }
 
@@ -171,8 +171,8 @@ func TestCheckServer(t *testing.T) {
 
 func TestCheckDisks(t *testing.T) {
 	with := func(found map[string]space) runtime.CheckResult {
-		return checkDisks([]string{"/a", "/b"}, func(folder string) (space, error) {
-			s, ok := found[folder]
+		return checkDisks([]string{"/a", "/b"}, func(directory string) (space, error) {
+			s, ok := found[directory]
 			if !ok {
 				return s, errors.New("not mounted")
 			}
@@ -192,18 +192,18 @@ func TestCheckDisks(t *testing.T) {
 		t.Errorf("got %+v, %v, want free space and files", got, err)
 	}
 	if _, err := spaceOf("/nowhere/at/all"); err == nil {
-		t.Error("spaceOf returns no error for a missing folder")
+		t.Error("spaceOf returns no error for a missing directory")
 	}
 }
 
-func TestFolders(t *testing.T) {
+func TestDirectories(t *testing.T) {
 	state := t.TempDir()
 	c := &schema.Config{StateDirectory: filepath.Join(state, "not", "yet"), Pools: []schema.Pool{
 		{DeployTarget: "docker", SharedVolumeDirectory: "/", WorkingDirectory: "/usr"},
 		{DeployTarget: "kubernetes", SharedVolumeDirectory: "/mnt/work", WorkingDirectory: "/usr/local"},
 	}}
-	got := folders(c, func(string) (string, bool) { return "", false })
+	got := directories(c, func(string) (string, bool) { return "", false })
 	if want := []string{state, "/", "/usr"}; strings.Join(got, " ") != strings.Join(want, " ") {
-		t.Errorf("the folders are %q, want %q", got, want)
+		t.Errorf("the directories are %q, want %q", got, want)
 	}
 }

@@ -21,26 +21,26 @@ const (
 	lowDisk = 500 // below this limit, the check warns
 )
 
-// folders returns the existing folders to which the agent or its jobs write.
-func folders(c *schema.Config, environ func(string) (string, bool)) []string {
-	// add adds a folder or, if the folder does not exist, its closest existing parent.
+// directories returns the existing directories to which the agent or its jobs write.
+func directories(c *schema.Config, environ func(string) (string, bool)) []string {
+	// add adds a directory or, if the directory does not exist, its closest existing parent.
 	var all []string
-	add := func(folder string) {
-		if folder == "" {
+	add := func(directory string) {
+		if directory == "" {
 			return
 		}
-		if full, err := filepath.Abs(folder); err == nil {
-			folder = full
+		if full, err := filepath.Abs(directory); err == nil {
+			directory = full
 		}
-		for !exists(folder) && filepath.Dir(folder) != folder {
-			folder = filepath.Dir(folder)
+		for !exists(directory) && filepath.Dir(directory) != directory {
+			directory = filepath.Dir(directory)
 		}
-		if !slices.Contains(all, folder) {
-			all = append(all, folder)
+		if !slices.Contains(all, directory) {
+			all = append(all, directory)
 		}
 	}
 
-	// Collect the folders of the agent and of its pools.
+	// Collect the directories of the agent and of its pools.
 	if state, err := agentid.Directory(c.StateDirectory, environ, os.Getuid()); err == nil {
 		add(state)
 	}
@@ -58,8 +58,8 @@ func folders(c *schema.Config, environ func(string) (string, bool)) []string {
 	return all
 }
 
-func exists(folder string) bool {
-	_, err := os.Stat(folder)
+func exists(directory string) bool {
+	_, err := os.Stat(directory)
 	return err == nil
 }
 
@@ -69,30 +69,30 @@ type space struct {
 	files bool   // more files can be created
 }
 
-// spaceOf returns the free space of the file system of a folder.
-func spaceOf(folder string) (space, error) {
+// spaceOf returns the free space of the file system of a directory.
+func spaceOf(directory string) (space, error) {
 	var about unix.Statfs_t
-	if err := unix.Statfs(folder, &about); err != nil {
+	if err := unix.Statfs(directory, &about); err != nil {
 		return space{}, err
 	}
 	// Some file systems do not count files.
 	return space{uint64(about.Bavail) * uint64(about.Bsize) >> 20, about.Files == 0 || about.Ffree > 0}, nil
 }
 
-// checkDisks checks the free space of the folders.
-func checkDisks(folders []string, of func(folder string) (space, error)) runtime.CheckResult {
+// checkDisks checks the free space of the directories.
+func checkDisks(directories []string, of func(directory string) (space, error)) runtime.CheckResult {
 	result := runtime.CheckResult{Level: runtime.LevelOK}
 	var short, unknown []string
-	for _, folder := range folders {
-		found, err := of(folder)
+	for _, directory := range directories {
+		found, err := of(directory)
 		switch {
 		case err != nil:
-			unknown = append(unknown, fmt.Sprintf("%s: %v", folder, err))
+			unknown = append(unknown, fmt.Sprintf("%s: %v", directory, err))
 			continue
 		case !found.files:
-			short = append(short, folder+" has no free inodes")
+			short = append(short, directory+" has no free inodes")
 		case found.free < lowDisk:
-			short = append(short, fmt.Sprintf("%s has %d MiB", folder, found.free))
+			short = append(short, fmt.Sprintf("%s has %d MiB", directory, found.free))
 		}
 		switch {
 		case !found.files || found.free < minDisk:
@@ -106,11 +106,11 @@ func checkDisks(folders []string, of func(folder string) (space, error)) runtime
 	switch {
 	case len(short) > 0:
 		result.Message = fmt.Sprintf("little free disk space (%s): %s", limits, strings.Join(short, ", "))
-		result.Cure = "delete files there, or configure other folders"
+		result.Cure = "delete files there, or configure other directories"
 	case len(unknown) > 0:
 		return runtime.CheckSkipped("cannot determine the free disk space: %s", strings.Join(unknown, ", "))
 	default:
-		result.Message = fmt.Sprintf("enough free disk space (%s) in %s", limits, strings.Join(folders, ", "))
+		result.Message = fmt.Sprintf("enough free disk space (%s) in %s", limits, strings.Join(directories, ", "))
 	}
 	return result
 }

@@ -23,16 +23,16 @@ const Stdin = "<stdin>"
 
 // Reader reads the files of a command line.
 type Reader struct {
-	Environ map[string]string
-	Stdin   io.Reader
-	Folders bool // walk folders; otherwise a folder is a problem
+	Environ     map[string]string
+	Stdin       io.Reader
+	Directories bool // walk directories; otherwise a directory is a problem
 }
 
 // Files are the files that a command line names, in the same order.
 type Files struct {
 	Sources []schema.Source
 	Unread  map[int]position.Problems // problems of sources that cannot be read, by index in Sources
-	Skipped []string                  // files that were in a folder and are not for the agent
+	Skipped []string                  // files that were in a directory and are not for the agent
 }
 
 // Read reads the files. Without names it reads the file that cmwa run would read. The
@@ -62,7 +62,7 @@ func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
 		}
 		var err error
 		source.Content, source.Mode, err = r.read(ctx, name)
-		if errors.Is(err, errDirectory) && r.Folders {
+		if errors.Is(err, errDirectory) && r.Directories {
 			err = r.walk(ctx, name, source, &files)
 			if err == nil {
 				continue
@@ -111,7 +111,7 @@ func (r Reader) read(ctx context.Context, name string) ([]byte, fs.FileMode, err
 	got, err := cli.Await(ctx, func() (got result, err error) {
 		in := r.Stdin
 		if name != "-" {
-			// Open the file, unless it is a folder.
+			// Open the file, unless it is a directory.
 			info, err := os.Stat(name)
 			if err != nil {
 				return got, err
@@ -141,10 +141,10 @@ func (r Reader) read(ctx context.Context, name string) ([]byte, fs.FileMode, err
 func unreadable(name, path string, err error) position.Problem {
 	p := position.Problem{Rule: position.RuleUnreadable, File: path, Message: "the file cannot be read"}
 	var number syscall.Errno
-	var folder folderError
+	var directory directoryError
 	switch {
-	case errors.As(err, &folder):
-		p.Message, p.Hint = folder.Error(), "name the files in it"
+	case errors.As(err, &directory):
+		p.Message, p.Hint = directory.Error(), "name the files in it"
 	case errors.Is(err, errDirectory):
 		p.Message = "this is a directory"
 		p.Hint = "name the files in it, such as " + printable.QuoteName(filepath.Join(name, "*.yaml"))

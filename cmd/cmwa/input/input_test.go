@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-func TestReaderFolder(t *testing.T) {
+func TestReaderDirectory(t *testing.T) {
 	const config = "token_file: /t\n"
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for name, content := range map[string]string{
 		"agent.yaml":                 config,
 		"broken.yaml":                "log_level: [\n",
@@ -33,7 +33,7 @@ func TestReaderFolder(t *testing.T) {
 		"node/UPPER.YAML":     config,
 		"node/notes.txt":      config,
 	} {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -44,17 +44,17 @@ func TestReaderFolder(t *testing.T) {
 	for link, target := range map[string]string{
 		"mounted.yaml": "..data/mounted.yaml", "dangling.yaml": "none", "node.yaml": "node",
 	} {
-		if err := os.Symlink(target, filepath.Join(folder, link)); err != nil {
+		if err := os.Symlink(target, filepath.Join(directory, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	files, err := Reader{Folders: true}.Read(t.Context(), []string{folder})
+	files, err := Reader{Directories: true}.Read(t.Context(), []string{directory})
 	if err != nil {
 		t.Fatal(err)
 	}
 	relative := func(path string) string {
-		name, err := filepath.Rel(folder, path)
+		name, err := filepath.Rel(directory, path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestReaderFolder(t *testing.T) {
 }
 
 func TestReader(t *testing.T) {
-	t.Run("a link to a folder is read as the folder", func(t *testing.T) {
+	t.Run("a link to a directory is read as the directory", func(t *testing.T) {
 		parent := t.TempDir()
 		if err := os.Mkdir(filepath.Join(parent, "conf"), 0o700); err != nil {
 			t.Fatal(err)
@@ -98,28 +98,28 @@ func TestReader(t *testing.T) {
 		if err := os.Symlink("conf", link); err != nil {
 			t.Fatal(err)
 		}
-		files, err := Reader{Folders: true}.Read(t.Context(), []string{link})
+		files, err := Reader{Directories: true}.Read(t.Context(), []string{link})
 		if want := filepath.Join(link, "agent.yaml"); err != nil || len(files.Unread) > 0 ||
 			len(files.Sources) != 1 || files.Sources[0].Path != want {
 			t.Errorf("got %v, %+v, want %s", err, files, want)
 		}
 	})
-	t.Run("a folder without a file for the agent is a problem", func(t *testing.T) {
-		files, err := Reader{Folders: true}.Read(t.Context(), []string{t.TempDir()})
+	t.Run("a directory without a file for the agent is a problem", func(t *testing.T) {
+		files, err := Reader{Directories: true}.Read(t.Context(), []string{t.TempDir()})
 		if err != nil || len(files.Sources) != 1 ||
-			!strings.HasPrefix(files.Unread[0][0].Message, "the folder has no configuration, no Pod template") {
+			!strings.HasPrefix(files.Unread[0][0].Message, "the directory has no configuration, no Pod template") {
 			t.Errorf("%v, %+v", err, files)
 		}
 	})
 	t.Run("too many files for the agent are a problem", func(t *testing.T) {
-		folder := t.TempDir()
+		directory := t.TempDir()
 		for i := range maxChecked + 1 {
-			name := filepath.Join(folder, strings.Repeat("a", i%100)+string(rune('a'+i/100))+".yaml")
+			name := filepath.Join(directory, strings.Repeat("a", i%100)+string(rune('a'+i/100))+".yaml")
 			if err := os.WriteFile(name, []byte("token: x\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
-		files, err := Reader{Folders: true}.Read(t.Context(), []string{folder})
+		files, err := Reader{Directories: true}.Read(t.Context(), []string{directory})
 		last := len(files.Sources) - 1
 		if err != nil || len(files.Unread[last]) == 0 ||
 			!strings.Contains(files.Unread[last][0].Message, "more than 1000 files") {

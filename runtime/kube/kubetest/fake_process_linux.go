@@ -14,15 +14,15 @@ import (
 
 // Processes returns a function for [NewKubelet] that runs each container as a process of
 // this machine, in its own PID namespace. Files maps paths in images to files on this
-// machine. Volumes are folders on this machine. Arguments of the container that are paths
+// machine. Volumes are directories on this machine. Arguments of the container that are paths
 // in images or volumes are translated.
 func Processes(t testing.TB, files map[string]string) func(*Container) int {
 	root := t.TempDir()
 	return func(c *Container) int {
 		// Create the volumes.
-		folder := filepath.Join(root, string(c.Pod.UID))
-		folders := newVolumeFolders(folder, c, files)
-		if err := folders.create(c); err != nil {
+		directory := filepath.Join(root, string(c.Pod.UID))
+		directories := newVolumeDirectories(directory, c, files)
+		if err := directories.create(c); err != nil {
 			c.Report(err.Error())
 			return 128
 		}
@@ -30,7 +30,7 @@ func Processes(t testing.TB, files map[string]string) func(*Container) int {
 		// Start the process with translated paths.
 		var args []string
 		for _, arg := range append(append([]string{}, c.Spec.Command...), c.Spec.Args...) {
-			args = append(args, folders.translate(arg))
+			args = append(args, directories.translate(arg))
 		}
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Stdout, cmd.Stderr = c, c
@@ -45,8 +45,8 @@ func Processes(t testing.TB, files map[string]string) func(*Container) int {
 		}
 
 		// Wait for its end, and read its termination message.
-		code := supervise(c, cmd, folders)
-		if text, err := os.ReadFile(folders.report); err == nil && len(text) > 0 {
+		code := supervise(c, cmd, directories)
+		if text, err := os.ReadFile(directories.report); err == nil && len(text) > 0 {
 			c.Report(string(text))
 		}
 		return code
@@ -55,7 +55,7 @@ func Processes(t testing.TB, files map[string]string) func(*Container) int {
 
 // supervise waits for the end of a container, and updates the files in its volumes
 // meanwhile.
-func supervise(c *Container, cmd *exec.Cmd, p *volumeFolders) int {
+func supervise(c *Container, cmd *exec.Cmd, p *volumeDirectories) int {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	term, kill := c.Term, c.Kill
@@ -91,44 +91,44 @@ func supervise(c *Container, cmd *exec.Cmd, p *volumeFolders) int {
 	}
 }
 
-// volumeFolders maps the volumes of a container to folders.
-type volumeFolders struct {
-	folder  string
-	report  string
-	mounts  map[string]string // path in the container to path on this machine
-	files   map[string]string
-	api     *API
-	items   map[string][]corev1.DownwardAPIVolumeFile // by folder
-	links   []objectFiles
-	written map[string]string // contents of the files in volumes, by path
+// volumeDirectories maps the volumes of a container to directories.
+type volumeDirectories struct {
+	directory string
+	report    string
+	mounts    map[string]string // path in the container to path on this machine
+	files     map[string]string
+	api       *API
+	items     map[string][]corev1.DownwardAPIVolumeFile // by directory
+	links     []objectFiles
+	written   map[string]string // contents of the files in volumes, by path
 }
 
-func newVolumeFolders(folder string, c *Container, files map[string]string) *volumeFolders {
-	p := &volumeFolders{
-		folder: folder, api: c.kubelet.api, report: filepath.Join(folder, "report-"+
+func newVolumeDirectories(directory string, c *Container, files map[string]string) *volumeDirectories {
+	p := &volumeDirectories{
+		directory: directory, api: c.kubelet.api, report: filepath.Join(directory, "report-"+
 			c.Spec.Name), mounts: map[string]string{}, files: files,
 		items: map[string][]corev1.DownwardAPIVolumeFile{}, written: map[string]string{},
 	}
 	for _, mount := range c.Spec.VolumeMounts {
-		p.mounts[mount.MountPath] = filepath.Join(folder, mount.Name)
+		p.mounts[mount.MountPath] = filepath.Join(directory, mount.Name)
 	}
 	for _, volume := range c.Pod.Spec.Volumes {
-		p.addVolume(filepath.Join(folder, volume.Name), volume)
+		p.addVolume(filepath.Join(directory, volume.Name), volume)
 	}
 	return p
 }
 
-func (p *volumeFolders) create(c *Container) error {
+func (p *volumeDirectories) create(c *Container) error {
 	var failures []error
 	for _, volume := range c.Pod.Spec.Volumes {
-		failures = append(failures, os.MkdirAll(filepath.Join(p.folder, volume.Name), 0o777))
+		failures = append(failures, os.MkdirAll(filepath.Join(p.directory, volume.Name), 0o777))
 	}
 	return errors.Join(append(failures, p.writeFiles(c.Pod))...)
 }
 
 // translate returns an argument unchanged or, if it is a path in the container, the
 // corresponding path on this machine.
-func (p *volumeFolders) translate(arg string) string {
+func (p *volumeDirectories) translate(arg string) string {
 	if local, ok := p.files[arg]; ok {
 		return local
 	}
@@ -147,10 +147,10 @@ func (p *volumeFolders) translate(arg string) string {
 
 // writeFiles writes the files that come from fields of the Pod, and from objects that
 // exist.
-func (p *volumeFolders) writeFiles(pod *corev1.Pod) error {
-	for folder, items := range p.items {
+func (p *volumeDirectories) writeFiles(pod *corev1.Pod) error {
+	for directory, items := range p.items {
 		for _, item := range items {
-			if err := p.writeFile(filepath.Join(folder, item.Path),
+			if err := p.writeFile(filepath.Join(directory, item.Path),
 				podField(pod, item.FieldRef.FieldPath)); err != nil {
 				return err
 			}
@@ -163,7 +163,7 @@ func (p *volumeFolders) writeFiles(pod *corev1.Pod) error {
 				if o.GetName() != l.name || !ok {
 					continue
 				}
-				if err := p.writeFile(filepath.Join(l.folder, item.Path), string(text)); err != nil {
+				if err := p.writeFile(filepath.Join(l.directory, item.Path), string(text)); err != nil {
 					return err
 				}
 			}
@@ -173,7 +173,7 @@ func (p *volumeFolders) writeFiles(pod *corev1.Pod) error {
 }
 
 // writeFile replaces a file atomically, unless it has this content.
-func (p *volumeFolders) writeFile(path, text string) error {
+func (p *volumeDirectories) writeFile(path, text string) error {
 	if before, ok := p.written[path]; ok && before == text {
 		return nil
 	}
@@ -186,25 +186,25 @@ func (p *volumeFolders) writeFile(path, text string) error {
 
 // objectFiles is a part of a volume whose files are the data of an optional object.
 type objectFiles struct {
-	folder, resource, name string
-	items                  []corev1.KeyToPath
+	directory, resource, name string
+	items                     []corev1.KeyToPath
 }
 
 // addVolume stores the sources of the files of a volume.
-func (p *volumeFolders) addVolume(folder string, volume corev1.Volume) {
+func (p *volumeDirectories) addVolume(directory string, volume corev1.Volume) {
 	switch {
 	case volume.DownwardAPI != nil:
-		p.items[folder] = volume.DownwardAPI.Items
+		p.items[directory] = volume.DownwardAPI.Items
 	case volume.Secret != nil:
-		p.links = append(p.links, objectFiles{folder, secrets, volume.Secret.SecretName, volume.Secret.Items})
+		p.links = append(p.links, objectFiles{directory, secrets, volume.Secret.SecretName, volume.Secret.Items})
 	case volume.Projected != nil:
 		for _, source := range volume.Projected.Sources {
 			switch {
 			case source.DownwardAPI != nil:
-				p.items[folder] = append(p.items[folder], source.DownwardAPI.Items...)
+				p.items[directory] = append(p.items[directory], source.DownwardAPI.Items...)
 			case source.ConfigMap != nil:
 				p.links = append(p.links,
-					objectFiles{folder, configMaps, source.ConfigMap.Name, source.ConfigMap.Items})
+					objectFiles{directory, configMaps, source.ConfigMap.Name, source.ConfigMap.Items})
 			}
 		}
 	}

@@ -39,12 +39,12 @@ var loadRunner = sync.OnceValue(func() error {
 	if err != nil {
 		return fmt.Errorf("find the module: %w", err)
 	}
-	folder, err := os.MkdirTemp("", "cmwa-test-image-")
+	directory, err := os.MkdirTemp("", "cmwa-test-image-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(folder)
-	root, program := strings.TrimSpace(string(module)), filepath.Join(folder, "workflow-runner")
+	defer os.RemoveAll(directory)
+	root, program := strings.TrimSpace(string(module)), filepath.Join(directory, "workflow-runner")
 	build := exec.Command("go", "build", "-C", root, "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o",
 		program, "./cmd/workflow-runner")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
@@ -55,7 +55,7 @@ var loadRunner = sync.OnceValue(func() error {
 	if err != nil {
 		return err
 	}
-	archive := filepath.Join(folder, "image.tar")
+	archive := filepath.Join(directory, "image.tar")
 	if err := os.WriteFile(archive, imageArchive(content), 0o600); err != nil {
 		return err
 	}

@@ -1,5 +1,5 @@
 // Package oracle applies a template to a Pod and validates the result with the code of the
-// Kubernetes API server. It exists for the tests in its folder. It is a separate module
+// Kubernetes API server. It exists for the tests in its directory. It is a separate module
 // because the API server can be built as a library only with replace directives, and go
 // install does not accept a module that has replace directives.
 package oracle

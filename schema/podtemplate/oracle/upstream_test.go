@@ -37,7 +37,7 @@ var exceptions = map[string]string{
 	"TolerationOperator":                      "Gt and Lt need a feature gate",
 }
 
-// directory returns the folder of a module.
+// directory returns the directory of a module.
 func directory(t *testing.T, module string) string {
 	output, err := exec.Command("go", "list", "-m", "-json", module).Output()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Prefixes of the folders in the parent folder. Only a folder with jobPrefix is an
+// Prefixes of the directories in the parent directory. Only a directory with jobPrefix is an
 // instance. Those with newPrefix are being created. Those with oldPrefix are being removed.
 const (
 	jobPrefix = "job-"
@@ -26,16 +26,16 @@ const (
 	oldPrefix = "old-"
 )
 
-// Files and directories of a job's folder.
+// Files and directories of a job's directory.
 const (
-	labelsFile   = "job.json"
-	leaderFile   = "leader.json"
-	progressFile = "progress"
-	messagesFile = "messages"
-	exitFile     = "exit"
-	rootFolder   = "root"
-	homeFolder   = "home"
-	tempFolder   = "tmp"
+	labelsFile    = "job.json"
+	leaderFile    = "leader.json"
+	progressFile  = "progress"
+	messagesFile  = "messages"
+	exitFile      = "exit"
+	rootDirectory = "root"
+	homeDirectory = "home"
+	tempDirectory = "tmp"
 )
 
 // labels identify the agent, the pool and the job of an instance.
@@ -52,52 +52,52 @@ type labels struct {
 	Boot       string           `json:"boot,omitempty"` // identifies the boot of the system; may be unknown
 }
 
-// makeParent creates the parent folder of jobs' folders, and checks that no other user
+// makeParent creates the parent directory of jobs' directories, and checks that no other user
 // can create files in it.
-func makeParent(folder string) (string, error) {
-	folder, err := parentPath(folder)
+func makeParent(directory string) (string, error) {
+	directory, err := parentPath(directory)
 	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return "", fmt.Errorf("create the folder for jobs: %w", err)
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return "", fmt.Errorf("create the directory for jobs: %w", err)
 	}
-	if err := checkParent(folder); err != nil {
+	if err := checkParent(directory); err != nil {
 		return "", err
 	}
-	return folder, nil
+	return directory, nil
 }
 
-// parentPath returns the absolute path of the parent folder.
-func parentPath(folder string) (string, error) {
-	if folder == "" {
-		folder = filepath.Join(os.TempDir(), fmt.Sprintf("cmwa-process-%d", os.Getuid()))
+// parentPath returns the absolute path of the parent directory.
+func parentPath(directory string) (string, error) {
+	if directory == "" {
+		directory = filepath.Join(os.TempDir(), fmt.Sprintf("cmwa-process-%d", os.Getuid()))
 	}
-	folder, err := filepath.Abs(folder)
+	directory, err := filepath.Abs(directory)
 	if err != nil {
-		return "", fmt.Errorf("find the folder for jobs: %w", err)
+		return "", fmt.Errorf("find the directory for jobs: %w", err)
 	}
-	return folder, nil
+	return directory, nil
 }
 
-// checkParent checks that the parent folder belongs to this user and that no other user
+// checkParent checks that the parent directory belongs to this user and that no other user
 // can write to it.
-func checkParent(folder string) error {
-	info, err := os.Lstat(folder)
+func checkParent(directory string) error {
+	info, err := os.Lstat(directory)
 	if err != nil {
-		return fmt.Errorf("check the folder for jobs: %w", err)
+		return fmt.Errorf("check the directory for jobs: %w", err)
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || !ok || int(owner.Uid) != os.Getuid() || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("the folder for jobs %s must be a directory that belongs to this user "+
+		return fmt.Errorf("the directory for jobs %s must be a directory that belongs to this user "+
 			"and is not writable for others: "+
-			"remove it, or set TMPDIR to another folder", folder)
+			"remove it, or set TMPDIR to another directory", directory)
 	}
 	return nil
 }
 
-// jobFolderName returns the id of a job's instance, which is the name of its folder.
-func jobFolderName(job *runtime.Job) string {
+// jobDirectoryName returns the id of a job's instance, which is the name of its directory.
+func jobDirectoryName(job *runtime.Job) string {
 	sum := sha256.Sum256([]byte(job.Agent + "\x00" + job.Pool + "\x00" + job.ID))
 	return jobPrefix + hex.EncodeToString(sum[:10])
 }
@@ -105,10 +105,10 @@ func jobFolderName(job *runtime.Job) string {
 // lockWait is how long lockParent waits. A creation or a sweep has the lock for milliseconds.
 const lockWait = 5 * time.Second
 
-// lockParent locks the folder for jobs with flock(2) until unlock is called or the process
+// lockParent locks the directory for jobs with flock(2) until unlock is called or the process
 // ends. Creations share the lock (LOCK_SH). A sweep takes it exclusively (LOCK_EX): while a
-// sweep has the lock, no process is creating a folder. If the folder cannot be locked, as on
-// some network file systems, lockParent returns false. Then only the age of a folder counts.
+// sweep has the lock, no process is creating a directory. If the directory cannot be locked, as on
+// some network file systems, lockParent returns false. Then only the age of a directory counts.
 func lockParent(parent string, how int) (unlock func(), locked bool) {
 	file, err := os.Open(parent)
 	if err != nil {
@@ -126,10 +126,10 @@ func lockParent(parent string, how int) (unlock func(), locked bool) {
 	}
 }
 
-// makeFolder creates the folder of a job with its labels. The folder gets its name when
-// it is complete. If the folder already exists, makeFolder returns an error.
-func makeFolder(parent string, job *runtime.Job) (id string, err error) {
-	// Create the folder under a temporary name. After an error, remove it.
+// makeDirectory creates the directory of a job with its labels. The directory gets its name when
+// it is complete. If the directory already exists, makeDirectory returns an error.
+func makeDirectory(parent string, job *runtime.Job) (id string, err error) {
+	// Create the directory under a temporary name. After an error, remove it.
 	unlock, _ := lockParent(parent, syscall.LOCK_SH)
 	defer unlock()
 	part, err := os.MkdirTemp(parent, newPrefix)
@@ -141,13 +141,13 @@ func makeFolder(parent string, job *runtime.Job) (id string, err error) {
 			err = errors.Join(err, os.RemoveAll(part))
 		}
 	}()
-	for _, sub := range []string{rootFolder, homeFolder, tempFolder} {
+	for _, sub := range []string{rootDirectory, homeDirectory, tempDirectory} {
 		if err := os.Mkdir(filepath.Join(part, sub), 0o700); err != nil {
 			return "", err
 		}
 	}
 
-	// Write the labels, and give the folder its name.
+	// Write the labels, and give the directory its name.
 	kind := runtime.Kind("")
 	if job.Kind.Leased() {
 		kind = job.Kind
@@ -167,8 +167,8 @@ func makeFolder(parent string, job *runtime.Job) (id string, err error) {
 	if err != nil {
 		return "", err
 	}
-	id = jobFolderName(job)
-	return id, os.Rename(part, filepath.Join(parent, id)) // fails if the folder exists and is not empty
+	id = jobDirectoryName(job)
+	return id, os.Rename(part, filepath.Join(parent, id)) // fails if the directory exists and is not empty
 }
 
 // bootStamp identifies the boot of the system by the process with the id 1. It is empty if
@@ -181,30 +181,30 @@ func bootStamp() string {
 	return first.stamp
 }
 
-// removeAll removes a folder whose processes have ended. If that fails, it makes all
+// removeAll removes a directory whose processes have ended. If that fails, it makes all
 // directories writable and tries again: jobs create directories without write permission,
 // such as Go's module cache.
-func removeAll(folder string) error {
-	if os.RemoveAll(folder) == nil {
+func removeAll(directory string) error {
+	if os.RemoveAll(directory) == nil {
 		return nil
 	}
-	_ = filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+	_ = filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() {
 			_ = os.Chmod(path, 0o700)
 		}
 		return nil
 	})
-	if err := os.RemoveAll(folder); err != nil {
-		return fmt.Errorf("remove the folder of a job: %w", err)
+	if err := os.RemoveAll(directory); err != nil {
+		return fmt.Errorf("remove the directory of a job: %w", err)
 	}
 	return nil
 }
 
-// sweepFolders removes incomplete folders that no process is creating, and folders that were
+// sweepDirectories removes incomplete directories that no process is creating, and directories that were
 // renamed for their removal and were last changed before removed. Without the lock, it
-// removes incomplete folders that were last changed before created. A folder that cannot be
+// removes incomplete directories that were last changed before created. A directory that cannot be
 // removed is left to the next sweep.
-func sweepFolders(parent string, created, removed time.Time) (names []string, err error) {
+func sweepDirectories(parent string, created, removed time.Time) (names []string, err error) {
 	unlock, locked := lockParent(parent, syscall.LOCK_EX)
 	if locked {
 		created = time.Now().Add(time.Hour) // all of them, also if the clock was set back
@@ -219,34 +219,34 @@ func sweepFolders(parent string, created, removed time.Time) (names []string, er
 	return append(names, more...), err
 }
 
-// sweepPrefix removes the folders with a prefix whose last change was before a time.
+// sweepPrefix removes the directories with a prefix whose last change was before a time.
 func sweepPrefix(parent, prefix string, before time.Time) (names []string, err error) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
-		return nil, fmt.Errorf("list the folder for jobs: %w", err)
+		return nil, fmt.Errorf("list the directory for jobs: %w", err)
 	}
 	for _, entry := range entries {
 		if !strings.HasPrefix(entry.Name(), prefix) {
 			continue
 		}
 		if info, err := entry.Info(); err == nil && info.ModTime().Before(before) {
-			folder := filepath.Join(parent, entry.Name())
-			if removeAll(folder) == nil {
-				names = append(names, "folder "+folder)
+			directory := filepath.Join(parent, entry.Name())
+			if removeAll(directory) == nil {
+				names = append(names, "directory "+directory)
 			}
 		}
 	}
 	return names, nil
 }
 
-func readLabels(folder string) (labels, error) {
+func readLabels(directory string) (labels, error) {
 	var l labels
-	err := readJSON(folder, labelsFile, &l)
+	err := readJSON(directory, labelsFile, &l)
 	return l, err
 }
 
-func readJSON(folder, file string, value any) error {
-	text, err := os.ReadFile(filepath.Join(folder, file))
+func readJSON(directory, file string, value any) error {
+	text, err := os.ReadFile(filepath.Join(directory, file))
 	if err != nil {
 		return err
 	}
@@ -262,14 +262,14 @@ func isCorrupt(err error) bool {
 }
 
 // writeJSON writes a file atomically.
-func writeJSON(folder, file string, value any) error {
+func writeJSON(directory, file string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
-	part := filepath.Join(folder, file+".part")
+	part := filepath.Join(directory, file+".part")
 	if err := os.WriteFile(part, text, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(part, filepath.Join(folder, file))
+	return os.Rename(part, filepath.Join(directory, file))
 }

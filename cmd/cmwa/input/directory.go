@@ -15,24 +15,24 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// Limits of a walk through a folder, so that the walk of a wrong folder such as / ends soon.
+// Limits of a walk through a directory, so that the walk of a wrong directory such as / ends soon.
 const (
-	maxEntries = 100_000 // files and folders
+	maxEntries = 100_000 // files and directories
 	maxChecked = 1_000   // files for the agent
 )
 
-// folderError is the reason why a folder cannot be checked.
-type folderError string
+// directoryError is the reason why a directory cannot be checked.
+type directoryError string
 
-func (e folderError) Error() string { return string(e) }
+func (e directoryError) Error() string { return string(e) }
 
-// walk adds the files in a folder and its subfolders that are configurations, Pod templates
+// walk adds the files in a directory and its subdirectories that are configurations, Pod templates
 // or manifests with either. It considers only names that end in .yaml, .yml or .json, and
-// selects files with isForAgent. It does not follow links to subfolders, and skips names
+// selects files with isForAgent. It does not follow links to subdirectories, and skips names
 // that begin with a dot. The files are added in the order of their names.
-func (r Reader) walk(ctx context.Context, folder string, like schema.Source, files *Files) error {
+func (r Reader) walk(ctx context.Context, directory string, like schema.Source, files *Files) error {
 	found, entries := 0, 0
-	root := folder + string(filepath.Separator) // WalkDir follows a link only with the separator
+	root := directory + string(filepath.Separator) // WalkDir follows a link only with the separator
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		entries++
 		hidden := path != root && strings.HasPrefix(entry.Name(), ".")
@@ -42,7 +42,7 @@ func (r Reader) walk(ctx context.Context, folder string, like schema.Source, fil
 		case err != nil && path == root:
 			return err
 		case entries > maxEntries:
-			return folderError(fmt.Sprintf("the folder has more than %d files", maxEntries))
+			return directoryError(fmt.Sprintf("the directory has more than %d files", maxEntries))
 		case hidden && entry.IsDir():
 			return fs.SkipDir
 		case hidden, entry.IsDir() && err == nil:
@@ -69,12 +69,12 @@ func (r Reader) walk(ctx context.Context, folder string, like schema.Source, fil
 		}
 		files.Sources = append(files.Sources, source)
 		if found++; found > maxChecked {
-			return folderError(fmt.Sprintf("the folder has more than %d files for the agent", maxChecked))
+			return directoryError(fmt.Sprintf("the directory has more than %d files for the agent", maxChecked))
 		}
 		return nil
 	})
 	if err == nil && found == 0 {
-		return folderError("the folder has no configuration, no Pod template, and no manifest with one of them " +
+		return directoryError("the directory has no configuration, no Pod template, and no manifest with one of them " +
 			"or with variables of the agent")
 	}
 	return err
