@@ -273,7 +273,7 @@ func (s *session) setTokenFile(token, name string) error {
 	if err != nil {
 		return err
 	}
-	if same, err := filepath.Abs(s.config.resolved); err != nil || same == f.resolved {
+	if f.resolved == s.config.resolved {
 		return cli.Usagef("the token file cannot be the configuration itself: name another file with --token-file")
 	}
 	s.token, s.tokenFile = token, &f
