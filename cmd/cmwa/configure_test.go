@@ -20,7 +20,7 @@ type configured struct {
 	stdout, stderr string
 }
 
-// runConfigure runs cmwa configure in a new folder, with no terminal.
+// runConfigure runs cmwa configure in a new directory, with no terminal.
 func runConfigure(t *testing.T, stdin string, environ []string, args ...string) configured {
 	t.Helper()
 	var stdout, stderr bytes.Buffer

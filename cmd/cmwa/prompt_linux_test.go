@@ -39,7 +39,7 @@ type person struct {
 	read     int    // length of the part of seen in which expect has found its texts
 }
 
-// desk builds the programs, and then makes a new folder the current one.
+// desk builds the programs, and then makes a new directory the current one.
 func desk(t *testing.T) {
 	t.Helper()
 	if _, err := staticPrograms(); err != nil {
@@ -48,7 +48,7 @@ func desk(t *testing.T) {
 	t.Chdir(t.TempDir())
 }
 
-// sit starts cmwa configure at a new terminal, in the current folder.
+// sit starts cmwa configure at a new terminal, in the current directory.
 func sit(t *testing.T, args ...string) *person {
 	t.Helper()
 	bin, err := staticPrograms()

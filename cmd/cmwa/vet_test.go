@@ -30,9 +30,9 @@ type vetted struct {
 	stdout, stderr string
 }
 
-// vet runs the real cmwa vet in a folder. Its environment has only HOME and environ. The test
+// vet runs the real cmwa vet in a directory. Its environment has only HOME and environ. The test
 // fails if the output shows the token canary.
-func vet(t testing.TB, folder, stdin string, environ []string, args ...string) vetted {
+func vet(t testing.TB, directory, stdin string, environ []string, args ...string) vetted {
 	t.Helper()
 	bin, err := staticPrograms()
 	if err != nil {
@@ -40,7 +40,7 @@ func vet(t testing.TB, folder, stdin string, environ []string, args ...string) v
 	}
 	cmd := exec.Command(filepath.Join(bin, "cmwa"), append([]string{"vet"}, args...)...)
 	var stdout, stderr bytes.Buffer
-	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = folder, strings.NewReader(stdin), &stdout, &stderr
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = directory, strings.NewReader(stdin), &stdout, &stderr
 	cmd.Env = append([]string{"HOME=" + t.TempDir()}, environ...)
 	var exit *exec.ExitError
 	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
@@ -52,16 +52,16 @@ func vet(t testing.TB, folder, stdin string, environ []string, args ...string) v
 	return vetted{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// folderOf puts files into a new folder.
-func folderOf(t testing.TB, content map[string]string) string {
+// directoryOf puts files into a new directory.
+func directoryOf(t testing.TB, content map[string]string) string {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for name, text := range content {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return folder
+	return directory
 }
 
 func TestVetFormats(t *testing.T) {
@@ -69,7 +69,7 @@ func TestVetFormats(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			got := vet(t, "testdata/vet", "token_file: /token\nlog_level: 5\n", []string{"PULUMI_AGENT_LOG_LVL=" +
 				canary},
-				"agent.yaml", "missing.yaml", "worker-pod.json", "-", "configmap.yaml", "folder", "all.yaml",
+				"agent.yaml", "missing.yaml", "worker-pod.json", "-", "configmap.yaml", "directory", "all.yaml",
 				"clean.yaml", "--format", format)
 			if got.code != 2 || got.stderr != "" {
 				t.Errorf("exit code %d, stderr %q", got.code, got.stderr)
@@ -141,9 +141,9 @@ func TestVetOddNames(t *testing.T) {
 	for _, name := range odd {
 		content[name] = "token: pul-x\nlog_level: loud"
 	}
-	folder := folderOf(t, content)
+	directory := directoryOf(t, content)
 
-	text := vet(t, folder, "", nil, odd...)
+	text := vet(t, directory, "", nil, odd...)
 	lines := strings.Split(strings.TrimSuffix(text.stdout, "\n"), "\n")
 	for i, line := range lines {
 		if !regexp.MustCompile(`^("([^"\\]|\\.)*"|[^":]+):2:12: log_level: must be`).MatchString(line) ||
@@ -156,7 +156,7 @@ func TestVetOddNames(t *testing.T) {
 	}
 
 	var document struct{ Problems []struct{ File string } }
-	if err := json.Unmarshal([]byte(vet(t, folder, "", nil, append(odd, "--format", "json")...).stdout),
+	if err := json.Unmarshal([]byte(vet(t, directory, "", nil, append(odd, "--format", "json")...).stdout),
 		&document); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestVetOddNames(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(vet(t, folder, "", nil, append(odd, "--format", "sarif")...).stdout),
+	if err := json.Unmarshal([]byte(vet(t, directory, "", nil, append(odd, "--format", "sarif")...).stdout),
 		&log); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestVetOddNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := vet(t, folder, "", nil, append(odd, "--format", "github")...)
+	got := vet(t, directory, "", nil, append(odd, "--format", "github")...)
 	if diff := cmp.Diff(commands.String(), got.stdout); diff != "" {
 		t.Errorf("github:\n%s", diff)
 	}
@@ -203,13 +203,13 @@ func TestVetOddNames(t *testing.T) {
 // TestVetSARIF checks the rules of the standard, and the additional ones of GitHub. See
 // https://docs.github.com/en/code-security/code-scanning/integrating-with-code-scanning/sarif-support-for-code-scanning
 func TestVetSARIF(t *testing.T) {
-	folder := folderOf(t, map[string]string{
+	directory := directoryOf(t, map[string]string{
 		"a.yaml": "token: pul-x\ndocker: {network: [x]}\nlog_level: loud\n", "b.yaml": "token: 'pul-x\n",
 		"c.yaml": "{}", "d.yaml": "token: pul-x",
 	})
 	outside := fileOf(t, "outside.yaml", "log_level: loud")
-	got := vet(t, folder, "log_level: loud", []string{"PULUMI_AGENT_SYSLOG=x"}, "--format", "sarif",
-		"./a.yaml", filepath.Join(folder, "b.yaml"), "c.yaml", "d.yaml", "none.yaml", outside, "-")
+	got := vet(t, directory, "log_level: loud", []string{"PULUMI_AGENT_SYSLOG=x"}, "--format", "sarif",
+		"./a.yaml", filepath.Join(directory, "b.yaml"), "c.yaml", "d.yaml", "none.yaml", outside, "-")
 	type object = map[string]any
 	var log object
 	if err := json.Unmarshal([]byte(got.stdout), &log); err != nil {
@@ -286,12 +286,12 @@ func TestVetSARIF(t *testing.T) {
 }
 
 func TestVetJSON(t *testing.T) {
-	folder := folderOf(t, map[string]string{"a.yaml": "log_level: loud\nx: y\n"})
+	directory := directoryOf(t, map[string]string{"a.yaml": "log_level: loud\nx: y\n"})
 	var report struct {
 		Version  int              `json:"version"`
 		Problems []map[string]any `json:"problems"`
 	}
-	decoder := json.NewDecoder(strings.NewReader(vet(t, folder, "", []string{"PULUMI_AGENT_SYSLOG=x"}, "a.yaml",
+	decoder := json.NewDecoder(strings.NewReader(vet(t, directory, "", []string{"PULUMI_AGENT_SYSLOG=x"}, "a.yaml",
 		"none.yaml", "--format", "json").stdout))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&report); err != nil || report.Version != 1 || len(report.Problems) != 5 {

@@ -25,7 +25,7 @@ type configured struct {
 	stdout, stderr string
 }
 
-// configure calls Run in the current folder, without a terminal.
+// configure calls Run in the current directory, without a terminal.
 func configure(t *testing.T, stdin string, environ []string, args ...string) configured {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -390,13 +390,13 @@ func TestRunRelativeTokenFile(t *testing.T) {
 		}
 	}
 
-	for name, folder := range map[string]string{"relative": "conf", "absolute": t.TempDir()} {
+	for name, directory := range map[string]string{"relative": "conf", "absolute": t.TempDir()} {
 		t.Run("relative token_file is next to the configuration, whose path is "+name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
-			if err := os.MkdirAll(folder, 0o700); err != nil {
+			if err := os.MkdirAll(directory, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			config, file := filepath.Join(folder, "x.yaml"), filepath.Join(folder, "x.token")
+			config, file := filepath.Join(directory, "x.yaml"), filepath.Join(directory, "x.token")
 			filetest.Put(t, config, "token_file: x.token\n", 0o600)
 			filetest.Put(t, file, "pul-0", 0o600)
 			filetest.Put(t, "x.token", "pul-1", 0o600)
@@ -406,12 +406,12 @@ func TestRunRelativeTokenFile(t *testing.T) {
 			}
 		})
 	}
-	t.Run("missing token file is created in the folder of the configuration", func(t *testing.T) {
+	t.Run("missing token file is created in the directory of the configuration", func(t *testing.T) {
 		t.Chdir(t.TempDir())
-		folder := t.TempDir()
-		config := filepath.Join(folder, "x.yaml")
+		directory := t.TempDir()
+		config := filepath.Join(directory, "x.yaml")
 		filetest.Put(t, config, "token_file: x.token\n", 0o600)
-		run(t, config, filepath.Join(folder, "x.token"))
+		run(t, config, filepath.Join(directory, "x.token"))
 	})
 	t.Run("a file that is only in the working directory is replaced there", func(t *testing.T) {
 		t.Chdir(t.TempDir())

@@ -281,7 +281,7 @@ func (s *session) setTokenFile(token, name string) error {
 }
 
 // tokenPath returns the path that the agent uses for a token_file. A relative name starts
-// at the folder of the configuration, or at the working directory if only that has the file.
+// at the directory of the configuration, or at the working directory if only that has the file.
 func (s *session) tokenPath(name string) string {
 	absent := func(path string) bool {
 		_, err := os.Stat(path)
