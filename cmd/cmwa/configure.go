@@ -52,7 +52,8 @@ rejects it, the prompt asks again, and without a terminal nothing is written. If
 checked, a note is printed, and the file is written. A token in a file is not checked.
 
 The configuration file has mode 0600, and is replaced as a whole or not at all. An existing file keeps its
-comments and other keys. The vendor's agent writes next to its program; this one writes to the
+comments and other keys, and the file with .bak after its name has its previous content, which may
+include a token. The vendor's agent writes next to its program; this one writes to the
 current directory, unless --config or PULUMI_AGENT_CONFIG names another file.`,
 		Run: func(ctx context.Context, _ []string) error { return configure.Run(ctx, o) },
 	}

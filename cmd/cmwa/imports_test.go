@@ -39,6 +39,7 @@ var never = []arrow{
 	{"cmd/cmwa/*", module + "cmd/cmwa/*", "the parts of cmd/cmwa do not import each other"},
 	{"cmd/cmwa/configure", module + "runtime*", "it writes a configuration and runs nothing"},
 	{"cmd/cmwa/configure", module + "reconcile*", "it writes a configuration and applies nothing"},
+	{"cmd/cmwa/configure/filetest", module + "runtime*", "it writes files and runs nothing"},
 	{"cmd/cmwa/control", module + "cloud*", "it passes requests to the loop and calls no service"},
 	{"cmd/cmwa/control", module + "runtime/*", "it passes requests to the loop and runs no job"},
 	{"cmd/cmwa/control", "net/http", "the socket is limited to its owner, but HTTP pages are not"},

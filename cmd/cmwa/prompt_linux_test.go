@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/configure/filetest"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -44,7 +45,7 @@ func desk(t *testing.T) {
 	if _, err := staticPrograms(); err != nil {
 		t.Fatal(err)
 	}
-	emptyDirectory(t)
+	t.Chdir(t.TempDir())
 }
 
 // sit starts cmwa configure at a new terminal, in the current directory.
@@ -196,14 +197,14 @@ func TestConfigurePrompt(t *testing.T) {
 	if code := p.end(); code != cli.ExitOK {
 		t.Fatalf("exit code %d", code)
 	}
-	if s := settings(t, schema.FileName); s.Token.Reveal() != canary || s.ServiceURL != "https://api.pulumi.com" ||
-		s.DeployTarget != "process" {
+	if s := filetest.Settings(t, schema.FileName); s.Token.Reveal() != canary ||
+		s.ServiceURL != "https://api.pulumi.com" || s.DeployTarget != "process" {
 		t.Errorf("%+v", s)
 	}
-	if mode(t, schema.FileName) != 0o600 {
+	if filetest.Mode(t, schema.FileName) != 0o600 {
 		t.Error("other users may read the file")
 	}
-	holds(t, schema.FileName)
+	filetest.Holds(t, schema.FileName)
 }
 
 func TestConfigurePromptWrongAnswer(t *testing.T) {
@@ -228,14 +229,14 @@ func TestConfigurePromptWrongAnswer(t *testing.T) {
 	if code := p.end(); code != cli.ExitOK {
 		t.Fatalf("exit code %d", code)
 	}
-	if s := settings(t, "x.yaml"); s.Token.Reveal() != canary || s.ServiceURL != "https://pulumi.example.com" ||
-		filepath.Base(s.TokenFile) != "x.token" {
+	if s := filetest.Settings(t, "x.yaml"); s.Token.Reveal() != canary ||
+		s.ServiceURL != "https://pulumi.example.com" || filepath.Base(s.TokenFile) != "x.token" {
 		t.Errorf("%+v", s)
 	}
-	if mode(t, "x.token") != 0o600 || content(t, "x.token") != canary+"\n" {
+	if filetest.Mode(t, "x.token") != 0o600 || filetest.Content(t, "x.token") != canary+"\n" {
 		t.Error("the token is not in its file, or other users may read the file")
 	}
-	holds(t, "x.token", "x.yaml")
+	filetest.Holds(t, "x.token", "x.yaml")
 }
 
 func TestConfigurePromptRepeats(t *testing.T) {
@@ -250,7 +251,7 @@ func TestConfigurePromptRepeats(t *testing.T) {
 	if code := p.end(); code != cli.ExitInterrupted {
 		t.Errorf("exit code %d, want %d", code, cli.ExitInterrupted)
 	}
-	holds(t)
+	filetest.Holds(t)
 }
 
 func TestConfigureChecksToken(t *testing.T) {
@@ -266,20 +267,20 @@ func TestConfigureChecksToken(t *testing.T) {
 		p.expect("rejects the token")
 		p.answer("Pool access token (not shown)", w.pool)
 		p.expect("wrote ")
-		if code := p.end(); code != cli.ExitOK || content(t, "x.token") != w.pool+"\n" {
+		if code := p.end(); code != cli.ExitOK || filetest.Content(t, "x.token") != w.pool+"\n" {
 			t.Errorf("exit code %d", code)
 		}
 	})
 	t.Run("without a terminal a rejected token is an error", func(t *testing.T) {
-		emptyDirectory(t)
+		t.Chdir(t.TempDir())
 		got := runConfigure(t, canary, nil, "--token-stdin", "--service-url", w.url)
 		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "nothing has been changed") {
 			t.Errorf("%+v", got)
 		}
-		holds(t)
+		filetest.Holds(t)
 	})
 	t.Run("a service that does not respond causes only a note", func(t *testing.T) {
-		emptyDirectory(t)
+		t.Chdir(t.TempDir())
 		got := runConfigure(t, canary, nil, "--token-stdin", "--service-url", "http://127.0.0.1:1")
 		if got.code != cli.ExitOK || !strings.Contains(got.stderr,
 			"cmwa: the token is not checked: cannot connect to ") {
@@ -298,7 +299,7 @@ func TestConfigurePromptInterrupted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			desk(t)
-			put(t, "x.yaml", existing, 0o640)
+			filetest.Put(t, "x.yaml", filetest.Existing, 0o640)
 			p := sit(t, "--config", "x.yaml")
 			p.answer("x.yaml exists. Change only the keys that prompts and flags set, "+
 				"and keep all other keys? [y/N]", "yes")
@@ -317,10 +318,10 @@ func TestConfigurePromptInterrupted(t *testing.T) {
 			if code := p.end(); code != want {
 				t.Errorf("exit code %d, want %d", code, want)
 			}
-			if content(t, "x.yaml") != existing || mode(t, "x.yaml") != 0o640 {
+			if filetest.Content(t, "x.yaml") != filetest.Existing || filetest.Mode(t, "x.yaml") != 0o640 {
 				t.Error("the file was changed")
 			}
-			holds(t, "x.yaml")
+			filetest.Holds(t, "x.yaml")
 		})
 	}
 }
@@ -328,28 +329,28 @@ func TestConfigurePromptInterrupted(t *testing.T) {
 func TestConfigurePromptExistingFile(t *testing.T) {
 	for _, answer := range []string{"", "no", "n"} {
 		desk(t)
-		put(t, "x.yaml", existing, 0o640)
+		filetest.Put(t, "x.yaml", filetest.Existing, 0o640)
 		p := sit(t, "--config", "x.yaml")
 		p.answer("Change only", answer)
 		p.expect("nothing has been changed")
-		if code := p.end(); code != cli.ExitFailure || content(t, "x.yaml") != existing {
-			t.Errorf("exit code %d, %q", code, content(t, "x.yaml"))
+		if code := p.end(); code != cli.ExitFailure || filetest.Content(t, "x.yaml") != filetest.Existing {
+			t.Errorf("exit code %d, %q", code, filetest.Content(t, "x.yaml"))
 		}
 	}
 }
 
 func TestConfigurePromptEmptyAnswer(t *testing.T) {
 	desk(t)
-	before := strings.ReplaceAll(existing, "pul-old", canary)
-	put(t, "x.yaml", before, 0o600)
+	before := strings.ReplaceAll(filetest.Existing, "pul-old", canary)
+	filetest.Put(t, "x.yaml", before, 0o600)
 	p := sit(t, "--config", "x.yaml")
 	p.answer("Change only", "y")
 	for range 4 { // kind of credentials, token, URL, target
 		p.answer("]", "")
 	}
 	p.expect("x.yaml is unchanged")
-	if code := p.end(); code != cli.ExitOK || content(t, "x.yaml") != before {
-		t.Errorf("exit code %d, %q", code, content(t, "x.yaml"))
+	if code := p.end(); code != cli.ExitOK || filetest.Content(t, "x.yaml") != before {
+		t.Errorf("exit code %d, %q", code, filetest.Content(t, "x.yaml"))
 	}
 
 	p = sit(t, "--config", "x.yaml", "--yes")
@@ -365,10 +366,10 @@ func TestConfigurePromptEmptyAnswer(t *testing.T) {
 	if code := p.end(); code != cli.ExitOK {
 		t.Fatalf("exit code %d", code)
 	}
-	want := strings.ReplaceAll(existing, "'pul-old'", `""`)
-	if !strings.HasPrefix(content(t, "x.yaml"), want) ||
-		!strings.Contains(content(t, "x.yaml"), "runner_pool_id: p1\r\n") {
-		t.Errorf("%q", content(t, "x.yaml"))
+	want := strings.ReplaceAll(filetest.Existing, "  'pul-old'  ", `"" `)
+	if !strings.HasPrefix(filetest.Content(t, "x.yaml"), want) ||
+		!strings.Contains(filetest.Content(t, "x.yaml"), "runner_pool_id: p1\r\n") {
+		t.Errorf("%q", filetest.Content(t, "x.yaml"))
 	}
 }
 
@@ -378,7 +379,7 @@ func TestConfigurePromptTypedAhead(t *testing.T) {
 	p.expect("(token or oidc) [token]: ")
 	p.press("token\r" + canary + "\rconfig\rhttp://localhost:9\rdocker\r")
 	p.expect("wrote x.yaml")
-	if code := p.end(); code != cli.ExitOK || settings(t, "x.yaml").Token.Reveal() != canary {
+	if code := p.end(); code != cli.ExitOK || filetest.Settings(t, "x.yaml").Token.Reveal() != canary {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -393,7 +394,7 @@ func TestConfigureTokenStdin(t *testing.T) {
 			p.expect("Pool access token (not shown): ")
 			p.press(keys)
 			p.expect("wrote " + schema.FileName)
-			if code := p.end(); code != cli.ExitOK || settings(t, schema.FileName).Token.Reveal() != canary {
+			if code := p.end(); code != cli.ExitOK || filetest.Settings(t, schema.FileName).Token.Reveal() != canary {
 				t.Errorf("exit code %d", code)
 			}
 		})
@@ -417,7 +418,7 @@ func TestConfigureTokenStdinInterrupted(t *testing.T) {
 			if code := p.end(); code != cli.ExitInterrupted {
 				t.Errorf("exit code %d, want %d", code, cli.ExitInterrupted)
 			}
-			holds(t)
+			filetest.Holds(t)
 		})
 	}
 }
@@ -427,7 +428,7 @@ func TestConfigurePromptUnusedToken(t *testing.T) {
 		"so no pool would use credentials at the top level. Set them anyway? [y/N]"
 	for _, answer := range []string{"", "no", "yes"} {
 		desk(t)
-		put(t, "x.yaml", ownTokens, 0o600)
+		filetest.Put(t, "x.yaml", filetest.OwnTokens, 0o600)
 		p := sit(t, "--config", "x.yaml")
 		p.answer("Change only", "yes")
 		p.answer(prompt, answer)
@@ -439,19 +440,19 @@ func TestConfigurePromptUnusedToken(t *testing.T) {
 		p.answer("URL of the service", "")
 		p.answer("Where jobs run", "process")
 		p.expect("wrote x.yaml")
-		if code, text := p.end(), content(t, "x.yaml"); code != cli.ExitOK ||
+		if code, text := p.end(), filetest.Content(t, "x.yaml"); code != cli.ExitOK ||
 			strings.Contains(text, canary) != (answer == "yes") || !strings.Contains(text, "deploy_target: process") {
 			t.Errorf("exit code %d, %q", code, text)
 		}
 	}
 	desk(t)
-	put(t, "x.yaml", ownTokens, 0o600)
-	put(t, "token", "pul-0", 0o600)
+	filetest.Put(t, "x.yaml", filetest.OwnTokens, 0o600)
+	filetest.Put(t, "token", "pul-0", 0o600)
 	p := sit(t, "--config", "x.yaml", "--token-file", "token")
 	p.answer("Change only", "yes")
 	p.answer(prompt, "no")
 	p.expect("nothing has been changed")
-	if code := p.end(); code != cli.ExitFailure || content(t, "x.yaml") != ownTokens {
-		t.Errorf("exit code %d, %q", code, content(t, "x.yaml"))
+	if code := p.end(); code != cli.ExitFailure || filetest.Content(t, "x.yaml") != filetest.OwnTokens {
+		t.Errorf("exit code %d, %q", code, filetest.Content(t, "x.yaml"))
 	}
 }

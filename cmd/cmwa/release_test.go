@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/configure/filetest"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -111,14 +112,14 @@ func TestPlanJudgesAsTheAgent(t *testing.T) {
 
 func TestConfigureTargets(t *testing.T) {
 	t.Run("only targets of this release are offered", func(t *testing.T) {
-		emptyDirectory(t)
+		t.Chdir(t.TempDir())
 		for _, target := range foreign {
 			got := runConfigure(t, canary+"\n", nil, "--token-stdin", "--target", target)
 			if got.code != cli.ExitUsage || !strings.Contains(got.stderr,
 				target+" is not in this release: write docker, kubernetes or process") {
 				t.Errorf("%s: %+v", target, got)
 			}
-			holds(t)
+			filetest.Holds(t)
 		}
 		for _, shell := range []string{"bash", "zsh", "fish"} {
 			script := tell(nil, "completion", shell).stdout
@@ -133,11 +134,11 @@ func TestConfigureTargets(t *testing.T) {
 	})
 
 	t.Run("a target of another release in the file is kept", func(t *testing.T) {
-		emptyDirectory(t)
-		put(t, "agent.yaml", "token: pul-old\ndeploy_target: ecs\n", 0o600)
+		t.Chdir(t.TempDir())
+		filetest.Put(t, "agent.yaml", "token: pul-old\ndeploy_target: ecs\n", 0o600)
 		got := runConfigure(t, canary+"\n", nil, "--config", "agent.yaml", "--token-stdin", "--yes",
 			"--service-url", "http://127.0.0.1:1")
-		if got.code != cli.ExitOK || !strings.Contains(content(t, "agent.yaml"), "deploy_target: ecs") {
+		if got.code != cli.ExitOK || !strings.Contains(filetest.Content(t, "agent.yaml"), "deploy_target: ecs") {
 			t.Errorf("%+v", got)
 		}
 	})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cmwa-project/cmwa/cmd/cmwa/configure/filetest"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/report"
@@ -75,9 +76,9 @@ func TestVetFormats(t *testing.T) {
 			}
 			golden := filepath.Join("testdata/vet/golden", format)
 			if *update {
-				put(t, golden, got.stdout, 0o644)
+				filetest.Put(t, golden, got.stdout, 0o644)
 			}
-			if diff := cmp.Diff(content(t, golden), got.stdout); diff != "" {
+			if diff := cmp.Diff(filetest.Content(t, golden), got.stdout); diff != "" {
 				t.Errorf("run with -update if this is right:\n%s", diff)
 			}
 		})

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -234,7 +232,7 @@ func (s *session) content() ([]byte, *schema.Config, error) {
 	}
 	content, err := schema.Edit(before, s.changes)
 	if err != nil {
-		return nil, nil, cli.Usage(s.located(err))
+		return nil, nil, cli.Usagef("%w\nor write these lines manually:\n%s", s.located(err), s.lines())
 	}
 
 	// Load the result as the agent would, with the token file as it will be.
@@ -263,6 +261,19 @@ func (s *session) content() ([]byte, *schema.Config, error) {
 	return content, config, nil
 }
 
+// lines returns the changes as indented lines of a configuration, without secrets.
+func (s *session) lines() string {
+	shown := slices.Clone(s.changes)
+	for i, change := range shown {
+		shown[i].Comment = ""
+		if change.Value != "" && (change.Key == "token" || secret.ContainsToken(change.Value)) {
+			shown[i].Value = "<not shown>"
+		}
+	}
+	text, _ := schema.Edit(nil, shown) // the values have been checked
+	return "  " + strings.ReplaceAll(strings.TrimSuffix(string(text), "\n"), "\n", "\n  ")
+}
+
 // write writes the token file, if there is one, and the configuration. It prints
 // what it did and which commands come next.
 func (s *session) write(content []byte) error {
@@ -276,59 +287,27 @@ func (s *session) write(content []byte) error {
 	}
 	done, err := s.config.replace(content)
 	if err != nil {
-		if s.tokenFile == nil {
-			return fmt.Errorf("write %s: %w: nothing has been changed", s.config.name, err)
+		err = fmt.Errorf("write %s: %w: it has not been changed", s.config.name, err)
+		if s.tokenFile != nil {
+			err = fmt.Errorf("%w, but %s has the new token", err, s.tokenFile.name)
 		}
-		if failed := s.tokenFile.undo(); failed != nil {
-			return fmt.Errorf("write %s: %w; %s has the new token, because its content could not be restored: %w",
-				s.config.name, err, s.tokenFile.name, failed)
-		}
-		return fmt.Errorf("write %s: %w: the content of no file has been changed", s.config.name, err)
+		return err
 	}
 	lines = append(lines, fmt.Sprintf(done, s.config.name))
-	s.warn(content)
+	s.warn()
 	quoted := shellQuoted(s.config.path)
 	lines = append(lines, "next:", "  cmwa vet "+quoted, "  cmwa run --config "+quoted)
 	_, err = fmt.Fprintln(s.o.Stdout, strings.Join(lines, "\n"))
 	return err
 }
 
-// warn prints a warning for each variable that overrides a changed key, and for
-// each written file that holds a token within a git work tree.
-func (s *session) warn(content []byte) {
+// warn prints a warning for each variable that overrides a changed key.
+func (s *session) warn() {
 	for _, change := range s.changes {
 		if variable := s.fields[change.Key].Variable; strings.TrimSpace(s.o.Environ[variable]) != "" {
 			fmt.Fprintf(s.o.Stderr, "cmwa: the variable %s is set here, and overrides the file\n", variable)
 		}
 	}
-	for _, f := range []*file{&s.config, s.tokenFile} {
-		if f == nil || f == &s.config && !holdsToken(content) {
-			continue
-		}
-		if inWorkTree(f.path) {
-			fmt.Fprintf(s.o.Stderr, "cmwa: %s is in a git work tree and contains a token: "+
-				"add it to .gitignore\n", f.name)
-		}
-	}
-}
-
-func holdsToken(content []byte) bool {
-	texts, err := schema.Texts(content)
-	return err == nil && texts["token"] != ""
-}
-
-// inWorkTree reports whether the file is in a git work tree.
-func inWorkTree(path string) bool {
-	directory, err := filepath.Abs(filepath.Dir(path))
-	for ; err == nil; directory = filepath.Dir(directory) {
-		if _, err := os.Lstat(filepath.Join(directory, ".git")); err == nil {
-			return true
-		}
-		if directory == filepath.Dir(directory) {
-			return false
-		}
-	}
-	return false
 }
 
 // shellQuoted returns a name for a shell's command line, quoted if necessary.

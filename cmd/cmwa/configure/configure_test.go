@@ -12,11 +12,12 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/configure/filetest"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
 // canary is a token that no output may show.
-const canary = "pul-c4n4ryc4n4ryc4n4ryc4n4ry"
+const canary = filetest.Canary
 
 // configured is the result of one call of Run without a terminal.
 type configured struct {
@@ -60,93 +61,29 @@ func options(t *testing.T, args []string) Options {
 	return o
 }
 
-// emptyDirectory makes a new directory the current one.
-func emptyDirectory(t *testing.T) {
-	t.Helper()
-	t.Chdir(t.TempDir())
-}
-
-func put(t *testing.T, name, content string, mode fs.FileMode) {
-	t.Helper()
-	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(name, mode); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func content(t *testing.T, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-func mode(t *testing.T, name string) fs.FileMode {
-	t.Helper()
-	info, err := os.Lstat(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return info.Mode()
-}
-
-// holds checks the names of the files in the current directory.
-func holds(t *testing.T, names ...string) {
-	t.Helper()
-	entries, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, e := range entries {
-		got = append(got, e.Name())
-	}
-	if strings.Join(got, " ") != strings.Join(names, " ") {
-		t.Errorf("the directory contains %v, want %v", got, names)
-	}
-}
-
-// settings loads a file, which must have no problems, and returns its first pool.
-func settings(t *testing.T, name string) schema.Pool {
-	t.Helper()
-	source, err := schema.Find(schema.SearchPaths{Config: name})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, problems := schema.Load(source)
-	if len(problems) > 0 {
-		t.Fatalf("%v in\n%s", problems, source.Content)
-	}
-	return c.Pools[0]
-}
-
 func TestRunNewFile(t *testing.T) {
-	emptyDirectory(t)
+	t.Chdir(t.TempDir())
 	got := configure(t, canary+"\n", nil, "--token-stdin", "--service-url", "https://pulumi.example.com/",
 		"--target", "process")
 	if got.code != cli.ExitOK || got.stderr != "" {
 		t.Fatalf("%+v", got)
 	}
 	const name = schema.FileName
-	holds(t, name)
-	if m := mode(t, name); m != 0o600 {
+	filetest.Holds(t, name)
+	if m := filetest.Mode(t, name); m != 0o600 {
 		t.Errorf("the file has mode %v, want 0600", m)
 	}
-	p := settings(t, name)
+	p := filetest.Settings(t, name)
 	if p.Token.Reveal() != canary || p.ServiceURL != "https://pulumi.example.com" || p.DeployTarget != "process" {
 		t.Errorf("%+v", p)
 	}
-	for line := range strings.Lines(content(t, name)) {
+	for line := range strings.Lines(filetest.Content(t, name)) {
 		if len(line) > 111 {
 			t.Errorf("a line of %d bytes: %s", len(line), line)
 		}
 	}
-	if !strings.Contains(content(t, name), "\n# Base URL of the service.") {
-		t.Errorf("the file lacks the documentation of service_url:\n%s", content(t, name))
+	if !strings.Contains(filetest.Content(t, name), "\n# Base URL of the service.") {
+		t.Errorf("the file lacks the documentation of service_url:\n%s", filetest.Content(t, name))
 	}
 	for _, want := range []string{"wrote " + name, "cmwa vet " + name, "cmwa run --config " + name} {
 		if !strings.Contains(got.stdout, want) {
@@ -205,9 +142,9 @@ func TestRunUsageErrors(t *testing.T) {
 		{[]string{"--config", "none/x.yaml", "--token-file", "none"}, "none/x.yaml: its directory does not exist"},
 		{[]string{"--token-file", "none/token"}, "--token-file: its directory does not exist"},
 		{[]string{"--token-file", "none"}, "--token-file: there is no such file"},
-		{[]string{"--token-file", "."}, "--token-file: is not a regular file"},
+		{[]string{"--token-file", "."}, "--token-file: not a regular file"},
 	} {
-		emptyDirectory(t)
+		t.Chdir(t.TempDir())
 		got := configure(t, "", nil, c.args...)
 		if strings.Contains(got.stderr, schema.FileName+":") {
 			t.Errorf("%q: the message has a line of a file that does not exist: %s", c.args, got.stderr)
@@ -219,12 +156,12 @@ func TestRunUsageErrors(t *testing.T) {
 			!strings.Contains(c.want, "regular"); usage && got.code != cli.ExitUsage {
 			t.Errorf("%q: exit code %d", c.args, got.code)
 		}
-		holds(t)
+		filetest.Holds(t)
 	}
 }
 
 func TestRunInterrupted(t *testing.T) {
-	emptyDirectory(t)
+	t.Chdir(t.TempDir())
 	ctx, stop := context.WithCancel(t.Context())
 	reading := &held{reached: stop}
 	var stdout, stderr bytes.Buffer
@@ -234,7 +171,7 @@ func TestRunInterrupted(t *testing.T) {
 		stdout.Len() > 0 {
 		t.Errorf("exit code %d, %s", code, &stderr)
 	}
-	holds(t)
+	filetest.Holds(t)
 }
 
 func TestRunCheckToken(t *testing.T) {
@@ -251,7 +188,7 @@ func TestRunCheckToken(t *testing.T) {
 			"cmwa: the token is not checked: cannot connect\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			emptyDirectory(t)
+			t.Chdir(t.TempDir())
 			var stdout, stderr bytes.Buffer
 			checked := ""
 			o := Options{TokenStdin: true, Stdin: strings.NewReader(canary), Stdout: &stdout, Stderr: &stderr}
@@ -278,21 +215,18 @@ func (h *held) Read([]byte) (int, error) {
 	select {}
 }
 
-const ownTokens = "# pools\npools:\n- name: a\n  token: pul-a\n" +
-	"- name: b\n  oidc_token_file: /run/jwt\n  organization_name: acme\n  runner_pool_id: p\n"
-
 func TestRunUnusedToken(t *testing.T) {
 	const warning = "each pool of x.yaml has its own credentials"
-	emptyDirectory(t)
-	put(t, "x.yaml", ownTokens, 0o600)
-	put(t, "token", "pul-0", 0o600)
+	t.Chdir(t.TempDir())
+	filetest.Put(t, "x.yaml", filetest.OwnTokens, 0o600)
+	filetest.Put(t, "token", "pul-0", 0o600)
 	for name, args := range map[string][]string{
 		"a token":         {"--token-stdin"},
 		"a token file":    {"--token-file", "token"},
 		"an exchange":     {"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "q"},
 		"only the target": {"--target", "docker"},
 	} {
-		put(t, "x.yaml", ownTokens, 0o600)
+		filetest.Put(t, "x.yaml", filetest.OwnTokens, 0o600)
 		got := configure(t, canary, nil, append(args, "--config", "x.yaml", "--yes")...)
 		switch name {
 		case "only the target":
@@ -305,7 +239,7 @@ func TestRunUnusedToken(t *testing.T) {
 			}
 		}
 	}
-	put(t, "x.yaml", ownTokens+"- name: c\n", 0o600)
+	filetest.Put(t, "x.yaml", filetest.OwnTokens+"- name: c\n", 0o600)
 	if got := configure(t, canary, nil, "--token-stdin", "--config", "x.yaml", "--yes"); got.code != cli.ExitOK ||
 		got.stderr != "" {
 		t.Errorf("with a pool that inherits the credentials: %+v", got)
@@ -317,33 +251,35 @@ func TestRunInvalidToken(t *testing.T) {
 		"", " \n", canary + " " + canary, canary + "\n" + canary, canary + "é", canary + "\x00", canary + "\xff",
 		strings.Repeat("\n", 1<<20) + canary,
 	} {
-		emptyDirectory(t)
+		t.Chdir(t.TempDir())
 		if got := configure(t, token, nil, "--token-stdin"); got.code != cli.ExitUsage ||
 			!strings.Contains(got.stderr, "the token on standard input must") {
 			t.Errorf("%+v", got)
 		}
-		holds(t)
+		filetest.Holds(t)
 	}
 }
 
-const existing = "# ours\r\nlog_level: debug # for now\r\nunknown: [1, 2]\r\n" +
-	"token:   'pul-old'  # from the console\r\n# end"
-
 func TestRunExistingFile(t *testing.T) {
-	emptyDirectory(t)
-	put(t, "x.yaml", existing, 0o600)
+	t.Chdir(t.TempDir())
+	filetest.Put(t, "x.yaml", filetest.Existing, 0o600)
 	got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin")
 	if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "x.yaml exists: to change it, add --yes") ||
-		content(t, "x.yaml") != existing {
+		filetest.Content(t, "x.yaml") != filetest.Existing {
 		t.Errorf("%+v", got)
 	}
 	got = configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
 	if got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
-	text := content(t, "x.yaml")
+	if filetest.Content(t, "x.yaml.bak") != filetest.Existing || filetest.Mode(t, "x.yaml.bak") != 0o600 ||
+		!strings.Contains(got.stdout, "wrote x.yaml; the file with .bak after its name has the previous content") {
+		t.Errorf("%+v; x.yaml.bak contains %q", got, filetest.Content(t, "x.yaml.bak"))
+	}
+	text := filetest.Content(t, "x.yaml")
 	kept, added, _ := strings.Cut(text, "# end")
-	if want := strings.ReplaceAll(strings.TrimSuffix(existing, "# end"), "'pul-old'", canary); kept != want {
+	want := strings.ReplaceAll(strings.TrimSuffix(filetest.Existing, "# end"), "  'pul-old'  ", canary+" ")
+	if kept != want {
 		t.Errorf("the old part of the file is %q, want %q", kept, want)
 	}
 	if strings.Count(added, "\n") != strings.Count(added, "\r\n") ||
@@ -352,21 +288,22 @@ func TestRunExistingFile(t *testing.T) {
 	}
 
 	got = configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
-	if got.code != cli.ExitOK || content(t, "x.yaml") != text || !strings.Contains(got.stdout, "x.yaml is unchanged") {
-		t.Errorf("the same command again: %+v\n%q", got, content(t, "x.yaml"))
+	if got.code != cli.ExitOK || filetest.Content(t, "x.yaml") != text ||
+		!strings.Contains(got.stdout, "x.yaml is unchanged") {
+		t.Errorf("the same command again: %+v\n%q", got, filetest.Content(t, "x.yaml"))
 	}
 	got = configure(t, "", nil, "--config", "x.yaml", "--service-url", "http://localhost:9000", "--yes")
 	if p := settings2(t, "x.yaml"); got.code != cli.ExitOK || p.ServiceURL != "http://localhost:9000" ||
 		p.Token.Reveal() != canary {
 		t.Errorf("with only --service-url: want the new URL and the old token, got %+v", got)
 	}
-	holds(t, "x.yaml")
+	filetest.Holds(t, "x.yaml", "x.yaml.bak")
 }
 
 // settings2 loads a file, which may have warnings, and returns its first pool.
 func settings2(t *testing.T, name string) schema.Pool {
 	t.Helper()
-	c, problems := schema.Load(schema.Source{Content: []byte(content(t, name))})
+	c, problems := schema.Load(schema.Source{Content: []byte(filetest.Content(t, name))})
 	if c == nil {
 		t.Fatal(problems)
 	}
@@ -374,9 +311,9 @@ func settings2(t *testing.T, name string) schema.Pool {
 }
 
 func TestRunCredentials(t *testing.T) {
-	emptyDirectory(t)
-	put(t, "token", "pul-0", 0o600)
-	put(t, "x.yaml", "token: "+canary+" # mine\n", 0o600)
+	t.Chdir(t.TempDir())
+	filetest.Put(t, "token", "pul-0", 0o600)
+	filetest.Put(t, "x.yaml", "token: "+canary+" # mine\n", 0o600)
 	here, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)
@@ -386,24 +323,24 @@ func TestRunCredentials(t *testing.T) {
 		"p1")...); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
-	if p := settings(t, "x.yaml"); p.OIDCTokenFile != filepath.Join(here, "jwt") || p.OrganizationName != "acme" ||
-		p.RunnerPoolID != "p1" {
+	if p := filetest.Settings(t, "x.yaml"); p.OIDCTokenFile != filepath.Join(here, "jwt") ||
+		p.OrganizationName != "acme" || p.RunnerPoolID != "p1" {
 		t.Errorf("%+v", p)
 	}
-	if text := content(t, "x.yaml"); strings.Contains(text, canary) ||
+	if text := filetest.Content(t, "x.yaml"); strings.Contains(text, canary) ||
 		!strings.HasPrefix(text, "token: \"\" # mine\n") {
 		t.Errorf("the token is still in\n%s", text)
 	}
 	if got := configure(t, "", nil, append(args, "--pool-id", "p2")...); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
-	if p := settings(t, "x.yaml"); p.RunnerPoolID != "p2" || p.OrganizationName != "acme" {
+	if p := filetest.Settings(t, "x.yaml"); p.RunnerPoolID != "p2" || p.OrganizationName != "acme" {
 		t.Errorf("%+v", p)
 	}
 	if got := configure(t, "", nil, append(args, "--token-file", "token")...); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
-	if p := settings(t, "x.yaml"); p.OIDCTokenFile != "" || p.Token.Reveal() != "pul-0" ||
+	if p := filetest.Settings(t, "x.yaml"); p.OIDCTokenFile != "" || p.Token.Reveal() != "pul-0" ||
 		p.TokenFile != filepath.Join(here, "token") {
 		t.Errorf("%+v", p)
 	}
@@ -411,20 +348,20 @@ func TestRunCredentials(t *testing.T) {
 	if got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
-	if p := settings(t, "x.yaml"); p.Token.Reveal() != canary || content(t, "token") != canary+"\n" {
+	if p := filetest.Settings(t, "x.yaml"); p.Token.Reveal() != canary || filetest.Content(t, "token") != canary+"\n" {
 		t.Errorf("%+v", p)
 	}
 	if got := configure(t, "pul-1", nil, append(args, "--token-stdin")...); got.code != cli.ExitOK {
 		t.Fatalf("%+v", got)
 	}
-	if p := settings(t, "x.yaml"); p.Token.Reveal() != "pul-1" || content(t, "token") != "pul-1\n" {
+	if p := filetest.Settings(t, "x.yaml"); p.Token.Reveal() != "pul-1" || filetest.Content(t, "token") != "pul-1\n" {
 		t.Errorf("the token did not go to the file that token_file names: %+v", p)
 	}
 	got = configure(t, canary, nil, append(args, "--token-stdin", "--token-file", "x.yaml")...)
 	if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "configuration itself") {
 		t.Errorf("%+v", got)
 	}
-	holds(t, "token", "x.yaml")
+	filetest.Holds(t, "token", "token.bak", "x.yaml", "x.yaml.bak")
 }
 
 func TestRunRelativeTokenFile(t *testing.T) {
@@ -445,43 +382,47 @@ func TestRunRelativeTokenFile(t *testing.T) {
 		if checked != canary {
 			t.Errorf("the token %q is checked, want the new one", checked)
 		}
-		if got := content(t, want); got != canary+"\n" {
+		if got := filetest.Content(t, want); got != canary+"\n" {
 			t.Errorf("%s contains %q, want the new token", want, got)
 		}
-		if text := content(t, config); text != "token_file: x.token\n" {
+		if text := filetest.Content(t, config); text != "token_file: x.token\n" {
 			t.Errorf("the configuration is now\n%s", text)
 		}
 	}
 
 	for name, directory := range map[string]string{"relative": "conf", "absolute": t.TempDir()} {
 		t.Run("relative token_file is next to the configuration, whose path is "+name, func(t *testing.T) {
-			emptyDirectory(t)
+			t.Chdir(t.TempDir())
 			if err := os.MkdirAll(directory, 0o700); err != nil {
 				t.Fatal(err)
 			}
 			config, file := filepath.Join(directory, "x.yaml"), filepath.Join(directory, "x.token")
-			put(t, config, "token_file: x.token\n", 0o600)
-			put(t, file, "pul-0", 0o600)
-			put(t, "x.token", "pul-1", 0o600)
+			filetest.Put(t, config, "token_file: x.token\n", 0o600)
+			filetest.Put(t, file, "pul-0", 0o600)
+			filetest.Put(t, "x.token", "pul-1", 0o600)
 			run(t, config, file)
-			if got := content(t, "x.token"); got != "pul-1" {
+			if got := filetest.Content(t, "x.token"); got != "pul-1" {
 				t.Errorf("the file of the working directory contains %q", got)
 			}
 		})
 	}
 	t.Run("missing token file is created in the directory of the configuration", func(t *testing.T) {
-		emptyDirectory(t)
+		t.Chdir(t.TempDir())
 		directory := t.TempDir()
 		config := filepath.Join(directory, "x.yaml")
-		put(t, config, "token_file: x.token\n", 0o600)
+		filetest.Put(t, config, "token_file: x.token\n", 0o600)
 		run(t, config, filepath.Join(directory, "x.token"))
 	})
-	t.Run("a file that is only in the working directory is replaced there", func(t *testing.T) {
-		emptyDirectory(t)
-		config := filepath.Join(t.TempDir(), "x.yaml")
-		put(t, config, "token_file: x.token\n", 0o600)
-		put(t, "x.token", "pul-1", 0o600)
-		run(t, config, "x.token")
+	t.Run("a file that is only in the working directory stays, because the agent does not use it", func(t *testing.T) {
+		t.Chdir(t.TempDir())
+		directory := t.TempDir()
+		config := filepath.Join(directory, "x.yaml")
+		filetest.Put(t, config, "token_file: x.token\n", 0o600)
+		filetest.Put(t, "x.token", "pul-1", 0o600)
+		run(t, config, filepath.Join(directory, "x.token"))
+		if got := filetest.Content(t, "x.token"); got != "pul-1" {
+			t.Errorf("the file of the working directory contains %q", got)
+		}
 	})
 }
 
@@ -496,17 +437,34 @@ func TestRunInvalidResult(t *testing.T) {
 		"pools: 5\n":                "x.yaml:1:8: pools: must be",
 		strings.Repeat("#", 2<<20):  "larger than",
 	} {
-		emptyDirectory(t)
-		put(t, "x.yaml", before, 0o640)
+		t.Chdir(t.TempDir())
+		filetest.Put(t, "x.yaml", before, 0o640)
 		got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--yes")
 		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, want) ||
 			!strings.Contains(got.stderr, "nothing has been changed") || got.stdout != "" {
 			t.Errorf("%.40q: %+v", before, got)
 		}
-		if content(t, "x.yaml") != before || mode(t, "x.yaml") != 0o640 {
+		if filetest.Content(t, "x.yaml") != before || filetest.Mode(t, "x.yaml") != 0o640 {
 			t.Errorf("the content or the mode of the file with %.40q was changed", before)
 		}
-		holds(t, "x.yaml")
+		filetest.Holds(t, "x.yaml")
+	}
+}
+
+func TestRunNotEditable(t *testing.T) {
+	for before, want := range map[string]string{
+		`{"token": "` + canary + `"}`:     "x.yaml:1:1: a file in brackets",
+		"token: |\n  " + canary + "\n":    "x.yaml:1:8: token: cannot be set without changing other parts",
+		"a: &a " + canary + "\ntoken: *a": "x.yaml:2:8: token: cannot be set without changing other parts",
+	} {
+		t.Chdir(t.TempDir())
+		filetest.Put(t, "x.yaml", before, 0o600)
+		got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
+		const lines = "\ncmwa: or write these lines manually:\n  token: <not shown>\n  deploy_target: process\n"
+		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, want) || !strings.HasSuffix(got.stderr, lines) {
+			t.Errorf("%q: %+v", before, got)
+		}
+		filetest.Holds(t, "x.yaml")
 	}
 }
 
@@ -515,11 +473,11 @@ func TestRunLinksOwnersAndModes(t *testing.T) {
 		mode, want fs.FileMode
 		warns      bool
 	}{{0o600, 0o600, false}, {0o400, 0o400, false}, {0o644, 0o600, true}, {0o440, 0o400, true}, {0o777, 0o600, true}} {
-		emptyDirectory(t)
+		t.Chdir(t.TempDir())
 		if err := os.MkdirAll("real/deep", 0o700); err != nil {
 			t.Fatal(err)
 		}
-		put(t, "real/x.yaml", "# old\n", c.mode)
+		filetest.Put(t, "real/x.yaml", "# old\n", c.mode)
 		owner, group := os.Geteuid(), os.Getegid()
 		if owner == 0 {
 			owner, group = 12345, 54321
@@ -536,9 +494,10 @@ func TestRunLinksOwnersAndModes(t *testing.T) {
 		if got.code != cli.ExitOK || strings.Contains(got.stdout, "removed access for other users") != c.warns {
 			t.Errorf("%v: %+v", c.mode, got)
 		}
-		if mode(t, "x.yaml")&fs.ModeSymlink == 0 || mode(t, "real/deep/link")&fs.ModeSymlink == 0 ||
-			mode(t, "real/x.yaml") != c.want {
-			t.Errorf("a link was replaced, or mode %v became %v, want %v", c.mode, mode(t, "real/x.yaml"), c.want)
+		if filetest.Mode(t, "x.yaml")&fs.ModeSymlink == 0 || filetest.Mode(t, "real/deep/link")&fs.ModeSymlink == 0 ||
+			filetest.Mode(t, "real/x.yaml") != c.want || filetest.Mode(t, "real/x.yaml.bak") != c.want {
+			t.Errorf("a link was replaced, or mode %v became %v, want %v", c.mode,
+				filetest.Mode(t, "real/x.yaml"), c.want)
 		}
 		info, err := os.Stat("x.yaml")
 		if err != nil {
@@ -547,52 +506,48 @@ func TestRunLinksOwnersAndModes(t *testing.T) {
 		if stat := info.Sys().(*syscall.Stat_t); int(stat.Uid) != owner || int(stat.Gid) != group {
 			t.Errorf("the file belongs to %d:%d, want %d:%d", stat.Uid, stat.Gid, owner, group)
 		}
-		if !strings.HasPrefix(content(t, "real/x.yaml"), "# old\n") ||
-			!strings.Contains(content(t, "x.yaml"), canary) {
-			t.Errorf("%q", content(t, "x.yaml"))
+		if !strings.HasPrefix(filetest.Content(t, "real/x.yaml"), "# old\n") ||
+			!strings.Contains(filetest.Content(t, "x.yaml"), canary) {
+			t.Errorf("%q", filetest.Content(t, "x.yaml"))
 		}
 	}
 }
 
-func TestRunDanglingLink(t *testing.T) {
-	emptyDirectory(t)
-	if err := os.Symlink("new.yaml", "x.yaml"); err != nil {
-		t.Fatal(err)
+func TestRunUnusableLink(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for link, target := range map[string]string{"x.yaml": "new.yaml", "loop.yaml": "loop.yaml"} {
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin"); got.code != cli.ExitOK {
-		t.Fatalf("%+v", got)
+	for link, want := range map[string]string{
+		"x.yaml":    "is a symbolic link to a file that does not exist: create that file, or remove the link",
+		"loop.yaml": "too many links",
+	} {
+		got := configure(t, canary, nil, "--config", link, "--token-stdin")
+		if got.code != cli.ExitFailure || !strings.Contains(got.stderr, link+": ") ||
+			!strings.Contains(got.stderr, want) {
+			t.Errorf("%+v", got)
+		}
 	}
-	if mode(t, "new.yaml") != 0o600 || mode(t, "x.yaml")&fs.ModeSymlink == 0 {
-		t.Error("the link was replaced, or its target does not have mode 0600")
-	}
-	if err := os.Symlink("loop.yaml", "loop.yaml"); err != nil {
-		t.Fatal(err)
-	}
-	if got := configure(t, canary, nil, "--config", "loop.yaml", "--token-stdin"); got.code != cli.ExitFailure ||
-		!strings.Contains(got.stderr, "symbolic links") {
-		t.Errorf("%+v", got)
-	}
-	holds(t, "loop.yaml", "new.yaml", "x.yaml")
+	filetest.Holds(t, "loop.yaml", "x.yaml")
 }
 
 func TestRunNotes(t *testing.T) {
-	emptyDirectory(t)
-	if err := os.MkdirAll("tree/.git", 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll("tree/etc", 0o700); err != nil {
+	t.Chdir(t.TempDir())
+	if err := os.Mkdir("etc", 0o700); err != nil {
 		t.Fatal(err)
 	}
 	environ := []string{
-		"PULUMI_AGENT_CONFIG= tree/etc/x y.yaml ", "PULUMI_AGENT_DEPLOY_TARGET=ecs", "PULUMI_AGENT_TOKEN=" + canary,
+		"PULUMI_AGENT_CONFIG= etc/x y.yaml ", "PULUMI_AGENT_DEPLOY_TARGET=ecs", "PULUMI_AGENT_TOKEN=" + canary,
 		"PULUMI_AGENT_CA_FILE=x",
 	}
 	got := configure(t, canary, environ, "--token-stdin")
-	if got.code != cli.ExitOK || !strings.Contains(got.stdout, "cmwa vet 'tree/etc/x y.yaml'") {
+	if got.code != cli.ExitOK || !strings.Contains(got.stdout, "cmwa vet 'etc/x y.yaml'") {
 		t.Fatalf("%+v", got)
 	}
 	for _, want := range []string{
-		"git work tree", "PULUMI_AGENT_DEPLOY_TARGET is set here, and overrides", "PULUMI_AGENT_TOKEN is set here",
+		"PULUMI_AGENT_DEPLOY_TARGET is set here, and overrides", "PULUMI_AGENT_TOKEN is set here",
 	} {
 		if !strings.Contains(got.stderr, want) {
 			t.Errorf("%q is not in %s", want, got.stderr)
@@ -601,24 +556,15 @@ func TestRunNotes(t *testing.T) {
 	if strings.Contains(got.stderr, "CA_FILE") {
 		t.Errorf("stderr names PULUMI_AGENT_CA_FILE, although ca_file was not written: %s", got.stderr)
 	}
-	put(t, "token", "pul-0", 0o600)
-	if got := configure(t, "", nil, "--config", "tree/x.yaml", "--token-file", "token"); got.code != cli.ExitOK ||
-		got.stderr != "" {
-		t.Errorf("%+v", got)
-	}
-	if got := configure(t, canary, nil, "--config", "tree/y.yaml", "--token-stdin", "--token-file",
-		"tree/token"); got.code != cli.ExitOK || !strings.Contains(got.stderr, "tree/token is in a git work tree") {
-		t.Errorf("%+v", got)
-	}
 }
 
-func TestSessionWriteUndo(t *testing.T) {
+func TestSessionWriteFailure(t *testing.T) {
 	for _, was := range []string{"", "pul-0\n"} {
-		emptyDirectory(t)
-		names := []string{"x.yaml"}
+		t.Chdir(t.TempDir())
+		names := []string{"token", "x.yaml"}
 		if was != "" {
-			put(t, "token", was, 0o600)
-			names = []string{"token", "x.yaml"}
+			filetest.Put(t, "token", was, 0o600)
+			names = []string{"token", "token.bak", "x.yaml"}
 		}
 		config, err := open("x.yaml", "x.yaml")
 		if err != nil {
@@ -628,17 +574,18 @@ func TestSessionWriteUndo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		put(t, "x.yaml", "# of another\n", 0o600)
+		filetest.Put(t, "x.yaml", "# of another\n", 0o600)
 		var stdout, stderr bytes.Buffer
 		s := &session{o: Options{Stdout: &stdout, Stderr: &stderr}, config: config, tokenFile: &token, token: canary}
-		const want = "another program has changed the file since this command read it"
-		if err := s.write([]byte("token_file: token\n")); err == nil ||
-			!strings.Contains(err.Error(), want) || stdout.Len() > 0 {
+		const want = "write x.yaml: another program has changed the file since this command read it: " +
+			"run the command again: it has not been changed, but token has the new token"
+		if err := s.write([]byte("token_file: token\n")); err == nil || err.Error() != want || stdout.Len() > 0 {
 			t.Errorf("%v %s", err, &stdout)
 		}
-		if content(t, "x.yaml") != "# of another\n" || was != "" && content(t, "token") != was {
-			t.Error("the configuration or the token file was changed")
+		if filetest.Content(t, "x.yaml") != "# of another\n" || filetest.Content(t, "token") != canary+"\n" ||
+			was != "" && filetest.Content(t, "token.bak") != was {
+			t.Error("the configuration was changed, or the token or its previous value was lost")
 		}
-		holds(t, names...)
+		filetest.Holds(t, names...)
 	}
 }

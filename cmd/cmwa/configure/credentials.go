@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -273,23 +272,18 @@ func (s *session) setTokenFile(token, name string) error {
 	if err != nil {
 		return err
 	}
-	if same, err := filepath.Abs(s.config.resolved); err != nil || same == f.resolved {
+	if f.resolved == s.config.resolved {
 		return cli.Usagef("the token file cannot be the configuration itself: name another file with --token-file")
 	}
 	s.token, s.tokenFile = token, &f
 	return s.confirm(f, "Replace its content with the new token?")
 }
 
-// tokenPath returns the path that the agent uses for a token_file. A relative name starts
-// at the directory of the configuration, or at the working directory if only that has the file.
+// tokenPath returns the path that the agent uses for a token_file. A relative name starts at the
+// directory of the configuration.
 func (s *session) tokenPath(name string) string {
-	absent := func(path string) bool {
-		_, err := os.Stat(path)
-		return errors.Is(err, fs.ErrNotExist)
-	}
-	path := filepath.Join(filepath.Dir(s.config.path), name)
-	if filepath.IsAbs(name) || absent(path) && !absent(name) {
+	if filepath.IsAbs(name) {
 		return name
 	}
-	return path
+	return filepath.Join(filepath.Dir(s.config.path), name)
 }

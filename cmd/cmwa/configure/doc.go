@@ -16,4 +16,7 @@
 //     or from a file.
 //   - All answers are read and checked before the first byte is written, and the
 //     result is loaded as the agent would load it.
+//   - The previous content of a changed file is kept in a file with .bak after the name. Nothing
+//     is restored after an error: a token file that is written before its configuration has a
+//     token that the service has accepted, or could not check.
 package configure

@@ -11,68 +11,57 @@ import (
 	"syscall"
 
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // file is a file to write, in the state in which open found it.
 type file struct {
 	path     string      // as an option or a person named it
 	name     string      // in messages
-	resolved string      // with links followed
+	resolved string      // absolute, with symbolic links followed
 	content  []byte      // nil if the file does not exist
 	info     fs.FileInfo // nil if the file does not exist
 }
-
-// maxLinks is the number of links in a row that are followed, as on Linux.
-const maxLinks = 40
 
 var errNoDirectory = errors.New("its directory does not exist: create it, or name another file")
 
 // open reads a file, which need not exist. Its directory must exist. Errors contain
 // the name for messages, and not the path.
 func open(path, name string) (file, error) {
-	f := file{path: path, name: name, resolved: path}
-	refuse := func(err error) (file, error) { return file{}, fmt.Errorf("%s: %w", f.name, withoutPath(err)) }
-	for range maxLinks {
-		// Follow one link, or stop at a file that does not exist.
-		info, err := os.Lstat(f.resolved)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			switch _, err := os.Stat(filepath.Dir(f.resolved)); {
-			case errors.Is(err, fs.ErrNotExist):
-				return refuse(errNoDirectory)
-			case err != nil:
-				return refuse(errors.New("its directory cannot be used: name another file"))
-			}
-			return f, nil
-		case err != nil:
-			return refuse(err)
-		case info.Mode()&fs.ModeSymlink != 0:
-			target, err := os.Readlink(f.resolved)
-			if err != nil {
-				return refuse(err)
-			}
-			if !filepath.IsAbs(target) {
-				target = filepath.Join(filepath.Dir(f.resolved), target)
-			}
-			f.resolved = target
-			continue
-		case !info.Mode().IsRegular():
-			return refuse(errors.New("is not a regular file"))
-		}
-
-		// Read the file.
-		opened, err := os.Open(f.resolved)
-		if err != nil {
-			return refuse(err)
-		}
-		defer opened.Close()
-		f.info = info
-		if f.content, err = io.ReadAll(io.LimitReader(opened, position.MaxFile+1)); err != nil {
-			return refuse(err)
-		}
-		return f, nil
+	f := file{path: path, name: name}
+	if err := f.read(); err != nil {
+		return file{}, fmt.Errorf("%s: %w", name, withoutPath(err))
 	}
-	return refuse(syscall.ELOOP)
+	return f, nil
+}
+
+func (f *file) read() error {
+	target, err := filepath.EvalSymlinks(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(f.path); err == nil {
+			return errors.New("is a symbolic link to a file that does not exist: create that file, or remove the link")
+		}
+		directory, err := filepath.EvalSymlinks(filepath.Dir(f.path))
+		if err != nil {
+			return errNoDirectory
+		}
+		f.resolved, err = filepath.Abs(filepath.Join(directory, filepath.Base(f.path)))
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	if f.resolved, err = filepath.Abs(target); err != nil {
+		return err
+	}
+	opened, info, err := secret.OpenRegular(f.resolved)
+	if err != nil {
+		return err
+	}
+	defer opened.Close()
+	f.info = info
+	f.content, err = io.ReadAll(io.LimitReader(opened, position.MaxFile+1))
+	return err
 }
 
 // withoutPath returns the cause of an error without the name of a file, because the
@@ -96,10 +85,10 @@ func withoutPath(err error) error {
 //  1. A file that changed since open is not replaced.
 //  2. The file keeps its owner. It keeps the permissions of its owner to read and
 //     write, and loses all others. A new file has the mode 0600.
-//  3. The content is written to a new file in the same directory, which is synced and
-//     renamed.
+//  3. The previous content is kept in a file with .bak after the name and with the same mode and
+//     owner, because it may contain a token.
 func (f file) replace(content []byte) (done string, err error) {
-	// 1. Compare with the file as it is now.
+	// 1.
 	now, err := open(f.path, f.name)
 	if err != nil {
 		return "", err
@@ -109,80 +98,64 @@ func (f file) replace(content []byte) (done string, err error) {
 			"run the command again")
 	}
 
-	// 2. Choose the mode.
+	// 2.
 	mode := fs.FileMode(0o600)
 	done = "wrote %s"
-	if f.info != nil {
-		tighter := now.info.Mode().Perm() & mode
-		switch {
-		case tighter != now.info.Mode().Perm():
-			done = "wrote %s, and removed access for other users"
-		case bytes.Equal(content, f.content):
+	if now.info != nil {
+		mode &= now.info.Mode().Perm()
+		tighter, changed := mode != now.info.Mode().Perm(), !bytes.Equal(content, now.content)
+		if !changed && !tighter {
 			return "%s is unchanged", nil
 		}
-		mode = tighter
-	}
-
-	// 3. Write, sync, rename.
-	temp, err := os.CreateTemp(filepath.Dir(f.resolved), "."+filepath.Base(f.resolved)+".*")
-	if err != nil {
-		return "", withoutPath(err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(temp.Name())
+		if tighter {
+			done += ", and removed access for other users"
 		}
-	}()
-	_, err = temp.Write(content)
-	if err == nil && f.info != nil {
-		err = keepOwner(temp, now.info)
+
+		// 3.
+		if changed {
+			if err := write(f.resolved+".bak", now.content, mode, now.info); err != nil {
+				return "", fmt.Errorf("keep its content in a file with .bak after the name: %w", err)
+			}
+			done += "; the file with .bak after its name has the previous content"
+		}
 	}
-	if err == nil {
-		err = temp.Chmod(mode)
-	}
-	if err == nil {
-		err = temp.Sync()
-	}
-	if err = errors.Join(err, temp.Close()); err != nil {
-		return "", withoutPath(err)
-	}
-	if err = os.Rename(temp.Name(), f.resolved); err != nil {
-		return "", withoutPath(err)
-	}
-	// An error of the directory's sync is ignored, because the file is already replaced.
-	if directory, err := os.Open(filepath.Dir(f.resolved)); err == nil {
-		_ = directory.Sync()
-		_ = directory.Close()
-	}
-	return done, nil
+	return done, write(f.resolved, content, mode, now.info)
 }
 
-// keepOwner gives a new file the owner and group of the one that it replaces.
-func keepOwner(created *os.File, old fs.FileInfo) error {
-	info, err := created.Stat()
+// write replaces a file as a whole: it writes and syncs a new file in the same directory, and renames
+// it. The new file belongs to the owner and group of old, unless old is nil.
+func write(path string, content []byte, mode fs.FileMode, old fs.FileInfo) error {
+	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return err
+		return withoutPath(err)
 	}
-	was, ok := old.Sys().(*syscall.Stat_t)
-	is, okToo := info.Sys().(*syscall.Stat_t)
-	if !ok || !okToo || was.Uid == is.Uid && was.Gid == is.Gid {
-		return nil
+	_, err = temp.Write(content)
+	if err == nil && old != nil {
+		err = keepOwner(temp, old)
 	}
-	if err := created.Chown(int(was.Uid), int(was.Gid)); err != nil {
-		return errors.New("it belongs to another user or group: run this as that user")
+	if err == nil {
+		err = errors.Join(temp.Chmod(mode), temp.Sync())
+	}
+	if err = errors.Join(err, temp.Close()); err == nil {
+		err = os.Rename(temp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(temp.Name())
+		return withoutPath(err)
+	}
+	// An error of the directory's sync is ignored, because the file is already replaced.
+	if directory, err := os.Open(filepath.Dir(path)); err == nil {
+		_ = directory.Sync()
+		_ = directory.Close()
 	}
 	return nil
 }
 
-// undo restores the content that the file had before replace, or removes a file that replace
-// has created. It does not restore permissions that replace has removed.
-func (f file) undo() error {
-	if f.info == nil {
-		return os.Remove(f.resolved)
+// keepOwner gives a new file the owner and group of the one that it replaces.
+func keepOwner(created *os.File, old fs.FileInfo) error {
+	stat, ok := old.Sys().(*syscall.Stat_t)
+	if ok && created.Chown(int(stat.Uid), int(stat.Gid)) != nil {
+		return errors.New("it belongs to another user or group: run this as that user")
 	}
-	now, err := open(f.path, f.name)
-	if err == nil {
-		_, err = now.replace(f.content)
-	}
-	return err
+	return nil
 }
