@@ -75,12 +75,12 @@ func (e *StatusError) Is(target error) bool {
 // rejectedError is a 401 in answer to a call with the pool's token.
 type rejectedError struct {
 	*StatusError
-	cure string
+	hint string
 }
 
 // Error names the token's settings and the request.
 func (e *rejectedError) Error() string {
-	text := "service rejected the token (401): " + e.cure
+	text := "service rejected the token (401): " + e.hint
 	if e.RequestID != "" {
 		text += " (request " + e.RequestID + ")"
 	}

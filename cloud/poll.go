@@ -50,7 +50,7 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 }
 
 // classify returns the outcome of a failed attempt. If the cause is the token, a redirect, a
-// certificate or the network, its error names the cure. Sent means that the service may have
+// certificate or the network, its error names the hint. Sent means that the service may have
 // received the request.
 //
 // A failure does not count for the circuit breaker if the service answers 400 or 401, or

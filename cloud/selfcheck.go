@@ -86,10 +86,10 @@ func (c *selfChecker) checkConnection(ctx context.Context) runtime.CheckResult {
 	var dns *net.DNSError
 	switch {
 	case a.badProxy:
-		return runtime.CheckFailed("%v", a.err).WithCure("set it to a URL such as http://proxy.example:3128")
+		return runtime.CheckFailed("%v", a.err).WithHint("set it to a URL such as http://proxy.example:3128")
 	case a.connected != "" && a.refusedByProxy():
 		return runtime.CheckFailed("the proxy %s does not connect to %s: %v", a.proxy.Host, host, a.err).
-			WithCure("let the proxy allow this host, write its user and password into %s, "+
+			WithHint("let the proxy allow this host, write its user and password into %s, "+
 				"or name the host in NO_PROXY", variable)
 	case a.connected != "" && a.proxy != nil:
 		return runtime.CheckPassed("connected to %s through the proxy %s, which %s names", host, a.proxy.Host, variable)
@@ -99,17 +99,17 @@ func (c *selfChecker) checkConnection(ctx context.Context) runtime.CheckResult {
 		return runtime.CheckPassed("connected to %s", host)
 	case a.proxy != nil:
 		return runtime.CheckFailed("cannot connect to the proxy %s: %v", a.proxy.Host, a.err).
-			WithCure("correct %s, or name %s in NO_PROXY", variable, host)
+			WithHint("correct %s, or name %s in NO_PROXY", variable, host)
 	case errors.As(a.err, &dns):
 		return runtime.CheckFailed("cannot find the address of %s: %v", host, a.err).
-			WithCure("correct service_url, or the name servers of this machine; " + proxyCure)
+			WithHint("correct service_url, or the name servers of this machine; " + proxyHint)
 	}
 	return runtime.CheckFailed("cannot connect to %s: %v", host, a.err).
-		WithCure("correct service_url, or allow the connection in firewalls and network policies; " + proxyCure)
+		WithHint("correct service_url, or allow the connection in firewalls and network policies; " + proxyHint)
 }
 
-// proxyCure is the cure for networks that require a proxy.
-const proxyCure = "set HTTPS_PROXY if only a proxy reaches the service"
+// proxyHint is the hint for networks that require a proxy.
+const proxyHint = "set HTTPS_PROXY if only a proxy reaches the service"
 
 // checkCertificate checks the certificate of the service.
 func (c *selfChecker) checkCertificate(ctx context.Context) runtime.CheckResult {
@@ -119,7 +119,7 @@ func (c *selfChecker) checkCertificate(ctx context.Context) runtime.CheckResult 
 		return runtime.CheckPassed("service_url is http:// on this machine, which needs no certificate")
 	case !c.encrypted():
 		return runtime.CheckWarned("service_url is http://, so tokens and logs are sent without encryption").
-			WithCure("set it to an https:// URL, unless that network is trusted")
+			WithHint("set it to an https:// URL, unless that network is trusted")
 	case a.handshake != nil:
 		return c.judgeHandshake(a.handshake)
 	case a.handshakeDone:
@@ -139,7 +139,7 @@ func (c *selfChecker) judgeChain(state *tls.ConnectionState) runtime.CheckResult
 	end := leaf.NotAfter.UTC().Format(time.RFC3339)
 	if time.Until(leaf.NotAfter) < renewalNotice {
 		return runtime.CheckWarned("the certificate of %s is trusted and expires at %s", c.host(), end).
-			WithCure("renew it before then")
+			WithHint("renew it before then")
 	}
 	return runtime.CheckPassed("trusted, from %s, until %s", leaf.Issuer, end)
 }
@@ -153,22 +153,22 @@ func (c *selfChecker) judgeHandshake(err error) runtime.CheckResult {
 	var record tls.RecordHeaderError
 	switch {
 	case errors.As(err, &authority) && c.options.Tuning.CA != "":
-		return failed.WithCure("add the certificate of its authority to ca_file, whose certificates do not include it")
+		return failed.WithHint("add the certificate of its authority to ca_file, whose certificates do not include it")
 	case errors.As(err, &authority):
-		return failed.WithCure("name the certificate of its authority in ca_file; " +
+		return failed.WithHint("name the certificate of its authority in ca_file; " +
 			"if a proxy opens the encryption, that is the proxy's authority")
 	case errors.As(err, &name):
-		return failed.WithCure("set service_url to a name that the certificate is for")
+		return failed.WithHint("set service_url to a name that the certificate is for")
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return failed.WithCure("renew the certificate, or correct the clock of this machine")
+		return failed.WithHint("renew the certificate, or correct the clock of this machine")
 	case errors.As(err, &record):
 		return runtime.CheckFailed("%s does not answer with TLS: %v", c.host(), err).
-			WithCure("set service_url to the port for https, or to http:// if the service has no encryption")
+			WithHint("set service_url to the port for https, or to http:// if the service has no encryption")
 	case untrusted(err):
-		return failed.WithCure("correct service_url, or name the certificate of its authority in ca_file")
+		return failed.WithHint("correct service_url, or name the certificate of its authority in ca_file")
 	}
 	return runtime.CheckFailed("the TLS handshake with %s failed: %v", c.host(), err).
-		WithCure("check firewalls and proxies between this machine and the service")
+		WithHint("check firewalls and proxies between this machine and the service")
 }
 
 // checkAnswer checks that the answer comes from the service.
@@ -181,21 +181,21 @@ func (c *selfChecker) checkAnswer(ctx context.Context) runtime.CheckResult {
 	switch {
 	case a.err != nil:
 		return runtime.CheckFailed("%s does not answer: %v", service, a.err).
-			WithCure("check service_url, the service, and firewalls and proxies between")
+			WithHint("check service_url, the service, and firewalls and proxies between")
 	case a.refusal != nil && a.refusal.Location != "":
 		return runtime.CheckFailed("%v", &redirectError{a.refusal, absentStatus}).
-			WithCure("the agent follows no redirect, because its token would go with it")
+			WithHint("the agent follows no redirect, because its token would go with it")
 	case a.status == http.StatusProxyAuthRequired:
 		return runtime.CheckFailed("the proxy requires a user and a password").
-			WithCure("write them into %s, or name %s in NO_PROXY", c.proxyVariable(), c.host())
+			WithHint("write them into %s, or name %s in NO_PROXY", c.proxyVariable(), c.host())
 	case errors.As(wantJSON(a.text), &format) && (format.html || a.status/100 == 2):
 		return runtime.CheckFailed("status %d: %v", a.status, format)
 	}
 	switch a.status {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return runtime.CheckFailed("%v", a.refusal).WithCure("check the service, and proxies before it")
+		return runtime.CheckFailed("%v", a.refusal).WithHint("check the service, and proxies before it")
 	case http.StatusTooManyRequests:
-		return runtime.CheckWarned("%v", a.refusal).WithCure("wait, and start fewer agents from this address")
+		return runtime.CheckWarned("%v", a.refusal).WithHint("wait, and start fewer agents from this address")
 	}
 
 	// The service refuses a request without a token.
@@ -203,7 +203,7 @@ func (c *selfChecker) checkAnswer(ctx context.Context) runtime.CheckResult {
 	if !refuses && a.status/100 != 5 {
 		return runtime.CheckWarned("%s answers with status %d to a request without a token, "+
 			"which a service refuses with 401: it may be another server, or another path of it", service, a.status).
-			WithCure("set service_url to the base URL of the service, to which the agent adds /api")
+			WithHint("set service_url to the base URL of the service, to which the agent adds /api")
 	}
 	return runtime.CheckPassed("%s answers as a service does, with status %d to a request without a token",
 		service, a.status)
@@ -224,16 +224,16 @@ func (c *selfChecker) checkClock(ctx context.Context) runtime.CheckResult {
 	if skew < 0 {
 		skew, direction = skew.Abs(), "behind" // not -skew: the service's year may be 9999
 	}
-	const cure = "synchronise the clock of this machine, for example with chrony or systemd-timesyncd"
+	const hint = "synchronise the clock of this machine, for example with chrony or systemd-timesyncd"
 	const refused = "OIDC tokens and signed requests of jobs are refused"
 	found := fmt.Sprintf("this machine's clock is %s %s the service's", skew.Round(time.Second), direction)
 	switch {
 	case skew < clockWarning:
 		return runtime.CheckPassed("this machine's clock differs from the service's by less than %s", clockWarning)
 	case skew < clockLimit:
-		return runtime.CheckWarned("%s; from %s on, %s", found, clockLimit, refused).WithCure(cure)
+		return runtime.CheckWarned("%s; from %s on, %s", found, clockLimit, refused).WithHint(hint)
 	}
-	return runtime.CheckFailed("%s, more than the %s from which %s", found, clockLimit, refused).WithCure(cure)
+	return runtime.CheckFailed("%s, more than the %s from which %s", found, clockLimit, refused).WithHint(hint)
 }
 
 // service returns the parsed URL of the service.

@@ -133,10 +133,10 @@ func (c *selfChecker) checkToken(ctx context.Context) runtime.CheckResult {
 		"it must be the token of an agent pool at "+c.options.Identity.Service)
 }
 
-// judgeToken makes the request with a token. Cure is the cure for a refused token. The
+// judgeToken makes the request with a token. Hint is the hint for a refused token. The
 // result does not contain the token, even if the answer repeats it.
-func (c *selfChecker) judgeToken(ctx context.Context, token, cure string) runtime.CheckResult {
-	result := c.compare(ctx, token, cure)
+func (c *selfChecker) judgeToken(ctx context.Context, token, hint string) runtime.CheckResult {
+	result := c.compare(ctx, token, hint)
 	if token != "" {
 		result.Message = strings.ReplaceAll(result.Message, token, secret.Mark)
 	}
@@ -144,24 +144,24 @@ func (c *selfChecker) judgeToken(ctx context.Context, token, cure string) runtim
 }
 
 // compare compares the answers to a request with the token and to one without.
-func (c *selfChecker) compare(ctx context.Context, token, cure string) runtime.CheckResult {
+func (c *selfChecker) compare(ctx context.Context, token, hint string) runtime.CheckResult {
 	a, without := c.try(ctx, token), c.anonymous(ctx)
 	switch {
 	case a.err != nil:
 		return runtime.CheckFailed("the service does not answer to a request with the token: %v", a.err).
-			WithCure("check the service, and firewalls and proxies between")
+			WithHint("check the service, and firewalls and proxies between")
 	case a.status == http.StatusUnauthorized:
-		return runtime.CheckFailed("the service rejects the token: %v", a.refusal).WithCure("%s", cure)
+		return runtime.CheckFailed("the service rejects the token: %v", a.refusal).WithHint("%s", hint)
 	case a.status == without.status:
 		return runtime.CheckSkipped("the service gives the same answer with and without the token (status %d), "+
 			"and a poll, which would show the difference, may claim a job", a.status).
-			WithCure("start the agent, and look at cmwa status")
+			WithHint("start the agent, and look at cmwa status")
 	case unclear(a.status):
 		return runtime.CheckSkipped("the answer does not show whether the service accepts the token: %v", a.refusal).
-			WithCure("repeat the check later")
+			WithHint("repeat the check later")
 	case a.status == http.StatusForbidden:
 		return runtime.CheckWarned("the service knows the token and forbids the request: %v", a.refusal).
-			WithCure("check at the service that the pool exists, and that its organization may use agents")
+			WithHint("check at the service that the pool exists, and that its organization may use agents")
 	}
 	return runtime.CheckPassed("the service accepts the token: it answers %d with it and %d without, "+
 		"to a request that claims no job", a.status, without.status)

@@ -61,26 +61,26 @@ func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
 	const renew = "check that the process that writes the file is running, and that the agent's user can read the file"
 	token, err := readTokenFile(c.options.Tuning.OIDCTokenFile)
 	if err != nil {
-		return runtime.CheckFailed("read oidc_token_file: %v", err).WithCure(renew)
+		return runtime.CheckFailed("read oidc_token_file: %v", err).WithHint(renew)
 	}
 	found, err := claimsOf(token)
 	if err != nil {
 		return runtime.CheckFailed("%v", err).
-			WithCure("configure an OIDC provider that writes its ID token to this file; " +
+			WithHint("configure an OIDC provider that writes its ID token to this file; " +
 				"in Kubernetes, use a projected service account token")
 	}
 
 	now, begin, end := time.Now(), timeOfClaim(found.NotBefore), timeOfClaim(found.Expires)
 	switch {
 	case found.Expires > 0 && !now.Before(end):
-		return runtime.CheckFailed("the OIDC token expired at %s", end.Format(time.RFC3339)).WithCure(renew)
+		return runtime.CheckFailed("the OIDC token expired at %s", end.Format(time.RFC3339)).WithHint(renew)
 	case found.NotBefore > 0 && now.Add(clockWarning).Before(begin):
 		return runtime.CheckFailed("the OIDC token is not valid before %s", begin.Format(time.RFC3339)).
-			WithCure("correct the clock of this machine")
+			WithHint("correct the clock of this machine")
 	}
 	if want := "urn:pulumi:org:" + c.options.Identity.Organization; !slices.Contains(found.Audience, want) {
 		return runtime.CheckWarned("the OIDC token has the audience %q, but not %s", found.Audience, want).
-			WithCure("request it with that audience, " +
+			WithHint("request it with that audience, " +
 				"or allow this audience in the organization's OIDC issuer settings")
 	}
 	until := "with no expiry"
@@ -105,7 +105,7 @@ func (c *selfChecker) checkExchange(ctx context.Context, wanted bool) runtime.Ch
 	if !wanted {
 		return runtime.CheckSkipped("the OIDC token was not exchanged, " +
 			"because the service would issue a token that stays valid").
-			WithCure("to exchange it, run cmwa doctor --exchange")
+			WithHint("to exchange it, run cmwa doctor --exchange")
 	}
 	caller := newCaller(callerOptions{
 		service: c.options.Identity.Service, userAgent: c.options.UserAgent,

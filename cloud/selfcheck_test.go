@@ -154,7 +154,7 @@ func check(t *testing.T, o cloud.Options, exchange bool) map[string]runtime.Chec
 			continue
 		}
 		results[c.Name] = c.Run(t.Context())
-		text := results[c.Name].Message + results[c.Name].Cure
+		text := results[c.Name].Message + results[c.Name].Hint
 		if strings.Contains(text, poolToken) || strings.Contains(text, "proxy-password") ||
 			strings.Contains(text, "eyJ") {
 			t.Errorf("%s shows a secret: %s", c.Name, text)
@@ -167,7 +167,7 @@ func check(t *testing.T, o cloud.Options, exchange bool) map[string]runtime.Chec
 func want(t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string) {
 	t.Helper()
 	got, found := results[name]
-	if !found || got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
+	if !found || got.Level != level || !strings.Contains(got.Message+"; "+got.Hint, part) {
 		t.Errorf("%s is %+v, want %s with %q; all results: %+v", name, got, level, part, results)
 	}
 }

@@ -86,7 +86,7 @@ type Explainer interface {
 // start jobs.
 type Checker interface {
 	// Check returns nil if a job could be started now with these settings. Otherwise it
-	// returns an error of one line with the reason and the cure. It finds only problems
+	// returns an error of one line with the reason and the hint. It finds only problems
 	// that fail every job and that cost little to find, and starts nothing. A pool calls
 	// Check before it polls, at most every five seconds, and every second while Check
 	// returns an error. It returns soon after the end of ctx, and is safe for concurrent

@@ -43,7 +43,7 @@ const (
 type CheckResult struct {
 	Level   CheckLevel
 	Message string
-	Cure    string // what to do; empty if there is nothing to do, or if Message ends with it
+	Hint    string // what to do; empty if there is nothing to do, or if Message ends with it
 }
 
 // CheckPassed returns the result of a check without a problem.
@@ -75,9 +75,9 @@ func CheckError(err error, passed CheckResult) CheckResult {
 	return CheckResult{Level: LevelFailed, Message: err.Error()}
 }
 
-// WithCure returns the result with a cure.
-func (r CheckResult) WithCure(format string, args ...any) CheckResult {
-	r.Cure = fmt.Sprintf(format, args...)
+// WithHint returns the result with a hint.
+func (r CheckResult) WithHint(format string, args ...any) CheckResult {
+	r.Hint = fmt.Sprintf(format, args...)
 	return r
 }
 

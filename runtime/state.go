@@ -38,7 +38,7 @@ type PoolState struct {
 	PollingSince time.Time
 
 	// ExecutorProblem is one line with the reason why the executor cannot start jobs, and
-	// the cure. It is empty if the executor can start jobs, and while the pool drains or is
+	// the hint. It is empty if the executor can start jobs, and while the pool drains or is
 	// paused by the operator. With a problem the pool does not poll: its phase is paused, and
 	// Until is zero.
 	ExecutorProblem string

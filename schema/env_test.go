@@ -10,7 +10,7 @@ import (
 )
 
 func TestLoadOverlaidKeys(t *testing.T) {
-	const cure = "remove the key from the file; or unset the variable, and start the agent again"
+	const hint = "remove the key from the file; or unset the variable, and start the agent again"
 	for name, test := range map[string]struct {
 		file     string
 		variable string // without the prefix
@@ -69,7 +69,7 @@ func TestLoadOverlaidKeys(t *testing.T) {
 					if p.Rule != position.RuleOverlaid {
 						continue
 					}
-					if p.Severity != position.Warning || p.Hint != cure {
+					if p.Severity != position.Warning || p.Hint != hint {
 						t.Errorf("%s: %v", reader, p)
 					}
 					p.Hint = ""

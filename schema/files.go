@@ -40,7 +40,7 @@ func (s *scope) readNamed(key, name string) ([]byte, fs.FileMode, error) {
 }
 
 // readRequired reads a file that a key names, and reports a problem if it cannot be read.
-func (s *scope) readRequired(key, name, cure string) (content []byte, mode fs.FileMode, ok bool) {
+func (s *scope) readRequired(key, name, hint string) (content []byte, mode fs.FileMode, ok bool) {
 	content, mode, err := s.readNamed(key, name)
 	if err == nil && len(content) > position.MaxFile {
 		s.refuse(position.RuleFile, fmt.Sprintf("the file is larger than %d KiB", position.MaxFile>>10),
@@ -48,7 +48,7 @@ func (s *scope) readRequired(key, name, cure string) (content []byte, mode fs.Fi
 		return nil, 0, false
 	}
 	if err != nil {
-		s.reportUnread(key, name, cure, err)
+		s.reportUnread(key, name, hint, err)
 		return nil, 0, false
 	}
 	return content, mode, true
@@ -56,11 +56,11 @@ func (s *scope) readRequired(key, name, cure string) (content []byte, mode fs.Fi
 
 // reportUnread reports a file that cannot be read. The message contains the path of the
 // file, unless the path may be a secret.
-func (s *scope) reportUnread(key, name, cure string, err error) {
+func (s *scope) reportUnread(key, name, hint string, err error) {
 	file := s.fileAt(key, name)
 	switch {
 	case missing(err):
-		s.refuse(position.RuleMissingFile, "there is no "+file, hintForPath(name, cure+", or correct the name"), key)
+		s.refuse(position.RuleMissingFile, "there is no "+file, hintForPath(name, hint+", or correct the name"), key)
 	case errors.Is(err, fs.ErrPermission):
 		s.refuse(position.RuleMissingFile, "this user cannot read the "+strings.TrimPrefix(file, "such "),
 			"give the agent's user permission to read it", key)

@@ -11,7 +11,7 @@ import (
 type ruleHelp struct {
 	cause   string // one or two sentences
 	example string // a file with the problem; empty if a file alone cannot have it
-	cure    string // what to do, as an imperative sentence
+	hint    string // what to do, as an imperative sentence
 }
 
 // ruleHelps returns the explanation of every rule.
@@ -19,126 +19,126 @@ func ruleHelps() map[position.Rule]ruleHelp {
 	return map[position.Rule]ruleHelp{
 		position.RuleUnreadable: {
 			cause: "The file does not exist, is a directory, or this user has no permission to read it.",
-			cure:  "Correct the name, or change the permissions.",
+			hint:  "Correct the name, or change the permissions.",
 		},
 		position.RuleSyntax: {
 			cause: "Indentation, quotes, brackets or colons are wrong, or the file contains something other " +
 				"than keys and values.",
 			example: "token: pul-...\n  log_level: info\n",
-			cure:    "Correct the marked line.",
+			hint:    "Correct the marked line.",
 		},
 		position.RuleSize: {
 			cause: "The file is too large, or has too many values, including those that aliases repeat.",
-			cure:  "Split the file, or write out the values of aliases.",
+			hint:  "Split the file, or write out the values of aliases.",
 		},
 		position.RuleDuplicateKey: {
 			cause:   "YAML allows a key only once in a mapping. Which of the two values counts would be arbitrary.",
 			example: "log_level: info\nlog_level: debug\n",
-			cure:    "Remove one of the two.",
+			hint:    "Remove one of the two.",
 		},
 		position.RuleUnknownKey: {
 			cause: "The key is misspelt, in the wrong mapping, or from another release. A key that resembles a " +
 				"known one is always an error.",
 			example: "polling_intervall: 30s\n",
-			cure:    "Use the suggested name.",
+			hint:    "Use the suggested name.",
 		},
 		position.RuleUnknownVariable: {
 			cause: "The name of an environment variable begins with PULUMI_AGENT_, but no key has this variable. " +
 				"It has no effect.",
-			cure: "Correct the name, or unset the variable.",
+			hint: "Correct the name, or unset the variable.",
 		},
 		position.RuleOldName: {
 			cause:   "The key or the file has a name of an earlier release, which still works.",
 			example: "workflow_runners_directory: /opt/cmwa\n",
-			cure:    "Use the new name.",
+			hint:    "Use the new name.",
 		},
 		position.RuleUnused: {
 			cause:   "The setting is accepted for compatibility, but the agent does not use it.",
 			example: "workflow_runners_embeddable: \"true\"\n",
-			cure:    "Remove it.",
+			hint:    "Remove it.",
 		},
 		position.RuleValue: {
 			cause:   "The value has the wrong type, is not one of the choices, or is out of bounds.",
 			example: "http_server_port: 70000\n",
-			cure:    "Write a value that the message describes.",
+			hint:    "Write a value that the message describes.",
 		},
 		position.RuleMissingToken: {
 			cause: "A pool has no access token and no OIDC token. The environment of the agent may contain one, " +
 				"so this is a warning at the top level of a file.",
 			example: "log_level: info\n",
-			cure:    "Set token or token_file, or the keys of OIDC.",
+			hint:    "Set token or token_file, or the keys of OIDC.",
 		},
 		position.RuleCredentials: {
 			cause: "Two kinds of credentials are set, but a pool can use only one kind. Or a key that the " +
 				"credentials require is missing.",
 			example: "oidc_token_file: /var/run/oidc/token\norganization_name: acme\n",
-			cure:    "Keep one kind of credentials, and set all of its keys.",
+			hint:    "Keep one kind of credentials, and set all of its keys.",
 		},
 		position.RuleReadableToken: {
 			cause: "Users other than the agent's can read the token.",
-			cure:  "Restrict the permissions of the file, or move the token to a Secret.",
+			hint:  "Restrict the permissions of the file, or move the token to a Secret.",
 		},
 		position.RuleFile: {
 			cause:   "A file that a key names is not a regular file, or its content is not what the key requires.",
 			example: "token_file: /dev/null\n",
-			cure:    "Correct the content, or name another file.",
+			hint:    "Correct the content, or name another file.",
 		},
 		position.RuleMissingFile: {
 			cause: "The name is wrong, or this user has no permission to read the file. Without " +
 				"--local, only missing Pod templates are reported, because other files may exist only on the " +
 				"agent's machine.",
-			cure: "Create the file, correct the name, or change the permissions.",
+			hint: "Create the file, correct the name, or change the permissions.",
 		},
 		position.RulePools: {
 			cause:   "Two pools have the same name, or would claim the same jobs.",
 			example: "pools:\n  - {name: a, token: pul-1}\n  - {name: a, token: pul-2}\n",
-			cure:    "Give each pool its own name and token.",
+			hint:    "Give each pool its own name and token.",
 		},
 		position.RulePollRate: {
 			cause: "All pools together poll more than ten times per second. Services reject such rates with " +
 				"status 429.",
 			example: "pools:\n  - {name: a, token: pul-1, polling_interval: 100ms}\n" +
 				"  - {name: b, token: pul-2, polling_interval: 100ms}\n",
-			cure: "Increase polling_interval.",
+			hint: "Increase polling_interval.",
 		},
 		position.RuleTimes: {
 			cause:   "One duration must be longer than another, and is not.",
 			example: "request_retry_wait: 10m\nrequest_retry_max_wait: 1m\n",
-			cure:    "Change one of the two.",
+			hint:    "Change one of the two.",
 		},
 		position.RulePodTemplate: {
 			cause:   "The API server would reject the Pod, or the template cannot be merged into it.",
 			example: "deploy_target: kubernetes\npod_template: {spec: {nodeSelector: linux}}\n",
-			cure:    "Correct the marked field.",
+			hint:    "Correct the marked field.",
 		},
 		position.RuleProtectedField: {
 			cause:   "A Pod template or a label sets something that the agent sets itself.",
 			example: "deploy_target: kubernetes\npod_template: {spec: {restartPolicy: Always}}\n",
-			cure:    "Remove the marked field.",
+			hint:    "Remove the marked field.",
 		},
 		position.RuleManifest: {
 			cause: "A file with Kubernetes objects has no configuration, no Pod template and no variable of the " +
 				"agent.",
 			example: "apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n",
-			cure:    "Check the key under data, or do not check this file.",
+			hint:    "Check the key under data, or do not check this file.",
 		},
 		position.RuleInternal: {
 			cause: "This is a bug of cmwa.",
-			cure:  "Report it, with the file but without its secrets.",
+			hint:  "Report it, with the file but without its secrets.",
 		},
 		position.RuleRelease: {
 			cause:   "Another release of the agent may support the value; this one does not.",
 			example: "deploy_target: ecs\n",
-			cure:    "Use a value that the message lists.",
+			hint:    "Use a value that the message lists.",
 		},
 		position.RuleOverlaid: {
 			cause: "An environment variable overrides the key, so that a change in the file has no effect.",
-			cure:  "Remove the key from the file, or unset the variable.",
+			hint:  "Remove the key from the file, or unset the variable.",
 		},
 		position.RulePlaceholder: {
 			cause:   "The value is the text of an example, or a variable that nothing expands.",
 			example: "token: <your-token>\n",
-			cure:    "Write the token that the service displayed when the pool was created.",
+			hint:    "Write the token that the service displayed when the pool was created.",
 		},
 	}
 }
@@ -151,7 +151,7 @@ func ruleExplanation(info position.RuleInfo, width int) string {
 	b.WriteString(string(info.Rule) + "\n\n")
 	writeLines(&b, printable.Wrap(info.Description+". "+help.cause, "  ", "  ", width))
 	b.WriteString("\n")
-	writeLines(&b, columnText("  fix", help.cure, factColumn, width))
+	writeLines(&b, columnText("  fix", help.hint, factColumn, width))
 	writeLines(&b, columnText("  where", "a rule of cmwa vet", factColumn, width))
 	if help.example != "" {
 		b.WriteString("\n  A file with this problem:\n\n")

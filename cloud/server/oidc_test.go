@@ -183,7 +183,7 @@ func TestExchangeToken(t *testing.T) {
 			claims(nil))).Encode())
 		checkDenial(t, "an exchange", got, 403, "unauthorized_client")
 		if !strings.Contains(got.body, "--oidc-issuer") {
-			t.Errorf("the answer does not contain the cure: %s", got.body)
+			t.Errorf("the answer does not contain the hint: %s", got.body)
 		}
 	})
 

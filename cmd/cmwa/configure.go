@@ -79,7 +79,7 @@ func checkToken(ctx context.Context, config *schema.Config, pool string) (proble
 			}
 			if result.Level == runtime.LevelFailed || result.Level == runtime.LevelSkipped {
 				rejected := check.Name == "service-token" && result.Level == runtime.LevelFailed
-				return printable.Text(strings.TrimSuffix(result.Message+": "+result.Cure, ": ")), rejected
+				return printable.Text(strings.TrimSuffix(result.Message+": "+result.Hint, ": ")), rejected
 			}
 		}
 	}

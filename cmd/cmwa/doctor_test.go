@@ -178,7 +178,7 @@ func TestDoctorText(t *testing.T) {
 		t.Errorf("%+v", result)
 	}
 	for _, line := range []string{"ok       configuration ", "failed   service-connection ",
-		"skipped  service-token ", "; cure: correct service_url"} {
+		"skipped  service-token ", "; hint: correct service_url"} {
 		if !strings.Contains(result.stdout, line) {
 			t.Errorf("no line has %q:\n%s", line, result.stdout)
 		}

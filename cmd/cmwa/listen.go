@@ -39,8 +39,8 @@ func listen(ctx context.Context, address string, port int, inUse net.Listener) (
 	case err != nil && (address == "" || errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES)):
 		return nil, fmt.Errorf("open the health port: %w: set http_server_port to a free port, or to 0 for none", err)
 	case err != nil:
-		const cure = "set http_server_address to an address of this machine, or remove it"
-		return nil, fmt.Errorf("open the health port: %w: "+cure, err)
+		const hint = "set http_server_address to an address of this machine, or remove it"
+		return nil, fmt.Errorf("open the health port: %w: "+hint, err)
 	}
 	if config.Control != nil {
 		if err := sharePort(listener, false); err != nil {

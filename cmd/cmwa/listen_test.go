@@ -69,7 +69,7 @@ func TestListen(t *testing.T) {
 			t.Error("the listener in use was closed")
 		}
 	})
-	t.Run("the error for a port in use names the cure", func(t *testing.T) {
+	t.Run("the error for a port in use names the hint", func(t *testing.T) {
 		taken := open(t, "127.0.0.1", freePort(t), nil)
 		if _, err := listen(t.Context(), "127.0.0.1", port(taken), nil); err == nil ||
 			!strings.Contains(err.Error(), "set http_server_port to a free port") {
@@ -119,7 +119,7 @@ func TestReloadHTTPServerAddress(t *testing.T) {
 	w.replace(w.file(), content(otherAddress))
 	only(otherAddress, "127.0.0.1")
 
-	// An address that this machine does not have is not applied. The log names the cure.
+	// An address that this machine does not have is not applied. The log names the hint.
 	w.replace(w.file(), content("192.0.2.1"))
 	agent.waitForMatch(regexp.MustCompile(`set http_server_address to an address of this machine`))
 	if health(otherAddress) != http.StatusOK {

@@ -33,8 +33,8 @@ func tool(t testing.TB, variable string) string {
 	t.Helper()
 	path := os.Getenv(variable)
 	if path == "" {
-		const cure = ` is not set: run make toolchain; then: eval "$(testdata/toolchain/environment)"`
-		skipUnlessCI(t, variable+cure)
+		const hint = ` is not set: run make toolchain; then: eval "$(testdata/toolchain/environment)"`
+		skipUnlessCI(t, variable+hint)
 	}
 	return path
 }

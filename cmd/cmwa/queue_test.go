@@ -117,7 +117,7 @@ func TestQueue(t *testing.T) {
 		agent.waitFor("polling paused: the executor cannot start jobs")
 		shown := w.once("status", "--config", w.file())
 		if shown.code != cli.ExitFailure || !strings.Contains(shown.stdout, "set working_directory to its directory") {
-			t.Errorf("cmwa status ends with code %d, want %d and an output that names the cure:\n%s",
+			t.Errorf("cmwa status ends with code %d, want %d and an output that names the hint:\n%s",
 				shown.code, cli.ExitFailure, shown.stdout)
 		}
 		if code := probe(url + "/healthz"); code != 200 {

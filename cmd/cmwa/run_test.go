@@ -604,7 +604,7 @@ func TestRunEngineDown(t *testing.T) {
 	lines := slices.DeleteFunc(strings.Split(agent.output(), "\n"),
 		func(line string) bool { return !strings.Contains(line, "cannot reach the Docker engine") })
 	if len(lines) == 0 || !strings.Contains(lines[0], "start it") {
-		t.Errorf("the message does not name the cure: %v", lines)
+		t.Errorf("the message does not name the hint: %v", lines)
 	}
 	if err := os.Symlink(engineSocket(), socket); err != nil {
 		t.Fatal(err)

@@ -100,7 +100,7 @@ func TestRunFollowsPodTemplate(t *testing.T) {
 	edited(template("two", ""))
 	prints("second", "two")
 
-	// A file with a mistake changes nothing. The log names the position and the cure.
+	// A file with a mistake changes nothing. The log names the position and the hint.
 	mounted.write("worker-pod.json", "{\n  \"spec\": {\"contaners\": []}\n}\n")
 	agent.waitFor(path + ":2:12: spec.contaners: unknown key")
 	agent.waitFor(`did you mean \"containers\"?`)

@@ -135,7 +135,7 @@ func TestRunUnknownKeys(t *testing.T) {
 		})
 	}
 
-	t.Run("the program exits with 2 and names line and cure", func(t *testing.T) {
+	t.Run("the program exits with 2 and names line and hint", func(t *testing.T) {
 		w := newWorld(t, "process")
 		agent := w.agent("token: "+w.pool, "servce_url: "+w.url)
 		agent.exit(cli.ExitUsage)

@@ -14,7 +14,7 @@ const mountTable = "/proc/self/mountinfo"
 // Frozen reports whether a path still leads to the old file after an editor or the kubelet has
 // replaced the original. This is so for a file that is itself a mount, such as a bind mount of
 // one file or a ConfigMap mounted with subPath, and for a file in a directory mounted with
-// subPath. The cure is to mount the directory that contains the file. The result is false if
+// subPath. The hint is to mount the directory that contains the file. The result is false if
 // the table of mounts cannot be read, or the path cannot be resolved.
 func Frozen(path string) bool {
 	table, err := os.Open(mountTable)

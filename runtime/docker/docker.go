@@ -83,7 +83,7 @@ type Executor struct {
 }
 
 // New creates an executor, and checks that the engine responds and can run jobs. The text of
-// an error is one line with the cure.
+// an error is one line with the hint.
 func New(ctx context.Context, options Options) (*Executor, error) {
 	if options.RunnerDirectory == "" {
 		return nil, errors.New("the options of the Docker executor have no RunnerDirectory")

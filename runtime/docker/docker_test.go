@@ -82,7 +82,7 @@ func TestStart(t *testing.T) {
 		}
 	})
 
-	t.Run("failed start has the cure and leaves nothing", func(t *testing.T) {
+	t.Run("failed start has the hint and leaves nothing", func(t *testing.T) {
 		e := newExecutor(t)
 		for _, c := range []struct {
 			name     string

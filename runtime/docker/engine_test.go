@@ -34,7 +34,7 @@ const runnerDirectory = "/mnt/pulumi/workflow"
 // of its own in less than half the time.
 const hostNetwork = "host"
 
-const cure = "run testdata/toolchain/up, which starts an engine and makes the images"
+const hint = "run testdata/toolchain/up, which starts an engine and makes the images"
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -100,11 +100,11 @@ func newExecutor(t testing.TB, set ...string) *Executor {
 		Environ: environ(set...), Agent: "tests", Log: slog.New(slog.DiscardHandler), RunnerDirectory: runnerDirectory,
 	})
 	if err != nil {
-		t.Fatalf("%v\n(%s)", err, cure)
+		t.Fatalf("%v\n(%s)", err, hint)
 	}
 	t.Cleanup(func() { _ = e.engine.Close() })
 	if _, err := e.engine.ImageInspect(t.Context(), testImage); err != nil && len(set) == 0 {
-		t.Fatalf("%v\n(%s)", err, cure)
+		t.Fatalf("%v\n(%s)", err, hint)
 	}
 	return e
 }

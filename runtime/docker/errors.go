@@ -18,7 +18,7 @@ import (
 const maxEngineText = 600
 
 // jobError is an error that the job causes. It wraps [runtime.ErrJobFault], but its text does
-// not contain the text of ErrJobFault: it is for people, and ends with the cure.
+// not contain the text of ErrJobFault: it is for people, and ends with the hint.
 type jobError struct{ error }
 
 func (e jobError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }

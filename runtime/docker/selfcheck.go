@@ -99,7 +99,7 @@ func (e *Executor) checkShared(ctx context.Context, parent string) runtime.Check
 	if err := checkDirectory(parent); err != nil {
 		return runtime.CheckError(err, runtime.CheckResult{})
 	}
-	const cure = "make sure that %s is the same directory on the engine's machine, or remove shared_volume_directory"
+	const hint = "make sure that %s is the same directory on the engine's machine, or remove shared_volume_directory"
 	name, err := os.Hostname()
 	if err != nil {
 		name = "unknown"
@@ -109,11 +109,11 @@ func (e *Executor) checkShared(ctx context.Context, parent string) runtime.Check
 	case err == nil && !sharedBy(own.Container.Mounts, parent):
 		return runtime.CheckFailed("the agent runs in the container %s, "+
 			"into which %s is not mounted under the same path", name, parent).
-			WithCure("mount it with --volume %s:%s, or remove shared_volume_directory", parent, parent)
+			WithHint("mount it with --volume %s:%s, or remove shared_volume_directory", parent, parent)
 	case err != nil && !strings.HasPrefix(e.host, "unix://"):
 		return runtime.CheckWarned("jobs have their directories in %s, and the engine at %s may be on another machine",
 			parent, e.host).
-			WithCure(cure, parent)
+			WithHint(hint, parent)
 	}
 	return runtime.CheckPassed("jobs have their directories in %s", parent)
 }
@@ -151,7 +151,7 @@ func (e *Executor) selfCheckImage(ctx context.Context, spec runtime.InstanceSpec
 	case len(found.Items) == 0:
 		return runtime.CheckWarned("pull_image is false, and the engine has no image %s, "+
 			"which jobs use unless their stack names another", defaultImage).
-			WithCure("load the images of your stacks there, or set pull_image to true")
+			WithHint("load the images of your stacks there, or set pull_image to true")
 	}
 	return runtime.CheckPassed("pull_image is false, and the engine has the image %s", defaultImage)
 }
@@ -176,23 +176,23 @@ func checkService(service string, spec runtime.Docker, hosts io.Reader) runtime.
 	switch {
 	case spec.Network == "none":
 		return runtime.CheckFailed("docker.network is \"none\": jobs cannot reach the service").
-			WithCure("change docker.network")
+			WithHint("change docker.network")
 	case spec.Network == "host":
 		return runtime.CheckPassed("containers use the network of the engine's machine (docker.network)")
 	case strings.HasPrefix(spec.Network, "container:"):
 		return runtime.CheckPassed("containers reach the service as %s does (docker.network)", spec.Network)
 	case runtime.OnLoopback(reached):
 		return runtime.CheckFailed("in a container, %s is the container itself, and not this machine", name).
-			WithCure("set service_url to an address that both this machine and containers reach, " +
+			WithHint("set service_url to an address that both this machine and containers reach, " +
 				"or docker.network to host; docker.extra_hosts can give a name the address host-gateway")
 	case given >= 0:
 		return runtime.CheckPassed("containers find %s by docker.extra_hosts: %s", name, spec.ExtraHosts[given])
 	case inHosts(hosts, name):
 		return runtime.CheckWarned("%s is in %s of this machine, which containers do not have", name, hostsFile).
-			WithCure("add it to docker.extra_hosts, unless the name servers of containers resolve it")
+			WithHint("add it to docker.extra_hosts, unless the name servers of containers resolve it")
 	case name == desktopName:
 		return runtime.CheckWarned("%s is known only in containers of Docker Desktop", name).
-			WithCure("with another engine, set docker.extra_hosts to [\"%s:host-gateway\"]", name)
+			WithHint("with another engine, set docker.extra_hosts to [\"%s:host-gateway\"]", name)
 	}
 	return runtime.CheckPassed("containers reach the service at the same address, %s", u.Host)
 }

@@ -35,7 +35,7 @@ func wantResult(
 	t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string,
 ) {
 	t.Helper()
-	if got := results[name]; got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
+	if got := results[name]; got.Level != level || !strings.Contains(got.Message+"; "+got.Hint, part) {
 		t.Errorf("the result of %s is %+v, want %s with %q; all results: %+v", name, got, level, part, results)
 	}
 }
@@ -142,7 +142,7 @@ func TestCheckShared(t *testing.T) {
 			}
 			e.host = cmp.Or(c.host, e.host)
 			got := e.checkShared(t.Context(), shared)
-			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Cure, c.part) {
+			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Hint, c.part) {
 				t.Errorf("the result is %+v, want %s with %q", got, c.level, c.part)
 			}
 		})
@@ -221,7 +221,7 @@ func TestCheckService(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := checkService(c.service, c.settings, strings.NewReader(hosts))
-			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Cure, c.part) {
+			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Hint, c.part) {
 				t.Errorf("the result is %+v, want %s with %q", got, c.level, c.part)
 			}
 		})

@@ -9,7 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// explain returns an error that describes, in one line, why a request failed, and the cure.
+// explain returns an error that describes, in one line, why a request failed, and the hint.
 // It wraps err only if err is a cancellation.
 func (e *Executor) explain(operation string, err error) error {
 	text := tail(err.Error())

@@ -111,15 +111,15 @@ func (c *Cluster) currentSelf() self {
 }
 
 // warnOwnPod logs once that the agent's own Pod cannot be read, with the effect and the
-// cure. The caller holds c.identifying.
-func (c *Cluster) warnOwnPod(cure string, err error) {
+// hint. The caller holds c.identifying.
+func (c *Cluster) warnOwnPod(hint string, err error) {
 	if c.ownPodWarned {
 		return
 	}
 	c.ownPodWarned = true
 	c.options.Log.Warn("cannot read agent pod", "namespace", c.agentPod.namespace, "agent_pod", c.agentPod.name,
 		"error", err, "effect", "only an agent with the same state directory adopts the jobs of this agent, "+
-			"or removes their pods, after this pod ends", "cure", cure)
+			"or removes their pods, after this pod ends", "hint", hint)
 }
 
 // SelfCheckOwnPod returns the check of the agent's own Pod. It returns false if the agent
@@ -149,22 +149,22 @@ func (c *Cluster) checkOwnPod(ctx context.Context, grace time.Duration, files []
 		c.agentPod.name, c.agentPod.namespace, tail(err.Error()))
 	switch {
 	case apierrors.IsForbidden(err) && !fromProxy(err):
-		return unknown.WithCure("grant get on pods in that namespace, as the documented Role does")
+		return unknown.WithHint("grant get on pods in that namespace, as the documented Role does")
 	case isNotFound(err):
-		return unknown.WithCure("set the variable POD_NAME from metadata.name in the agent's Pod")
+		return unknown.WithHint("set the variable POD_NAME from metadata.name in the agent's Pod")
 	}
-	return unknown.WithCure("see the result of %s", apiCheck)
+	return unknown.WithHint("see the result of %s", apiCheck)
 }
 
 // evaluateOwnPod checks the grace period and the mounts of the agent's own Pod.
 func evaluateOwnPod(pod *corev1.Pod, grace time.Duration, files []string) runtime.CheckResult {
 	// Check the grace period.
-	var problems, cures []string
+	var problems, hints []string
 	needed := int64(math.Ceil(grace.Seconds()))
 	if given := pod.Spec.TerminationGracePeriodSeconds; given != nil && *given < needed {
 		problems = append(problems, fmt.Sprintf("terminationGracePeriodSeconds is %d, "+
 			"but the agent may need %d to end while jobs run", *given, needed))
-		cures = append(cures, fmt.Sprintf("set it to %d, or shorten shutdown_timeout", needed))
+		hints = append(hints, fmt.Sprintf("set it to %d, or shorten shutdown_timeout", needed))
 	}
 
 	// Check that the configuration is not mounted with subPath.
@@ -177,13 +177,13 @@ func evaluateOwnPod(pod *corev1.Pod, grace time.Duration, files []string) runtim
 			if (mount.SubPath != "" || mount.SubPathExpr != "") && slices.ContainsFunc(files, within) {
 				problems = append(problems, mount.MountPath+
 					" is mounted with subPath: the agent cannot detect changes of it")
-				cures = append(cures, "mount the directory of "+mount.MountPath+" without subPath")
+				hints = append(hints, "mount the directory of "+mount.MountPath+" without subPath")
 			}
 		}
 	}
 	if len(problems) > 0 {
 		return runtime.CheckWarned("Pod %s: %s", pod.Name, strings.Join(problems, "; ")).
-			WithCure("%s", strings.Join(cures, "; "))
+			WithHint("%s", strings.Join(hints, "; "))
 	}
 	return runtime.CheckPassed("Pod %s has a sufficient grace period, "+
 		"and the agent can detect changes of its configuration", pod.Name)

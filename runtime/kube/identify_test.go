@@ -120,7 +120,7 @@ func simulateIdentify(t *testing.T, scenario func(t *testing.T, a *agents, clust
 func TestIdentifyRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault kubetest.Fault
-		cure  string
+		hint  string
 	}{
 		"right is missing": {
 			kubetest.Fault{Status: http.StatusForbidden, Message: `pods "agent-x" is forbidden`}, "grant get on pods",
@@ -143,8 +143,8 @@ func TestIdentifyRefused(t *testing.T) {
 			}
 			e := cluster.Executor("")
 			defer e.Close()
-			if log := a.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, c.cure) {
-				t.Errorf("want one warning with the cure %q; the log:\n%s", c.cure, log)
+			if log := a.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, c.hint) {
+				t.Errorf("want one warning with the hint %q; the log:\n%s", c.hint, log)
 			}
 			if e.Owned() || !e.LeavesJobs() || e.pods.selector != watchedSelector(self{}, "id-of-agent-x") {
 				t.Errorf("owned: %v, leaves jobs: %v, selector %s", e.Owned(), e.LeavesJobs(), e.pods.selector)

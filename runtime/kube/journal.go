@@ -31,7 +31,7 @@ func (e *Executor) Journal(pool string, tuning runtime.Tuning) (runtime.Journal,
 			e.log.Info("jobs are recorded in the state directory, which is lost with the agent's pod",
 				"reason", "a pool with OIDC credentials can store the tokens of its jobs in Secrets only",
 				"effect", "a job that is claimed and not started when the pod is lost ends when the service gives up",
-				"cure", "set kubernetes.handoff to secret")
+				"hint", "set kubernetes.handoff to secret")
 		}
 		return nil, false
 	}

@@ -173,7 +173,7 @@ func TestJournal(t *testing.T) {
 			t.Error("got a journal, which would store tokens in ConfigMaps without sealing them")
 		}
 		if !strings.Contains(a.log.String(), "set kubernetes.handoff to secret") {
-			t.Errorf("the log has no cure: %s", a.log.String())
+			t.Errorf("the log has no hint: %s", a.log.String())
 		}
 
 		// Secrets can hold the tokens.

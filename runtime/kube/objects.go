@@ -133,20 +133,20 @@ func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err erro
 const sweepMargin = 5 * time.Minute
 
 // explainObject returns an error that describes, in one line, why a request for an object
-// of a job failed, and the cure.
+// of a job failed, and the hint.
 func (e *Executor) explainObject(verb, resource string, err error) error {
 	operation := fmt.Sprintf("%s an object of the job in %s", verb, resource)
 	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "cannot ") {
 		return e.explain(operation, err)
 	}
-	cure := "grant create, update, list and delete on " + resource
+	hint := "grant create, update, list and delete on " + resource
 	if resource == secrets {
-		cure += ", or set kubernetes.handoff to sealed"
+		hint += ", or set kubernetes.handoff to sealed"
 	} else { // a large handoff needs a ConfigMap even if it is sealed
-		cure += ", as the documented Role does"
+		hint += ", as the documented Role does"
 	}
 	return fmt.Errorf("%s: the agent's service account may not %s %s in namespace %s: %s (%s)",
-		operation, verb, resource, e.namespace, cure, tail(err.Error()))
+		operation, verb, resource, e.namespace, hint, tail(err.Error()))
 }
 
 // object is a ConfigMap or a Secret.

@@ -118,7 +118,7 @@ func checkVersion(ctx context.Context, e *Executor) runtime.CheckResult {
 	}
 	if json.Unmarshal(text, &version) != nil || version.GitVersion == "" {
 		return runtime.CheckFailed("the server at %s is not a Kubernetes API server", e.client.host).
-			WithCure("correct the kubeconfig, or check whether a proxy answers instead")
+			WithHint("correct the kubeconfig, or check whether a proxy answers instead")
 	}
 	return runtime.CheckPassed("the API server at %s has version %s", e.client.host, version.GitVersion)
 }
@@ -130,12 +130,12 @@ func checkNamespace(ctx context.Context, e *Executor) runtime.CheckResult {
 	err := e.client.api.Get().Resource("namespaces").Name(e.namespace).Do(ctx).Into(namespace)
 	switch {
 	case err == nil && namespace.DeletionTimestamp != nil:
-		return runtime.CheckFailed("namespace %s is being deleted", e.namespace).WithCure("change kubernetes.namespace")
+		return runtime.CheckFailed("namespace %s is being deleted", e.namespace).WithHint("change kubernetes.namespace")
 	case err == nil:
 		return runtime.CheckPassed("namespace %s exists", e.namespace)
 	case isNotFound(err):
 		return runtime.CheckFailed("namespace %s does not exist", e.namespace).
-			WithCure("create it, or change kubernetes.namespace")
+			WithHint("create it, or change kubernetes.namespace")
 	case !apierrors.IsForbidden(err) || fromProxy(err):
 		return runtime.CheckError(e.explain("get the namespace", withCause(ctx, err)), runtime.CheckResult{})
 	}
@@ -144,7 +144,7 @@ func checkNamespace(ctx context.Context, e *Executor) runtime.CheckResult {
 	}
 	return runtime.CheckSkipped("the agent may neither get namespace %s nor list its Pods: "+
 		"the namespace or its Role may be missing", e.namespace).
-		WithCure("check that the namespace exists, " +
+		WithHint("check that the namespace exists, " +
 			"and that a RoleBinding grants the Role to the agent's service account")
 }
 
@@ -180,7 +180,7 @@ func (c *selfChecker) checkPod(ctx context.Context, e *Executor) runtime.CheckRe
 	if len(others) > 0 {
 		return runtime.CheckWarned("the cluster accepts the Pod of a job with warnings: %s",
 			strings.Join(others, "; ")).
-			WithCure("check kubernetes.* and pod_template")
+			WithHint("check kubernetes.* and pod_template")
 	}
 	account := cmp.Or(c.spec.Tuning.Instance.Kubernetes.ServiceAccount, "default, without its token")
 	return runtime.CheckPassed("the cluster accepts the Pod of a job in namespace %s, with service account %s",
@@ -194,7 +194,7 @@ func (c *selfChecker) checkPodSecurity(ctx context.Context, e *Executor) runtime
 	if i := slices.IndexFunc(c.warnings, isSecurityWarning); i >= 0 {
 		return runtime.CheckWarned("the Pod of a job violates the warning level of Pod Security in namespace %s: %s",
 			e.namespace, c.warnings[i]).
-			WithCure("set security contexts in pod_template")
+			WithHint("set security contexts in pod_template")
 	}
 	return runtime.CheckPassed("the Pod of a job meets the Pod Security levels of namespace %s", e.namespace)
 }
@@ -206,7 +206,7 @@ func (c *selfChecker) checkService(context.Context) runtime.CheckResult {
 	service := c.spec.Identity.Service
 	if runtime.OnLoopback(service) {
 		return runtime.CheckFailed("%s is a loopback address: in a Pod, it is the Pod itself", service).
-			WithCure("set service_url to an address that Pods can reach, such as that of a Service")
+			WithHint("set service_url to an address that Pods can reach, such as that of a Service")
 	}
 	return runtime.CheckPassed("Pods use the same address of the service, %s", service)
 }
@@ -315,5 +315,5 @@ func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult 
 		result.Level = runtime.LevelWarning
 		result.Message += ", which is needed for " + r.only
 	}
-	return result.WithCure("grant them in its Role: apiGroups [\"\"], resources [%s], verbs [%s]", resource, all)
+	return result.WithHint("grant them in its Role: apiGroups [\"\"], resources [%s], verbs [%s]", resource, all)
 }

@@ -51,7 +51,7 @@ func wantResult(
 	t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string,
 ) {
 	t.Helper()
-	if got := results[name]; got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
+	if got := results[name]; got.Level != level || !strings.Contains(got.Message+"; "+got.Hint, part) {
 		t.Errorf("%s is %+v, want %s with %q; all: %+v", name, got, level, part, results)
 	}
 }
@@ -64,7 +64,7 @@ func awaitResult(
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); ; {
 		results := check()
-		if got := results[name]; got.Level == level && strings.Contains(got.Message+"; "+got.Cure, part) ||
+		if got := results[name]; got.Level == level && strings.Contains(got.Message+"; "+got.Hint, part) ||
 			time.Now().After(limit) {
 			wantResult(t, results, name, level, part)
 			return results
@@ -408,7 +408,7 @@ func TestEvaluateOwnPod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := evaluateOwnPod(c.pod, 3630*time.Second, files)
-			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Cure, c.part) {
+			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Hint, c.part) {
 				t.Errorf("got %+v, want %s with %q", got, c.level, c.part)
 			}
 		})

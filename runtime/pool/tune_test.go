@@ -632,10 +632,10 @@ func TestTuneBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("edit that may cure the failure allows one poll at once", func(t *testing.T) {
+	t.Run("edit that may hint the failure allows one poll at once", func(t *testing.T) {
 		for name, c := range map[string]struct {
 			answer string
-			cure   func(*runtime.Tuning)
+			hint   func(*runtime.Tuning)
 			left   time.Duration
 		}{
 			"a token for a dead service":      {"", func(t *runtime.Tuning) { t.Token = secret.New("new") }, 0},
@@ -654,7 +654,7 @@ func TestTuneBreaker(t *testing.T) {
 					with := answering(c.answer)
 					st.reach(broken(), with)
 					wait(time.Minute)
-					st.pool.Tune(broken(c.cure))
+					st.pool.Tune(broken(c.hint))
 					wait(0)
 					if c.left > 0 {
 						st.wantPaused(c.left)
@@ -668,7 +668,7 @@ func TestTuneBreaker(t *testing.T) {
 						t.Errorf("%d polls %s after the edit, want 1", with.dials.Load()-1, c.left)
 					}
 					for i := range 600 {
-						st.pool.Tune(broken(c.cure, func(t *runtime.Tuning) { t.MaxJobs, t.RetryCount = 1+i%3, i }))
+						st.pool.Tune(broken(c.hint, func(t *runtime.Tuning) { t.MaxJobs, t.RetryCount = 1+i%3, i }))
 						wait(time.Second)
 					}
 					if with.dials.Load() != 2 {

@@ -155,18 +155,18 @@ func TestNew(t *testing.T) {
 }
 
 func TestStart(t *testing.T) {
-	t.Run("error about a missing runner has its path and the cure", func(t *testing.T) {
+	t.Run("error about a missing runner has its path and the hint", func(t *testing.T) {
 		e := newExecutor(t, t.TempDir())
 		notExecutable := scriptRunner(t, "exit 0")
 		if err := os.Chmod(filepath.Join(notExecutable, "workflow-runner"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		for working, cure := range map[string]string{t.TempDir(): "working_directory", notExecutable: "chmod +x"} {
+		for working, hint := range map[string]string{t.TempDir(): "working_directory", notExecutable: "chmod +x"} {
 			_, err := start(t.Context(), e, jobIn(working))
 			for _, err := range []error{err, e.Check(t.Context(), jobIn(working).Tuning)} {
 				if err == nil || errors.Is(err, runtime.ErrJobFault) ||
-					!strings.Contains(err.Error(), cure) || !strings.Contains(err.Error(), working) {
-					t.Errorf("got %v, want the path and %q, and no fault of the job", err, cure)
+					!strings.Contains(err.Error(), hint) || !strings.Contains(err.Error(), working) {
+					t.Errorf("got %v, want the path and %q, and no fault of the job", err, hint)
 				}
 			}
 		}

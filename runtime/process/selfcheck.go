@@ -81,6 +81,6 @@ func checkPrograms(agent []string) runtime.CheckResult {
 		return runtime.CheckPassed("jobs find %s on the PATH", strings.Join(jobPrograms, ", "))
 	}
 	return runtime.CheckWarned("jobs do not find %s on the PATH %s", strings.Join(missing, ", "), path).
-		WithCure("install the programs that the steps of your deployments use, " +
+		WithHint("install the programs that the steps of your deployments use, " +
 			"or start the agent with a PATH that has them")
 }

@@ -91,21 +91,21 @@ func checkPublic(option Issuer, parsed *url.URL) error {
 		return nil
 	}
 
-	public, broad, cure := all[at], "", ""
+	public, broad, hint := all[at], "", ""
 	for _, claim := range option.Claims {
 		parts, known := public.owners[claim.Name]
 		switch {
 		case known && identifies(claim.Pattern, parts):
 			return nil
 		case known && parts == exact:
-			broad, cure = claim.String(), "write its whole value, without a star"
+			broad, hint = claim.String(), "write its whole value, without a star"
 		case known:
-			broad, cure = claim.String(), "write your whole name before the star, as in "+public.example
+			broad, hint = claim.String(), "write your whole name before the star, as in "+public.example
 		}
 	}
 	if broad != "" {
 		return fmt.Errorf("OIDC issuer %s: %s also matches tokens of other customers of %s: %s", option.URL, broad,
-			host, cure)
+			host, hint)
 	}
 	return fmt.Errorf("OIDC issuer %s signs tokens for every customer of %s: require a claim that identifies yours, "+
 		"such as --oidc-issuer '%s=JWKS_FILE,%s' (one of %s)", option.URL, host, option.URL, public.example,

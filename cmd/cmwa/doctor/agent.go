@@ -48,7 +48,7 @@ func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult
 	}
 	const why = "mounted as a single file or with subPath: the agent cannot detect that the file is replaced"
 	return runtime.CheckWarned("%s: %s", why, strings.Join(names, ", ")).
-		WithCure("mount the directory without subPath: %s", strings.Join(slices.Compact(directories), ", "))
+		WithHint("mount the directory without subPath: %s", strings.Join(slices.Compact(directories), ", "))
 }
 
 // checkState checks that the agent can store its id, without storing one. If owned is true,
@@ -66,7 +66,7 @@ func checkState(c *schema.Config, environ func(string) (string, bool), owned boo
 	case err != nil:
 		return runtime.CheckWarned("cannot use the state directory: a restarted agent does not adopt its jobs: %v",
 			err).
-			WithCure("set state_directory to a directory that the agent's user can write to; " +
+			WithHint("set state_directory to a directory that the agent's user can write to; " +
 				"in a container, mount a volume there")
 	case !strings.HasPrefix(checked+"/", directory+"/"):
 		return runtime.CheckPassed("the state directory %s can be created in %s", directory, checked)
@@ -88,7 +88,7 @@ func checkServer(ctx context.Context, c *schema.Config) runtime.CheckResult {
 		return runtime.CheckPassed("port %d is free", c.HTTPServerPort)
 	case !errors.Is(err, syscall.EADDRINUSE):
 		return runtime.CheckFailed("cannot open the port of the HTTP server: %v", err).
-			WithCure("correct http_server_address and http_server_port")
+			WithHint("correct http_server_address and http_server_port")
 	}
 
 	// The port is in use: find out by which agent.
@@ -100,7 +100,7 @@ func checkServer(ctx context.Context, c *schema.Config) runtime.CheckResult {
 	d, err := status.Fetch(ctx, url, true)
 	if err != nil {
 		return runtime.CheckFailed("port %d is in use: %v", c.HTTPServerPort, err).
-			WithCure("set http_server_port to a free port, or to 0 to turn the HTTP server off")
+			WithHint("set http_server_port to a free port, or to 0 to turn the HTTP server off")
 	}
 	ownPath := ""
 	if c.Path != "" {
@@ -109,7 +109,7 @@ func checkServer(ctx context.Context, c *schema.Config) runtime.CheckResult {
 	if d.Config.Path != ownPath {
 		return runtime.CheckFailed("port %d is in use by an agent with another configuration: %s",
 			c.HTTPServerPort, cmp.Or(d.Config.Path, "its environment")).
-			WithCure("set http_server_port to a free port, or to 0 to turn the HTTP server off")
+			WithHint("set http_server_port to a free port, or to 0 to turn the HTTP server off")
 	}
 	return runtime.CheckPassed("port %d is in use by the agent with this configuration, version %s",
 		c.HTTPServerPort, d.Agent.Version)
@@ -120,7 +120,7 @@ func checkSyslog(context.Context) runtime.CheckResult {
 	writer, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_INFO, "cmwa")
 	if err != nil {
 		return runtime.CheckFailed("cannot reach syslog: %v", err).
-			WithCure("start a syslog daemon, or set syslog to false")
+			WithHint("start a syslog daemon, or set syslog to false")
 	}
 	_ = writer.Close()
 	return runtime.CheckPassed("a syslog daemon accepts messages")

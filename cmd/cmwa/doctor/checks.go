@@ -121,7 +121,7 @@ func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Conf
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, runtime.CheckFailed("cannot read the configuration within %s", checkLimit).
-			WithCure("check the file systems of its files")
+			WithHint("check the file systems of its files")
 	case err != nil:
 		return nil, runtime.CheckFailed("%v", err)
 	case l.config == nil:
@@ -129,10 +129,10 @@ func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Conf
 		if more := len(l.problems) - 1; more > 0 {
 			text += fmt.Sprintf(" (and %d more)", more)
 		}
-		return nil, runtime.CheckFailed("%s", text).WithCure("run %s for all problems", vet)
+		return nil, runtime.CheckFailed("%s", text).WithHint("run %s for all problems", vet)
 	case l.warnings > 0:
 		return l.config, runtime.CheckWarned("%s is valid, with warnings: %d", name, l.warnings).
-			WithCure("run %s for the warnings", vet)
+			WithHint("run %s for the warnings", vet)
 	}
 	return l.config, runtime.CheckPassed("%s is valid", name)
 }

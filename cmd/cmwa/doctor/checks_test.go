@@ -38,7 +38,7 @@ func partsWith(content string) Parts {
 // wantResult checks the level of a result, and a substring of its texts.
 func wantResult(t *testing.T, got runtime.CheckResult, level runtime.CheckLevel, part string) {
 	t.Helper()
-	if got.Level != level || !strings.Contains(got.Message+"; "+got.Cure, part) {
+	if got.Level != level || !strings.Contains(got.Message+"; "+got.Hint, part) {
 		t.Errorf("%+v, want %s with %q", got, level, part)
 	}
 }

@@ -106,7 +106,7 @@ func checkDisks(directories []string, of func(directory string) (space, error)) 
 	switch {
 	case len(short) > 0:
 		result.Message = fmt.Sprintf("little free disk space (%s): %s", limits, strings.Join(short, ", "))
-		result.Cure = "delete files there, or configure other directories"
+		result.Hint = "delete files there, or configure other directories"
 	case len(unknown) > 0:
 		return runtime.CheckSkipped("cannot determine the free disk space: %s", strings.Join(unknown, ", "))
 	default:

@@ -88,7 +88,7 @@ type DocumentCheck struct {
 	Pool     string             `json:"pool,omitempty"` // empty for checks of the agent
 	Result   runtime.CheckLevel `json:"result"`         // ok, warning, failed or skipped
 	Message  string             `json:"message"`
-	Cure     string             `json:"cure,omitempty"` // empty if there is none, or if message contains it
+	Hint     string             `json:"hint,omitempty"` // empty if there is none, or if message contains it
 	Duration float64            `json:"duration"`       // in seconds
 }
 
@@ -97,7 +97,7 @@ func documentOf(program string, outcomes []Outcome, passed bool) Document {
 	document := Document{Version: 1, Program: program, Passed: passed, Checks: []DocumentCheck{}}
 	for _, o := range outcomes {
 		document.Checks = append(document.Checks, DocumentCheck{
-			Name: o.Name, Pool: o.Pool, Result: o.Level, Message: o.Message, Cure: o.Cure,
+			Name: o.Name, Pool: o.Pool, Result: o.Level, Message: o.Message, Hint: o.Hint,
 			Duration: o.Duration.Round(time.Millisecond).Seconds(),
 		})
 	}
@@ -143,8 +143,8 @@ func (p *printer) print(o Outcome) error {
 		line += fmt.Sprintf("%-*s  ", p.pool, printable.Text(o.Pool))
 	}
 	line += fmt.Sprintf("%-*s  %s", p.name, o.Name, o.Message)
-	if o.Cure != "" {
-		line += "; cure: " + o.Cure
+	if o.Hint != "" {
+		line += "; hint: " + o.Hint
 	}
 	_, err := fmt.Fprintln(p.to, line)
 	return err

@@ -138,10 +138,10 @@ func runOne(ctx context.Context, c Check) runtime.CheckResult {
 	case ctx.Err() != nil && (err != nil || result.Level == runtime.LevelFailed):
 		return runtime.CheckSkipped("interrupted")
 	case errors.Is(err, errFault):
-		return runtime.CheckFailed("%v", err).WithCure("report this error")
+		return runtime.CheckFailed("%v", err).WithHint("report this error")
 	case err != nil:
 		return runtime.CheckFailed("no result within %s", checkLimit).
-			WithCure("find out what does not respond: a file system, a name server, " +
+			WithHint("find out what does not respond: a file system, a name server, " +
 				"or the server that this check calls")
 	}
 	return result
@@ -152,7 +152,7 @@ var errFault = errors.New("the check failed because of a bug in the program")
 
 // outcome returns the outcome of a check, with texts that can be printed.
 func outcome(c Check, result runtime.CheckResult, took time.Duration) Outcome {
-	result.Message, result.Cure = shown(result.Message), shown(result.Cure)
+	result.Message, result.Hint = shown(result.Message), shown(result.Hint)
 	return Outcome{Pool: c.Pool, Name: c.Name, CheckResult: result, Duration: took}
 }
 

@@ -63,7 +63,7 @@ func (r result) levels() (levels []string) {
 
 func TestRun(t *testing.T) {
 	ok := runtime.CheckPassed("good")
-	bad := runtime.CheckResult{Level: runtime.LevelFailed, Message: "bad", Cure: "correct it"}
+	bad := runtime.CheckResult{Level: runtime.LevelFailed, Message: "bad", Hint: "correct it"}
 	warned := runtime.CheckResult{Level: runtime.LevelWarning, Message: "odd"}
 	bubble := func(name string, f func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
@@ -182,10 +182,10 @@ func TestReport(t *testing.T) {
 			newCheck("", "configuration", "",
 				delayed(12*time.Millisecond, runtime.CheckPassed("agent.yaml is valid"))),
 			newCheck("", "free-disk", "", delayed(0,
-				runtime.CheckWarned("free disk is short").WithCure("remove something"))),
+				runtime.CheckWarned("free disk is short").WithHint("remove something"))),
 			newCheck("default", "service-connection", "", delayed(1500*time.Millisecond, runtime.CheckResult{
 				Level: runtime.LevelFailed, Message: "cannot connect:\n\x1b[2Jpul-0123456789",
-				Cure: "correct service_url",
+				Hint: "correct service_url",
 			})),
 			newCheck("default", "service-token", "service-connection", nil),
 		}

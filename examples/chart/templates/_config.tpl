@@ -87,7 +87,7 @@ that is less than 30 s. A shutdown_timeout in config overrides it. */}}
 {{- end }}
 
 {{/* cmwa.check fails if values contradict each other or are missing. The error message
-contains the cure. */}}
+contains the hint. */}}
 {{- define "cmwa.check" -}}
 {{- $agent := .Values.agent }}
 {{- $config := include "cmwa.config" . | fromYaml }}

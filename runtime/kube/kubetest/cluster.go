@@ -21,7 +21,7 @@ import (
 const (
 	variable    = "CMWA_TEST_KUBECONFIG"
 	contextName = "cmwa-test" // context of the kubeconfig that kube-up writes
-	cure        = `start a cluster, as root: testdata/toolchain/kube-up; then: eval "$(testdata/toolchain/environment)"`
+	hint        = `start a cluster, as root: testdata/toolchain/kube-up; then: eval "$(testdata/toolchain/environment)"`
 )
 
 // scheme contains the types that clients of this package encode and decode.
@@ -42,7 +42,7 @@ func Admin(t testing.TB) *rest.Config {
 	t.Helper()
 	path := os.Getenv(variable)
 	if path == "" {
-		const text = variable + " is not set: this test needs a Kubernetes cluster; " + cure
+		const text = variable + " is not set: this test needs a Kubernetes cluster; " + hint
 		if os.Getenv("CI") == "true" {
 			t.Fatal(text)
 		}
@@ -50,7 +50,7 @@ func Admin(t testing.TB) *rest.Config {
 	}
 	config, err := load(path)
 	if err != nil {
-		t.Fatalf("%v; %s", err, cure)
+		t.Fatalf("%v; %s", err, hint)
 	}
 	return config
 }

@@ -62,7 +62,7 @@ func New(t testing.TB) *Namespace {
 	// Create the namespace, with a service account that is bound to the Role.
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "cmwa-test-"}}
 	if err := create(core.Post().Resource("namespaces"), namespace, namespace); err != nil {
-		t.Fatalf("create a namespace: %v; %s", err, cure)
+		t.Fatalf("create a namespace: %v; %s", err, hint)
 	}
 	n := &Namespace{Name: namespace.Name, Admin: admin}
 	t.Cleanup(func() { n.remove(t) })
