@@ -116,7 +116,8 @@ func TestQueue(t *testing.T) {
 		polls := v.count(w.pool)
 		agent.waitFor("polling paused: the executor cannot start jobs")
 		shown := w.once("status", "--config", w.file())
-		if shown.code != cli.ExitFailure || !strings.Contains(shown.stdout, "set working_directory to its directory") {
+		if shown.code != cli.ExitFailure || !strings.Contains(
+			strings.Join(strings.Fields(shown.stdout), " "), "set working_directory to its directory") {
 			t.Errorf("cmwa status ends with code %d, want %d and an output that names the hint:\n%s",
 				shown.code, cli.ExitFailure, shown.stdout)
 		}

@@ -20,22 +20,22 @@ import (
 // user is the user and the group of the agent in the image.
 const user = 65532
 
-// Folders in the image. The executor for Kubernetes copies workflow-runner from
-// programFolder. The first file in which Go looks for trusted certificates on Linux is
-// certificatesFile in trustFolder.
+// Directories in the image. The executor for Kubernetes copies workflow-runner from
+// programDirectory. The first file in which Go looks for trusted certificates on Linux is
+// certificatesFile in trustDirectory.
 const (
-	programFolder = "/usr/local/bin"
-	noticesFolder = "/usr/share/doc/cmwa"
-	stateFolder   = "/var/lib/cmwa"
-	trustFolder   = "/etc/ssl/certs"
+	programDirectory = "/usr/local/bin"
+	noticesDirectory = "/usr/share/doc/cmwa"
+	stateDirectory   = "/var/lib/cmwa"
+	trustDirectory   = "/etc/ssl/certs"
 )
 
 // certificatesFile is the name of the file with trusted certificates, in the image and in
-// the output folder.
+// the output directory.
 const certificatesFile = "ca-certificates.crt"
 
 // file is an entry of the image's file system: a file if it has a source, a
-// symbolic link if it has a target, otherwise a folder.
+// symbolic link if it has a target, otherwise a directory.
 type file struct {
 	path   string
 	mode   int64
@@ -47,26 +47,26 @@ type file struct {
 // filesFor returns the sorted file system of the image for one architecture. It has the
 // runner for each architecture, because the image of a job may have another architecture
 // than the image of the agent.
-func filesFor(architecture, folder string) []file {
-	input := func(name string) string { return filepath.Join(folder, name) }
+func filesFor(architecture, inputs string) []file {
+	input := func(name string) string { return filepath.Join(inputs, name) }
 	directory := func(path string) file { return file{path: path, mode: 0o755} }
 	files := []file{
-		directory("/etc"), directory("/etc/ssl"), directory(trustFolder),
-		{path: trustFolder + "/" + certificatesFile, mode: 0o644, source: input(certificatesFile)},
-		directory("/usr"), directory("/usr/local"), directory(programFolder),
-		{path: programFolder + "/cmwa", mode: 0o755, source: input("cmwa-linux-" + architecture)},
-		{path: programFolder + "/workflow-runner", mode: 0o777, target: "workflow-runner-linux-" + architecture},
+		directory("/etc"), directory("/etc/ssl"), directory(trustDirectory),
+		{path: trustDirectory + "/" + certificatesFile, mode: 0o644, source: input(certificatesFile)},
+		directory("/usr"), directory("/usr/local"), directory(programDirectory),
+		{path: programDirectory + "/cmwa", mode: 0o755, source: input("cmwa-linux-" + architecture)},
+		{path: programDirectory + "/workflow-runner", mode: 0o777, target: "workflow-runner-linux-" + architecture},
 	}
 	for _, each := range architectures {
 		program := "workflow-runner-linux-" + each
-		files = append(files, file{path: programFolder + "/" + program, mode: 0o755, source: input(program)})
+		files = append(files, file{path: programDirectory + "/" + program, mode: 0o755, source: input(program)})
 	}
 	return append(files,
-		directory("/usr/share"), directory("/usr/share/doc"), directory(noticesFolder),
-		file{path: noticesFolder + "/LICENSE", mode: 0o644, source: input("LICENSE")},
-		file{path: noticesFolder + "/THIRD_PARTY_NOTICES", mode: 0o644, source: input("THIRD_PARTY_NOTICES")},
+		directory("/usr/share"), directory("/usr/share/doc"), directory(noticesDirectory),
+		file{path: noticesDirectory + "/LICENSE", mode: 0o644, source: input("LICENSE")},
+		file{path: noticesDirectory + "/THIRD_PARTY_NOTICES", mode: 0o644, source: input("THIRD_PARTY_NOTICES")},
 		directory("/var"), directory("/var/lib"),
-		file{path: stateFolder, mode: 0o755, owner: user},
+		file{path: stateDirectory, mode: 0o755, owner: user},
 	)
 }
 

@@ -1,9 +1,9 @@
 // Command image writes the container image of the agent. It needs no registry
 // and no engine.
 //
-//	image -version VERSION [-folder bin]
+//	image -version VERSION [-directory bin]
 //
-// It reads the files that make image has written to the folder: cmwa and workflow-runner for
+// It reads the files that make image has written to the directory: cmwa and workflow-runner for
 // each architecture (cmwa-linux-amd64, ...), LICENSE and THIRD_PARTY_NOTICES. It
 // writes there:
 //
@@ -56,16 +56,16 @@ var architectures = []string{"amd64", "arm64"}
 
 func main() {
 	version := flag.String("version", "", "the tag of the image")
-	folder := flag.String("folder", "bin", "the folder that is read from and written to")
+	directory := flag.String("directory", "bin", "the directory that is read from and written to")
 	flag.Parse()
-	if err := run(*version, *folder); err != nil {
+	if err := run(*version, *directory); err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
 // run writes the image, for each architecture.
-func run(version, folder string) error {
+func run(version, directory string) error {
 	// 1. Check the flags.
 	tag, err := name.NewTag(repository+":"+version, name.WithDefaultRegistry(""))
 	if err != nil || version == "" {
@@ -80,7 +80,7 @@ func run(version, folder string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(folder, certificatesFile), certificates, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, certificatesFile), certificates, 0o644); err != nil {
 		return err
 	}
 
@@ -88,7 +88,7 @@ func run(version, folder string) error {
 	images := map[string]v1.Image{}
 	var index v1.ImageIndex = empty.Index
 	for _, architecture := range architectures {
-		image, err := imageFor(architecture, version, folder)
+		image, err := imageFor(architecture, version, directory)
 		if err != nil {
 			return fmt.Errorf("make the image for %s: %w", architecture, err)
 		}
@@ -100,10 +100,10 @@ func run(version, folder string) error {
 	}
 
 	// 4. Write the layout and the archive.
-	if err := writeLayout(filepath.Join(folder, "cmwa-image"), version, index); err != nil {
+	if err := writeLayout(filepath.Join(directory, "cmwa-image"), version, index); err != nil {
 		return fmt.Errorf("write the layout: %w", err)
 	}
-	archive := filepath.Join(folder, "cmwa-image.tar")
+	archive := filepath.Join(directory, "cmwa-image.tar")
 	if err := tarball.WriteToFile(archive+".new", tag, images[runtime.GOARCH]); err != nil {
 		return fmt.Errorf("write the archive: %w", err)
 	}
@@ -125,8 +125,8 @@ func run(version, folder string) error {
 }
 
 // imageFor builds the image for one architecture.
-func imageFor(architecture, version, folder string) (v1.Image, error) {
-	layer, err := tarball.LayerFromOpener(opener(filesFor(architecture, folder)),
+func imageFor(architecture, version, directory string) (v1.Image, error) {
+	layer, err := tarball.LayerFromOpener(opener(filesFor(architecture, directory)),
 		tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 	if err != nil {
 		return nil, err
@@ -140,13 +140,13 @@ func imageFor(architecture, version, folder string) (v1.Image, error) {
 		Config: v1.Config{
 			// Kubernetes' runAsNonRoot needs a number.
 			User:       fmt.Sprintf("%d:%d", user, user),
-			Entrypoint: []string{programFolder + "/cmwa"},
+			Entrypoint: []string{programDirectory + "/cmwa"},
 			Cmd:        []string{"run"},
 			WorkingDir: "/",
-			// The state folder is not a volume. With an anonymous volume, the agent would
+			// The state directory is not a volume. With an anonymous volume, the agent would
 			// have another id in each new container, and would not warn about this, because
 			// it can write to the volume.
-			Env:          []string{"PATH=" + programFolder, "STATE_DIRECTORY=" + stateFolder},
+			Env:          []string{"PATH=" + programDirectory, "STATE_DIRECTORY=" + stateDirectory},
 			ExposedPorts: map[string]struct{}{"8080/tcp": {}},
 			Labels: map[string]string{
 				"org.opencontainers.image.title":    "cmwa",
@@ -176,8 +176,8 @@ func (plain) ArtifactType() (string, error) { return "", nil }
 
 // writeLayout replaces an OCI image layout with one that has the index. The name of the
 // index is the version.
-func writeLayout(folder, version string, index v1.ImageIndex) error {
-	part := folder + ".new"
+func writeLayout(directory, version string, index v1.ImageIndex) error {
+	part := directory + ".new"
 	if err := os.RemoveAll(part); err != nil {
 		return err
 	}
@@ -188,8 +188,8 @@ func writeLayout(folder, version string, index v1.ImageIndex) error {
 	if _, err := layout.Write(part, named); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(folder); err != nil {
+	if err := os.RemoveAll(directory); err != nil {
 		return err
 	}
-	return os.Rename(part, folder)
+	return os.Rename(part, directory)
 }

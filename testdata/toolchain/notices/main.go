@@ -40,9 +40,9 @@ func main() {
 
 // module is a linked module. The standard library is the module "std".
 type module struct {
-	path, version, folder string
-	programs              map[string]bool
-	folders               map[string]bool // of its linked packages
+	path, version, directory string
+	programs                 map[string]bool
+	directories              map[string]bool // of its linked packages
 }
 
 // listed has the fields of a package in the output of go list.
@@ -127,7 +127,7 @@ func standardLibrary() (module, error) {
 		return module{}, fmt.Errorf("go env: %w", err)
 	}
 	version, root, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return module{path: "std", version: version, folder: root}, nil
+	return module{path: "std", version: version, directory: root}, nil
 }
 
 // collect adds the modules that a program links on a platform.
@@ -152,20 +152,20 @@ func collect(modules map[string]*module, standard module, platform, program stri
 		m := standard
 		switch {
 		case p.Standard:
-			p.Dir = m.folder // the packages of the standard library have no other licences
+			p.Dir = m.directory // the packages of the standard library have no other licences
 		case p.Module == nil || p.Module.Main:
 			continue
 		case p.Module.Replace != nil:
-			m = module{path: p.Module.Path, version: p.Module.Version, folder: p.Module.Replace.Dir}
+			m = module{path: p.Module.Path, version: p.Module.Version, directory: p.Module.Replace.Dir}
 		default:
-			m = module{path: p.Module.Path, version: p.Module.Version, folder: p.Module.Dir}
+			m = module{path: p.Module.Path, version: p.Module.Version, directory: p.Module.Dir}
 		}
 		if modules[m.path] == nil {
-			m.programs, m.folders = map[string]bool{}, map[string]bool{}
+			m.programs, m.directories = map[string]bool{}, map[string]bool{}
 			modules[m.path] = &m
 		}
 		modules[m.path].programs[path.Base(program)] = true
-		modules[m.path].folders[p.Dir] = true
+		modules[m.path].directories[p.Dir] = true
 	}
 }
 
@@ -176,19 +176,19 @@ var (
 
 // licences returns the kinds of a module's licences and the numbers of its licence texts. It
 // adds each text that texts does not contain yet. It reads the files in the root of the
-// module, in the folders of its linked packages, and in all folders between.
+// module, in the directories of its linked packages, and in all directories between.
 func (m *module) licences(texts *[]string) (kinds, numbers []string, err error) {
-	// Collect the folders that belong to the module.
-	folders := map[string]bool{m.folder: true}
-	for folder := range m.folders {
-		for ; folder != m.folder && strings.HasPrefix(folder, m.folder); folder = filepath.Dir(folder) {
-			folders[folder] = true
+	// Collect the directories that belong to the module.
+	directories := map[string]bool{m.directory: true}
+	for directory := range m.directories {
+		for ; directory != m.directory && strings.HasPrefix(directory, m.directory); directory = filepath.Dir(directory) {
+			directories[directory] = true
 		}
 	}
 
 	// Read the licences and notices in them.
-	for _, folder := range slices.Sorted(maps.Keys(folders)) {
-		entries, err := os.ReadDir(folder)
+	for _, directory := range slices.Sorted(maps.Keys(directories)) {
+		entries, err := os.ReadDir(directory)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -198,7 +198,7 @@ func (m *module) licences(texts *[]string) (kinds, numbers []string, err error) 
 			if !wanted || !entry.Type().IsRegular() {
 				continue
 			}
-			content, err := os.ReadFile(filepath.Join(folder, name))
+			content, err := os.ReadFile(filepath.Join(directory, name))
 			if err != nil {
 				return nil, nil, err
 			}
@@ -208,7 +208,7 @@ func (m *module) licences(texts *[]string) (kinds, numbers []string, err error) 
 				if !ok {
 					return nil, nil, fmt.Errorf("%s %s: unknown licence in %s: "+
 						"read it, and add its kind to the table in testdata/toolchain/notices",
-						m.path, m.version, filepath.Join(folder, name))
+						m.path, m.version, filepath.Join(directory, name))
 				}
 				if !slices.Contains(kinds, kind) {
 					kinds = append(kinds, kind)
@@ -225,7 +225,7 @@ func (m *module) licences(texts *[]string) (kinds, numbers []string, err error) 
 		}
 	}
 	if len(kinds) == 0 {
-		return nil, nil, fmt.Errorf("%s %s: %w: no licence file in %s", m.path, m.version, fs.ErrNotExist, m.folder)
+		return nil, nil, fmt.Errorf("%s %s: %w: no licence file in %s", m.path, m.version, fs.ErrNotExist, m.directory)
 	}
 	return kinds, numbers, nil
 }

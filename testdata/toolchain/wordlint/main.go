@@ -5,8 +5,8 @@
 //
 // It reads every file below the root and prints one line for each finding, with
 // file and line. It exits with 1 if there are findings. Each PATH is a file or a
-// folder below the root and restricts the findings. With -count it prints the
-// number of findings of each rule and top folder instead. The rules are:
+// directory below the root and restricts the findings. With -count it prints the
+// number of findings of each rule and top directory instead. The rules are:
 //
 //	words  retired words in identifiers, comments, messages and documents
 //	tests  test functions whose name does not begin with what they test
@@ -64,8 +64,8 @@ type source struct {
 
 func (s *source) isTest() bool { return strings.HasSuffix(s.path, "_test.go") }
 
-// folder returns the path of the package.
-func (s *source) folder() string { return path.Dir(s.path) }
+// directory returns the path of the package.
+func (s *source) directory() string { return path.Dir(s.path) }
 
 // line returns the number of the line at a position.
 func (s *source) line(p token.Pos) int { return s.files.Position(p).Line }
@@ -91,9 +91,9 @@ func (l *linter) report(s *source, line int, rule, format string, args ...any) {
 // run reads the flags, checks the files and prints the findings.
 func run(out io.Writer, args []string) error {
 	flags := flag.NewFlagSet("wordlint", flag.ContinueOnError)
-	root := flags.String("root", ".", "the folder to check")
+	root := flags.String("root", ".", "the directory to check")
 	rules := flags.String("rules", strings.Join(ruleNames, ","), "the rules to apply, separated by commas")
-	count := flags.Bool("count", false, "print only the number of findings of each rule and top folder")
+	count := flags.Bool("count", false, "print only the number of findings of each rule and top directory")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func run(out io.Writer, args []string) error {
 	return nil
 }
 
-// within reports whether a file is the file or in the folder at a path.
+// within reports whether a file is the file or in the directory at a path.
 func within(file, p string) bool {
 	return p == "." || file == p || strings.HasPrefix(file, p+"/")
 }
@@ -226,31 +226,31 @@ func (l *linter) apply(rules []string) {
 	}
 }
 
-// printCounts prints a table: a row for each rule, a column for each top folder.
+// printCounts prints a table: a row for each rule, a column for each top directory.
 func (l *linter) printCounts(out io.Writer, rules []string) error {
-	// 1. Count by rule, and by rule and folder.
+	// 1. Count by rule, and by rule and directory.
 	counts := map[string]int{}
-	var folders []string
+	var directories []string
 	for _, f := range l.findings {
-		folder, _, found := strings.Cut(f.file, "/")
+		directory, _, found := strings.Cut(f.file, "/")
 		if !found {
-			folder = "."
+			directory = "."
 		}
-		if !slices.Contains(folders, folder) {
-			folders = append(folders, folder)
+		if !slices.Contains(directories, directory) {
+			directories = append(directories, directory)
 		}
-		counts[f.rule+" "+folder]++
+		counts[f.rule+" "+directory]++
 		counts[f.rule]++
 	}
 
 	// 2. Print the rows, also those without findings.
-	slices.Sort(folders)
+	slices.Sort(directories)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "rule\tall\t%s\t\n", strings.Join(folders, "\t"))
+	fmt.Fprintf(table, "rule\tall\t%s\t\n", strings.Join(directories, "\t"))
 	for _, rule := range rules {
 		fmt.Fprintf(table, "%s\t%d\t", rule, counts[rule])
-		for _, folder := range folders {
-			fmt.Fprintf(table, "%d\t", counts[rule+" "+folder])
+		for _, directory := range directories {
+			fmt.Fprintf(table, "%d\t", counts[rule+" "+directory])
 		}
 		fmt.Fprintln(table)
 	}

@@ -117,7 +117,7 @@ func TestRunRules(t *testing.T) {
 			"package p\n\nfunc TestDifferent() {}\n",
 			[]string{"TestDifferent does not begin"},
 		},
-		"a test of a folder": {
+		"a test of a directory": {
 			"tests", "p/a_test.go",
 			"package p\n\nfunc TestPRevives() {}\n",
 			nil,

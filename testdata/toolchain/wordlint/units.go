@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// units contains, for each folder, the names with which the name of a test can begin. own has
+// units contains, for each directory, the names with which the name of a test can begin. own has
 // all names of the package. exported has only its exported names, which tests of other
 // packages can also use. The names are in lower case and without underscores.
 type units struct{ own, exported map[string]map[string]bool }
@@ -23,18 +23,18 @@ func (l *linter) units() units {
 			continue
 		}
 
-		// 1. The folder and the file.
-		folder := s.folder()
-		if u.own[folder] == nil {
-			u.own[folder], u.exported[folder] = map[string]bool{}, map[string]bool{}
+		// 1. The directory and the file.
+		directory := s.directory()
+		if u.own[directory] == nil {
+			u.own[directory], u.exported[directory] = map[string]bool{}, map[string]bool{}
 		}
 		add := func(name string) {
-			u.own[folder][unit(name)] = true
+			u.own[directory][unit(name)] = true
 			if ast.IsExported(name) {
-				u.exported[folder][unit(name)] = true
+				u.exported[directory][unit(name)] = true
 			}
 		}
-		add(path.Base(folder))
+		add(path.Base(directory))
 		add(strings.TrimSuffix(path.Base(s.path), ".go"))
 
 		// 2. The declarations of the package, and the subcommands of a program.
@@ -89,19 +89,19 @@ func (l *linter) tests(s *source, all units) {
 		return
 	}
 
-	// 1. Collect the units: of the folder, and of the packages that its tests import.
-	allowed := []map[string]bool{all.own[s.folder()], {unit(path.Base(s.folder())): true}}
+	// 1. Collect the units: of the directory, and of the packages that its tests import.
+	allowed := []map[string]bool{all.own[s.directory()], {unit(path.Base(s.directory())): true}}
 	if within(s.path, "cmd") {
 		allowed = append(allowed, map[string]bool{unit(strings.TrimSuffix(path.Base(s.path), "_test.go")): true})
 	}
 	for _, other := range l.sources {
-		if other.tree == nil || !other.isTest() || other.folder() != s.folder() {
+		if other.tree == nil || !other.isTest() || other.directory() != s.directory() {
 			continue
 		}
 		for _, spec := range other.tree.Imports {
 			name, _ := strconv.Unquote(spec.Path.Value)
-			if folder, ours := strings.CutPrefix(name, l.module+"/"); ours {
-				allowed = append(allowed, all.exported[folder])
+			if directory, ours := strings.CutPrefix(name, l.module+"/"); ours {
+				allowed = append(allowed, all.exported[directory])
 			}
 		}
 	}
