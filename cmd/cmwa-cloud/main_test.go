@@ -26,10 +26,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testService is one running service and the environment of its clients.
 type testService struct {
-	t      *testing.T
-	url    string
-	folder string
-	env    map[string]string
+	t         *testing.T
+	url       string
+	directory string
+	env       map[string]string
 }
 
 // output collects the output of a program, and is safe for concurrent use.
@@ -76,11 +76,11 @@ func (o *output) find(t *testing.T, expression string) string {
 // newService starts a service. At the end of the test it must stop without an error.
 func newService(t *testing.T, flags ...string) *testService {
 	t.Helper()
-	p := &testService{t: t, folder: filepath.Join(t.TempDir(), "data"), env: map[string]string{}}
+	p := &testService{t: t, directory: filepath.Join(t.TempDir(), "data"), env: map[string]string{}}
 	ctx, stop := context.WithCancel(context.Background())
 	out, log, code := newOutput(), newOutput(), make(chan int, 1)
 	go func() {
-		code <- run(ctx, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", p.folder}, flags...),
+		code <- run(ctx, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", p.directory}, flags...),
 			stdio{p.lookup, out, log})
 	}()
 	t.Cleanup(func() {
@@ -91,7 +91,7 @@ func newService(t *testing.T, flags ...string) *testService {
 		}
 	})
 	p.url = out.find(t, `http://[0-9.]+:[0-9]+`)
-	token, err := os.ReadFile(filepath.Join(p.folder, "access-token"))
+	token, err := os.ReadFile(filepath.Join(p.directory, "access-token"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,12 +276,12 @@ func TestClient(t *testing.T) {
 
 func TestUsageErrors(t *testing.T) {
 	p := newService(t)
-	folder := t.TempDir()
-	missing := filepath.Join(folder, "none")
+	directory := t.TempDir()
+	missing := filepath.Join(directory, "none")
 	deploy := func(args ...string) []string {
 		return append([]string{"deploy", "a/b/c", "--operation", "update"}, args...)
 	}
-	serve := func(args ...string) []string { return append([]string{"serve", "--data", folder}, args...) }
+	serve := func(args ...string) []string { return append([]string{"serve", "--data", directory}, args...) }
 	for _, c := range []struct {
 		code int
 		env  map[string]string
@@ -294,9 +294,9 @@ func TestUsageErrors(t *testing.T) {
 		{cli.ExitUsage, nil, []string{"pool"}, "missing command"},
 		{cli.ExitUsage, nil, []string{"pool", "remove"}, `unknown command "remove"`},
 		{cli.ExitUsage, nil, []string{"pool", "crate"}, "did you mean create?"},
-		{cli.ExitUsage, nil, []string{"serve"}, "--data FOLDER"},
+		{cli.ExitUsage, nil, []string{"serve"}, "--data DIRECTORY"},
 		{cli.ExitUsage, nil, []string{"serve", "--bogus"}, "unknown flag --bogus"},
-		{cli.ExitUsage, nil, []string{"serve", "--dta", folder}, "unknown flag --dta: did you mean --data?"},
+		{cli.ExitUsage, nil, []string{"serve", "--dta", directory}, "unknown flag --dta: did you mean --data?"},
 		{cli.ExitUsage, nil, serve("--log-format", "xml"), "--log-format must be one of text, json"},
 		{cli.ExitUsage, nil, serve("--heartbeat-limit", "0s"), "greater than 0"},
 		{cli.ExitUsage, nil, serve("--heartbeat-limit", "10"), "a duration such as 10m"},
@@ -305,7 +305,7 @@ func TestUsageErrors(t *testing.T) {
 		{cli.ExitFailure, nil, serve("--oidc-issuer", "https://issuer.example=/dev/zero"), "no JWKS document"},
 		{cli.ExitFailure, nil, serve("--oidc-issuer", "https://issuer.example=/dev/null"), "not a JWKS document"},
 		{cli.ExitFailure, nil, serve("--listen", "127.0.0.1:99999"), "choose another address"},
-		{cli.ExitFailure, nil, []string{"serve", "--data", p.folder, "--listen", "127.0.0.1:0"},
+		{cli.ExitFailure, nil, []string{"serve", "--data", p.directory, "--listen", "127.0.0.1:0"},
 			"another process serves"},
 		{cli.ExitUsage, nil, []string{"deploy"}, "usage: cmwa-cloud deploy ORG/PROJECT/STACK"},
 		{cli.ExitUsage, nil, []string{"deploy", "a"}, "write ORG/PROJECT/STACK"},
@@ -324,7 +324,7 @@ func TestUsageErrors(t *testing.T) {
 			"--commit must be the hexadecimal hash of a commit"},
 		{cli.ExitFailure, nil, []string{"deploy", "organization/b/c", "--operation", "update", "--dir", "../x",
 			"--repo", "u"},
-			"--dir must be a folder inside the repository"},
+			"--dir must be a directory inside the repository"},
 		{cli.ExitFailure, nil, []string{"deploy", "organization/b/c", "--operation", "update", "--pool", "none"},
 			`there is no agent pool "none": see cmwa-cloud pool list`},
 		{cli.ExitFailure, nil, []string{"logs", "organization/b/none"}, "no stack"},
@@ -353,7 +353,7 @@ func TestUsageErrors(t *testing.T) {
 			t.Errorf("%v: got %q, want %q", c.args, last, c.want)
 		}
 	}
-	if left, err := filepath.Glob(filepath.Join(folder, ".*")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(directory, ".*")); err != nil || len(left) > 0 {
 		t.Errorf("failed commands have left the files %v", left)
 	}
 }

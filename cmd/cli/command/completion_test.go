@@ -139,15 +139,15 @@ esac
 			case err != nil:
 				t.Skip(err)
 			}
-			folder := t.TempDir()
+			directory := t.TempDir()
 			for name, content := range map[string]string{"cmwa": program, "script": small().Script(shell)} {
-				if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o700); err != nil {
+				if err := os.WriteFile(filepath.Join(directory, name), []byte(content), 0o700); err != nil {
 					t.Fatal(err)
 				}
 			}
 			cmd := exec.Command(path, "-c", test.script)
-			cmd.Env = append(os.Environ(), "SCRIPT="+filepath.Join(folder, "script"), "HOME="+folder,
-				"PATH="+folder+":"+os.Getenv("PATH"))
+			cmd.Env = append(os.Environ(), "SCRIPT="+filepath.Join(directory, "script"), "HOME="+directory,
+				"PATH="+directory+":"+os.Getenv("PATH"))
 			out, err := cmd.Output()
 			if diff := cmp.Diff(test.want, string(out)); err != nil || diff != "" {
 				t.Errorf("%v\n%s", err, diff)

@@ -73,7 +73,7 @@ var retiredWords = []retired{
 
 // exception allows a word in files. It has a reason that readers can check.
 type exception struct {
-	path   string // a path, a folder, or a pattern of path.Match
+	path   string // a path, a directory, or a pattern of path.Match
 	word   string // as the file contains it, in lower case; * is every word
 	reason string
 }
