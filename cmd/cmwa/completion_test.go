@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -136,29 +135,6 @@ func TestCompletion(t *testing.T) {
 				known := f.Takes == nil || f.Takes.Completed()
 				if name := c.Name + " --" + f.Name; known == slices.Contains(free, name) {
 					t.Errorf("%s has known values: %t, want %t", name, known, !known)
-				}
-			}
-		}
-	})
-
-	t.Run("every script has every command and every flag", func(t *testing.T) {
-		for _, shell := range []string{"bash", "zsh", "fish"} {
-			script := tell(nil, "completion", shell)
-			if script.code != 0 || script.stderr != "" {
-				t.Fatal(shell, script)
-			}
-			for _, c := range newProgram(context.Background(), stdio{}).Commands {
-				if !regexp.MustCompile(`[^a-z-]` + c.Name + `[^a-z-]`).MatchString(script.stdout) {
-					t.Errorf("the script of %s lacks %s", shell, c.Name)
-				}
-				for _, f := range c.Options() {
-					form := "(--|-l )"
-					if len(f.Name) == 1 {
-						form = "(-|-s )"
-					}
-					if !regexp.MustCompile(`[^a-z-]` + form + f.Name + `[^a-z-]`).MatchString(script.stdout) {
-						t.Errorf("the script of %s lacks %s --%s", shell, c.Name, f.Name)
-					}
 				}
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/control"
+	"github.com/cmwa-project/cmwa/schema"
 )
 
 // stdio is the environment and the standard streams of a command.
@@ -52,7 +53,7 @@ func newProgram(force context.Context, s stdio) command.Program {
 		Name: "cmwa", Help: "a workflow agent for Pulumi Cloud and compatible services",
 		Long: `First steps: "cmwa configure" writes a configuration file, "cmwa vet" checks it, "cmwa doctor"
 checks this machine, and "cmwa run" starts the agent.`,
-		KeyNames: "explain --names",
+		Keys: schema.Names,
 		Commands: slices.Concat([]command.Command{
 			runCommand(force, s),
 			statusCommand(s),

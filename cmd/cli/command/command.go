@@ -18,9 +18,8 @@ type Program struct {
 	Long     string // for the help of the program; see [Command.Long]
 	Commands []Command
 
-	// KeyNames is a command line that prints the values of [Key], for completion. It does
-	// not contain the name of the program.
-	KeyNames string
+	// Keys returns the values of [Key], for completion. It is nil if no command takes a key.
+	Keys func() []string
 }
 
 // Command describes one command, or a group of commands such as "pool" in
@@ -111,23 +110,13 @@ func (v Values) check(value string) error {
 	}
 	list := strings.Join(v.choices, ", ")
 	best := position.Closest(value, slices.Clone(v.choices))
-	if begun := v.beginning(value); best == "" && len(begun) == 1 {
-		best = begun[0]
+	if choices := beginning(v.choices, value); best == "" && value != "" && len(choices) == 1 {
+		best = choices[0] // such as update for up
 	}
 	if best != "" {
 		return fmt.Errorf("must be one of %s: did you mean %s?", list, best)
 	}
 	return fmt.Errorf("must be one of %s", list)
-}
-
-// beginning returns the choices that begin with a text, such as update with up.
-func (v Values) beginning(text string) (found []string) {
-	for _, choice := range v.choices {
-		if text != "" && strings.HasPrefix(choice, text) {
-			found = append(found, choice)
-		}
-	}
-	return found
 }
 
 // Bool returns a flag without a value, which sets a variable to true.
@@ -236,9 +225,6 @@ func (c Command) Options() []Option {
 
 // takes returns the values of the first argument.
 func (c Command) takes() Values {
-	if len(c.Commands) > 0 {
-		return OneOf(names(c.Commands)...)
-	}
 	for _, i := range c.Forms[0] {
 		if len(i.options) == 0 {
 			return i.takes

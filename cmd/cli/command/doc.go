@@ -1,5 +1,5 @@
 // Package command describes the commands of a program. The flags, the help and the
-// completion scripts of a command all come from one description.
+// completions of a command all come from one description.
 //
 // It knows forms of command lines, the flag library, and how bash, zsh and fish
 // complete. It does not know what a command does: the program passes a function. Of
@@ -21,6 +21,8 @@
 //     check the text without running a command. Both programs with commands use it.
 //   - A form is a list of items and not a text, so that the usage line, the flags and the
 //     check of the number of arguments come from one place.
+//   - The completion scripts run the program with the hidden command __complete, so that there is
+//     one implementation for three shells, and the scripts need no update with the program.
 //   - The errors of package flag are replaced, because they quote values, which may be
 //     secrets. The usage text that package flag prints is discarded.
 package command

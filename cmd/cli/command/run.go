@@ -35,6 +35,14 @@ type run struct {
 // Run parses a command line and runs its command. Help that was requested goes to
 // stdout; the error is then nil. Help that follows from a mistake goes to stderr.
 func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == completeCommand {
+		for _, line := range p.complete(args[1:]) {
+			if _, err := fmt.Fprintln(stdout, line); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	r := &run{program: p, stdout: stdout}
 	r.commands = p.all(stdout)
 	if end := slices.Index(args, "--"); end >= 0 {
