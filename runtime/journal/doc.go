@@ -27,9 +27,10 @@
 // Add and a change of the stage to handed off are synced, with the directory: they survive a
 // crash of the machine. Other changes survive a crash of the agent, except the number of lines
 // in the last second. After a crash of the machine, the journal may have an earlier state of the
-// record, but never the stage claimed after the stage handed off. It may also have a record that
-// was removed before the crash. The job of such a record has ended, and the service knows the
-// outcome.
+// record, but never the stage claimed after the stage handed off. Some file systems, such as XFS,
+// may then also leave an empty file for a change that was not synced, which is damaged: the job
+// ends by its own runner, or by the service. The journal may also have a record that was removed
+// before the crash. The job of such a record has ended, and the service knows the outcome.
 //
 // A job costs four syncs, two of files and two of the directory.
 package journal
