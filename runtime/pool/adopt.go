@@ -155,26 +155,27 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter runtime.Adopter) 
 
 	// 2. List the instances of the pool. Labels may have been edited since AdoptOrphans read them.
 	instances = slices.DeleteFunc(instances, func(i runtime.Instance) bool { return i.Pool != key })
-	if len(instances)+len(records) == 0 && !p.retriesAdoption(complete) {
+	retries := p.retriesAdoption(complete)
+	if len(instances)+len(records) == 0 && !retries {
 		return
 	}
-	all, err := p.list(jobs)
+	listed, err := p.list(jobs)
 	if err != nil {
 		p.log.Debug("cannot list instances", "error", err)
 		p.retryAdoption(records)
 		return
 	}
-	for _, instance := range instances {
-		if !slices.ContainsFunc(all, func(i runtime.Instance) bool { return i.ID == instance.ID }) {
-			all = append(all, instance)
-		}
+	isAdopted := func(i runtime.Instance) bool {
+		return slices.ContainsFunc(instances, func(adopted runtime.Instance) bool { return adopted.ID == i.ID })
 	}
+	// An adopted instance is newer than the same one in the list, which may be of a cache.
+	all := append(slices.Clone(instances), slices.DeleteFunc(listed, isAdopted)...)
 
 	// 3. Take over what is complete.
 	for _, l := range join(records, p.dropLeased(jobs, all)) {
 		if l.record == nil {
 			instance := l.instances[0]
-			if p.hasJob(instance.Job) {
+			if p.hasJob(instance.Job) || !retries && !isAdopted(instance) {
 				continue
 			}
 			if !complete && !instance.Running && !endedBefore(instance, runtime.HeartbeatLimit) {
