@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // Names of files in the state directory.
@@ -69,7 +71,7 @@ func Take(directory, config string) (*Agent, error) {
 			agent.Warning = fmt.Errorf("read %s: %w", path, err)
 		}
 		agent.ID = newID()
-		err = writeID(directory, agent.ID)
+		err = secret.WriteFile(path, []byte(agent.ID+"\n"))
 	}
 	if err != nil {
 		agent.Close()

@@ -5,9 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 )
@@ -47,33 +45,4 @@ func readID(path string) (string, error) {
 		return "", errDamaged
 	}
 	return id, nil
-}
-
-// writeID writes an id atomically: after a crash of the machine the file is complete or
-// missing. The caller has locked the directory.
-func writeID(directory, id string) error {
-	part := filepath.Join(directory, idName+".part")
-	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	file, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.WriteString(id + "\n")
-	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(part, filepath.Join(directory, idName)); err != nil {
-		return err
-	}
-	return syncDirectory(directory)
-}
-
-func syncDirectory(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

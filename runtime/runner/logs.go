@@ -100,7 +100,7 @@ func (s *sender) send(ctx context.Context, j *journal, batch []cloud.LogLine) {
 		case result == batchTooLarge && s.refusals == 0 && s.tries < maxLineTries:
 			// A single response may come from a proxy.
 			s.tries++
-			sleep(ctx, lineRetryDelay)
+			runtime.Sleep(ctx, nil, lineRetryDelay)
 		case result == batchTooLarge:
 			s.refusals, s.tries = s.refusals+1, 0
 			if s.refusals == maxRefusals {
@@ -114,18 +114,8 @@ func (s *sender) send(ctx context.Context, j *journal, batch []cloud.LogLine) {
 			s.log.Warn("log rejected; the log of this step ends here", "step", s.step, "error", err)
 			return
 		case result == batchUnknown: // an error that the client does not retry, such as a wrong certificate
-			sleep(ctx, unknownRetryDelay)
+			runtime.Sleep(ctx, nil, unknownRetryDelay)
 		}
-	}
-}
-
-// sleep blocks for a duration or until ctx ends.
-func sleep(ctx context.Context, duration time.Duration) {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
 	}
 }
 

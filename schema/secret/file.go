@@ -76,19 +76,25 @@ func MakeDirectory(path string) error {
 }
 
 // WriteFile creates or replaces a file that only this user can read. After a crash of the
-// machine, the file has either its old or its new content.
+// machine, the file has either its old or its new content. The new content is first written to a
+// file with .part after the name, which replaces one that a crash has left. Calls for one path must
+// not overlap.
 func WriteFile(path string, content []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	part := path + ".part"
+	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = file.Write(content)
 	err = errors.Join(err, file.Sync(), file.Close())
 	if err == nil {
-		err = os.Rename(file.Name(), path)
+		err = os.Rename(part, path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
+		return errors.Join(err, os.Remove(part))
 	}
 	return SyncDirectory(filepath.Dir(path))
 }

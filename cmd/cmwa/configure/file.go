@@ -144,10 +144,7 @@ func write(path string, content []byte, mode fs.FileMode, old fs.FileInfo) error
 		return withoutPath(err)
 	}
 	// An error of the directory's sync is ignored, because the file is already replaced.
-	if directory, err := os.Open(filepath.Dir(path)); err == nil {
-		_ = directory.Sync()
-		_ = directory.Close()
-	}
+	_ = secret.SyncDirectory(filepath.Dir(path))
 	return nil
 }
 

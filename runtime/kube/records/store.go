@@ -20,14 +20,14 @@ const (
 	// record. Then any agent of the namespace sweeps it.
 	unadoptedTime = 24 * time.Hour
 
-	// Delays between two attempts of a request. The first doubles up to the second.
-	retryDelay    = 500 * time.Millisecond
-	maxRetryDelay = 10 * time.Second
-	conflictDelay = retryDelay / 10 // the next attempt has the new version
+	conflictDelay = 50 * time.Millisecond // after a conflict: the next attempt has the new version
 
 	// unsureLimit is the timeout for the removal of a record that may exist.
 	unsureLimit = time.Minute
 )
+
+// backoff is for requests that change an object.
+var backoff = runtime.Backoff{First: 500 * time.Millisecond, Max: 10 * time.Second}
 
 // ErrAdopted is the reason why this agent must not start a job.
 var ErrAdopted = errors.New("another agent has adopted the job, because this agent's own Pod no longer exists")
@@ -396,7 +396,7 @@ func (s *Store) delete(ctx context.Context, r *recorded) error {
 // change sends a request that changes the object of a record. It retries temporary errors until ctx
 // ends. After a conflict, it reads the version of the object first.
 func (s *Store) change(ctx context.Context, r *recorded, request func() error) error {
-	for delay := retryDelay; ; delay = min(2*delay, maxRetryDelay) {
+	for delay := backoff.First; ; delay = backoff.Next(delay) {
 		err := request()
 		if kindOf(err) == Conflict {
 			if failed := s.refresh(ctx, r); failed != nil {
@@ -408,10 +408,8 @@ func (s *Store) change(ctx context.Context, r *recorded, request func() error) e
 		if kind := kindOf(err); kind != Conflict && kind != Temporary {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !runtime.Sleep(ctx, nil, delay) {
 			return err
-		case <-time.After(delay):
 		}
 	}
 }
