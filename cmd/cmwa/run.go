@@ -75,7 +75,6 @@ retries what waits after a failure, unless the service requested the wait.`,
 func runAgent(
 	ctx, force context.Context, hangUps <-chan os.Signal, config string, environ environment, log *logging.Log,
 ) error {
-	// Load the configuration.
 	watcher := watch.New()
 	reloader := newReloader(config, environ, watcher, log.Logger)
 	if err := reloader.Reload(); err != nil {

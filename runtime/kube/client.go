@@ -66,7 +66,6 @@ func newClient(config *rest.Config) (*client, error) {
 	}
 	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
 
-	// Complete the configuration.
 	config = rest.CopyConfig(config)
 	config.GroupVersion = &corev1.SchemeGroupVersion
 	config.APIPath = "/api"
@@ -182,7 +181,6 @@ func (c *client) list(ctx context.Context, namespace string, options metav1.List
 // watch starts a watch of Pods. It does not retry: client-go would wait as long as a
 // Retry-After header requires.
 func (c *client) watch(ctx context.Context, namespace string, options metav1.ListOptions) (watch.Interface, error) {
-	// Open the watch, or time out.
 	options.Watch = true
 	ctx, cancel := context.WithCancelCause(ctx)
 	startTimer := time.AfterFunc(watchStartLimit, func() { cancel(context.DeadlineExceeded) })

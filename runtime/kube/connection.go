@@ -72,7 +72,6 @@ func fromKubeconfig(
 		return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
 	}
 
-	// Find the context.
 	if context == "" {
 		context = raw.CurrentContext
 	}
@@ -87,7 +86,6 @@ func fromKubeconfig(
 		return nil, "", fmt.Errorf("%s has no context %s: change kubernetes.context; %s", fileNames, context, contexts)
 	}
 
-	// Load its client configuration.
 	loader := clientcmd.NewNonInteractiveClientConfig(*raw, context, &clientcmd.ConfigOverrides{}, nil)
 	config, err := loader.ClientConfig()
 	if err != nil {

@@ -27,7 +27,6 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 		return nil, fmt.Errorf("follow %s: %w", name, runtime.ErrNoInstance)
 	}
 
-	// Open the log, or time out.
 	ctx, cancel := context.WithCancelCause(ctx)
 	startTimer := time.AfterFunc(streamLimit, func() { cancel(context.DeadlineExceeded) })
 	log, err := e.client.log(ctx, e.namespace, name)

@@ -158,7 +158,6 @@ func (c *Cluster) checkOwnPod(ctx context.Context, grace time.Duration, files []
 
 // evaluateOwnPod checks the grace period and the mounts of the agent's own Pod.
 func evaluateOwnPod(pod *corev1.Pod, grace time.Duration, files []string) runtime.CheckResult {
-	// Check the grace period.
 	var problems, hints []string
 	needed := int64(math.Ceil(grace.Seconds()))
 	if given := pod.Spec.TerminationGracePeriodSeconds; given != nil && *given < needed {

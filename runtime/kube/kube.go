@@ -93,7 +93,6 @@ func New(options Options) (*Cluster, error) {
 		at = agentPod{namespace: namespace, name: options.Pod}
 	}
 
-	// Create the client.
 	client, err := newClient(config)
 	if err != nil {
 		return nil, err

@@ -46,7 +46,6 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 // this case the kubelet reads the ConfigMap within about a minute, and then the job runs.
 // After the write of the annotation, the kubelet reads the ConfigMap at once.
 func (e *Executor) completeDelivery(ctx context.Context, pod *corev1.Pod, instance *runtime.Instance) error {
-	// Find the ConfigMap.
 	carrier := carrierOf(pod)
 	list, err := e.client.listObjects(ctx, string(carrier), e.namespace, labelJob+"="+pod.Labels[labelJob])
 	if err != nil {
@@ -57,7 +56,6 @@ func (e *Executor) completeDelivery(ctx context.Context, pod *corev1.Pod, instan
 		return nil
 	}
 
-	// Write the annotation.
 	instance.Running, instance.Started, instance.Ended = true, pod.CreationTimestamp.Time, time.Time{}
 	ctx, cancel := detached(ctx, callLimit)
 	defer cancel()

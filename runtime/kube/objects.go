@@ -197,7 +197,6 @@ func (c *client) deleteObject(
 func (c *client) listData(ctx context.Context, resource, namespace, selector string) (all []object, err error) {
 	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
 	for {
-		// Get a page.
 		callCtx, cancel := context.WithTimeout(ctx, callLimit)
 		result, err := c.api.Get().Namespace(namespace).Resource(resource).
 			VersionedParams(&options, c.parameters).Do(callCtx).Get()
@@ -207,7 +206,6 @@ func (c *client) listData(ctx context.Context, resource, namespace, selector str
 			return nil, err
 		}
 
-		// Add its objects.
 		switch page := result.(type) {
 		case *corev1.ConfigMapList:
 			options.Continue = page.Continue

@@ -37,7 +37,6 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 		return nil
 	}
 
-	// Find the Pod, and remove its handoff.
 	sub := e.pods.subscribe(name, false)
 	defer sub.close()
 	now, _, _ := sub.current()
@@ -50,7 +49,6 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 		}
 	}
 
-	// Keep the Pod, or delete it.
 	if grace == 0 && now != nil && now.keep == keepFailed && now.main.ended && now.main.code != runtime.CodeSucceeded {
 		return e.keepPod(ctx, name, uid)
 	}
@@ -144,7 +142,6 @@ func (e *Executor) keepPod(ctx context.Context, name, uid string) error {
 			return e.explain("keep the Pod of a failed job", err)
 		}
 
-		// Remove its registry credentials.
 		if slices.ContainsFunc(pod.Spec.ImagePullSecrets, func(r corev1.LocalObjectReference) bool {
 			return r.Name == pullSecretOf(name)
 		}) {

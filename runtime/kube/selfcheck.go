@@ -287,7 +287,6 @@ func (e *Executor) review(ctx context.Context, attributes resourceAttributes) (a
 
 // checkRight reviews the access for each verb of a right.
 func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult {
-	// Review each verb.
 	resource := strings.TrimSuffix(r.resource+"/"+r.subresource, "/")
 	var missing []string
 	for _, verb := range r.verbs {
@@ -304,7 +303,6 @@ func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult 
 		}
 	}
 
-	// Report the missing verbs.
 	all := strings.Join(r.verbs, ", ")
 	if len(missing) == 0 {
 		return runtime.CheckPassed("the agent may %s %s in namespace %s", all, resource, e.namespace)

@@ -81,7 +81,6 @@ func (p Program) complete(words []string) []string {
 		return nil
 	}
 
-	// Find the command.
 	c := Command{Commands: p.all(nil)}
 	for _, word := range words[:last] {
 		if len(c.Commands) == 0 {

@@ -23,7 +23,6 @@ func (p Program) all(stdout io.Writer) []Command {
 		return err
 	}
 
-	// Describe the built-in commands.
 	completion := Command{
 		Name: "completion", Help: "print a completion script for a shell",
 		Forms: []Form{{Argument(strings.Join(shells, "|"), OneOf(shells...))}},

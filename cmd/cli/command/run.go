@@ -56,7 +56,6 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 		err = r.parseError(err)
 	}
 
-	// Print help, or set the exit code.
 	var usage cli.UsageError
 	switch {
 	case errors.Is(err, flag.ErrHelp) && r.helped != nil:
@@ -195,7 +194,6 @@ func (r *run) parseError(err error) error {
 		return cli.Usage(err)
 	}
 
-	// Report the flag as it is written.
 	name, _, _ := strings.Cut(match[1], "=")
 	switch set := r.helped.FlagSet; {
 	case match[2] != "":

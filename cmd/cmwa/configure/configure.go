@@ -74,7 +74,6 @@ func runSession(ctx context.Context, o Options) error {
 	}
 	defer s.prompt.close()
 
-	// Check the options and read the file.
 	if err := o.check(); err != nil {
 		return cli.Usage(err)
 	}
@@ -82,7 +81,6 @@ func runSession(ctx context.Context, o Options) error {
 		return err
 	}
 
-	// Ask.
 	if err := s.confirmConfig(); err != nil {
 		return err
 	}
@@ -93,7 +91,6 @@ func runSession(ctx context.Context, o Options) error {
 		return err
 	}
 
-	// Check the result, and write it.
 	content, err := s.checked(ctx)
 	if err != nil {
 		return err
@@ -122,7 +119,6 @@ func (s *session) checked(ctx context.Context) ([]byte, error) {
 			return content, nil
 		}
 
-		// Check the token.
 		problem, reached := s.o.CheckToken(ctx, config, config.Pools[i].Name)
 		switch {
 		case ctx.Err() != nil:
@@ -224,7 +220,6 @@ func (s *session) located(err error) error {
 
 // content returns the new content of the configuration, if the agent can use it.
 func (s *session) content() ([]byte, *schema.Config, error) {
-	// Apply the changes.
 	before := s.config.content
 	if s.config.info == nil {
 		before = []byte("# Configuration of cmwa, written by cmwa configure. Edit it, or run that command again.\n" +

@@ -168,7 +168,6 @@ func (s *session) accessToken(ctx context.Context) error {
 	}
 	s.newToken = token
 
-	// Choose where to write the token.
 	if s.o.TokenFile != "" {
 		name, err := filepath.Abs(s.o.TokenFile)
 		if err != nil {

@@ -45,7 +45,6 @@ func Call(ctx context.Context, directory string, request Request) (Response, err
 
 // exchange sends the request over a new connection, and returns the response.
 func exchange(ctx context.Context, directory string, request Request) (Response, error) {
-	// Connect.
 	at, release, err := address(directory)
 	if err != nil {
 		return Response{}, err
@@ -60,7 +59,6 @@ func exchange(ctx context.Context, directory string, request Request) (Response,
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
 	defer stop()
 
-	// Send the request, and read the response.
 	request.Version = Version
 	text, err := json.Marshal(request)
 	if err != nil {

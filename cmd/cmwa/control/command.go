@@ -74,7 +74,6 @@ starts it again. To keep it from claiming jobs, use cmwa pause.
 
 ` + findsAgent,
 		Run: func(ctx context.Context, _ []string) error {
-			// Drain.
 			directory, agent, err := t.call(ctx, config, Request{Command: Drain})
 			if err != nil {
 				return err
@@ -90,7 +89,6 @@ starts it again. To keep it from claiming jobs, use cmwa pause.
 					jobs, agent.StopAt.Format(time.RFC3339))
 			}
 
-			// Wait for the end.
 			if !wait {
 				return nil
 			}

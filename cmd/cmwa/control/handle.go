@@ -61,7 +61,6 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 		a.Loop.Resume(name)
 	}
 
-	// Respond.
 	response := a.response(a.Loop.Status())
 	response.Changed = changed
 	switch {

@@ -68,7 +68,6 @@ func (s *Server) Serve(ctx context.Context, handle func(Request) Response) error
 	stop := context.AfterFunc(ctx, func() { _ = s.listener.Close() })
 	defer stop()
 
-	// Serve the connections.
 	var one sync.Mutex
 	free := make(chan struct{}, maxConnections)
 	for {

@@ -38,7 +38,6 @@ func errLongPath(directory string) error {
 // listen opens the socket in a directory that the agent has locked. It replaces the socket of an
 // agent that has ended.
 func listen(directory string) (*net.UnixListener, error) {
-	// Remove the old socket.
 	path := filepath.Join(directory, socketName)
 	info, err := os.Lstat(path)
 	switch {

@@ -181,7 +181,6 @@ func (a *API) record(kind watch.EventType, pod *corev1.Pod) *corev1.Pod {
 
 // ServeHTTP serves one request.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Parse the path: namespace, resource, name, subresource.
 	path, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/")
 	parts := strings.Split(path, "/")
 	if !ok || len(parts) < 2 || !slices.Contains([]string{"pods", configMaps, secrets, events}, parts[1]) {
@@ -198,13 +197,11 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	request.Verb = verb(r, len(parts))
 
-	// Count the request, and inject a fault.
 	dropped, ok := a.admit(w, r, request)
 	if !ok {
 		return
 	}
 
-	// Serve it.
 	namespace := parts[0]
 	switch request.Resource {
 	case "pods":

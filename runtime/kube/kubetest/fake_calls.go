@@ -88,7 +88,6 @@ func (a *API) serveDelete(w http.ResponseWriter, r *http.Request, namespace, nam
 	}
 	a.mu.Unlock()
 
-	// Answer.
 	switch {
 	case !exists:
 		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))

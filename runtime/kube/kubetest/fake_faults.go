@@ -176,7 +176,6 @@ func (a *API) Send(kind watch.EventType, pod *corev1.Pod) {
 // admit counts a request and injects its fault. It returns the channel that ends a watch,
 // and reports whether the request must be served.
 func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-chan struct{}, bool) {
-	// Count the request.
 	a.mu.Lock()
 	counted := request.Verb
 	if request.Resource != "pods" {
@@ -209,7 +208,6 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-
 		}
 	}
 
-	// Break the connection, or send the response.
 	if fault.Status == 0 {
 		panic(http.ErrAbortHandler)
 	}

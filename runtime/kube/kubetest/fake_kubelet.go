@@ -192,7 +192,6 @@ func waiting(name string) corev1.ContainerStatus {
 func (k *Kubelet) runContainer(
 	pod *corev1.Pod, spec corev1.Container, init bool, state func(*corev1.Pod) *corev1.ContainerStatus,
 ) (code int, exists bool) {
-	// Create the container.
 	if k.Before != nil {
 		k.Before(pod, spec)
 	}
@@ -205,7 +204,6 @@ func (k *Kubelet) runContainer(
 	k.runs[string(pod.UID)] = c
 	k.mu.Unlock()
 
-	// Report that it runs, and run it.
 	var started metav1.Time
 	exists = k.api.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) {
 		started = k.api.now()
@@ -222,7 +220,6 @@ func (k *Kubelet) runContainer(
 	}
 	code = k.exec(c)
 
-	// Report its end.
 	c.mu.Lock()
 	c.ended = true
 	message := c.message

@@ -109,7 +109,6 @@ func (a *API) serveObject(w http.ResponseWriter, r *http.Request, namespace stri
 		sent, request.Name = o, o.GetName()
 	}
 
-	// Change the stored object.
 	key := request.Resource + "/" + namespace + "/" + request.Name
 	a.mu.Lock()
 	before, exists := a.objects[key]
@@ -128,7 +127,6 @@ func (a *API) serveObject(w http.ResponseWriter, r *http.Request, namespace stri
 	}
 	a.mu.Unlock()
 
-	// Answer.
 	switch {
 	case request.Verb == "create" && exists:
 		a.respond(w, r, http.StatusConflict, status(apierrors.NewAlreadyExists(kind, request.Name)))

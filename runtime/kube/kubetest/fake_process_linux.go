@@ -19,7 +19,6 @@ import (
 func Processes(t testing.TB, files map[string]string) func(*Container) int {
 	root := t.TempDir()
 	return func(c *Container) int {
-		// Create the volumes.
 		directory := filepath.Join(root, string(c.Pod.UID))
 		directories := newVolumeDirectories(directory, c, files)
 		if err := directories.create(c); err != nil {
@@ -27,7 +26,6 @@ func Processes(t testing.TB, files map[string]string) func(*Container) int {
 			return 128
 		}
 
-		// Start the process with translated paths.
 		var args []string
 		for _, arg := range append(append([]string{}, c.Spec.Command...), c.Spec.Args...) {
 			args = append(args, directories.translate(arg))
@@ -60,7 +58,6 @@ func supervise(c *Container, cmd *exec.Cmd, p *volumeDirectories) int {
 	go func() { ended <- cmd.Wait() }()
 	term, kill := c.Term, c.Kill
 	for {
-		// Write the current files.
 		pod, news := c.Newest()
 		if err := p.writeFiles(pod); err != nil {
 			_ = cmd.Process.Kill()

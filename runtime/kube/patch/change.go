@@ -157,7 +157,6 @@ func (c *comparison) elements(
 		return false
 	}
 
-	// Compare elements with the same key.
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(beforeKeys, afterKeys)))) {
 		older, was := before[name]
 		newer, is := after[name]
@@ -171,7 +170,6 @@ func (c *comparison) elements(
 		}
 	}
 
-	// Compare the order of the common elements.
 	common := func(keys []string) (both []any) {
 		for _, name := range keys {
 			if before[name] != nil && after[name] != nil {

@@ -62,7 +62,6 @@ func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, k
 			return err
 		}
 
-		// Check the merge key of the element.
 		value, hasKey := fields[key]
 		_, directive := fields["$patch"]
 		if key == "" || directive && !hasKey {
