@@ -40,7 +40,8 @@ type RecordAdopter interface {
 	// AdoptRecords takes over the records of agents that no longer exist, and returns
 	// them. If several agents call it, only one of them gets each record. Mine reports
 	// whether to adopt for the pool with this key. Each pool calls AdoptRecords after
-	// [Adopter].AdoptOrphans, so it must be cheap if there is nothing to adopt.
+	// [Adopter].AdoptOrphans, so it must be cheap if there is nothing to adopt. If records may
+	// be missing, it returns an error: the record of an adopted instance may be one of them.
 	AdoptRecords(ctx context.Context, mine func(pool string) bool) ([]Record, error)
 }
 

@@ -119,7 +119,7 @@ func (p *Pool) followOrphans(ctx, jobs context.Context, adopter runtime.Adopter)
 // adoptOrphans takes over jobs of agents that no longer exist.
 //
 //  1. A pool that drains begins no attempt, because its agent may be about to end. An
-//     attempt that has begun may still adopt jobs, so the pool waits for its end. When a
+//     attempt that has started may still adopt jobs, so the pool waits for its end. When a
 //     draining pool has no job left, it cancels the attempt.
 //  2. If there are instances or records to take over, all instances of the pool are listed,
 //     because a record may belong to an instance that was adopted before. If they cannot be listed,
@@ -159,23 +159,26 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter runtime.Adopter) 
 	if len(instances)+len(records) == 0 && !retries {
 		return
 	}
-	listed, err := p.list(jobs)
+	all, err := p.list(jobs)
 	if err != nil {
 		p.log.Debug("cannot list instances", "error", err)
 		p.retryAdoption(records)
 		return
 	}
-	isAdopted := func(i runtime.Instance) bool {
-		return slices.ContainsFunc(instances, func(adopted runtime.Instance) bool { return adopted.ID == i.ID })
+	has := func(list []runtime.Instance, id string) bool {
+		return slices.ContainsFunc(list, func(i runtime.Instance) bool { return i.ID == id })
 	}
-	// An adopted instance is newer than the same one in the list, which may be of a cache.
-	all := append(slices.Clone(instances), slices.DeleteFunc(listed, isAdopted)...)
+	for _, instance := range instances {
+		if !has(all, instance.ID) { // the list may not have it yet
+			all = append(all, instance)
+		}
+	}
 
 	// 3. Take over what is complete.
 	for _, l := range join(records, p.dropLeased(jobs, all)) {
 		if l.record == nil {
 			instance := l.instances[0]
-			if p.hasJob(instance.Job) || !retries && !isAdopted(instance) {
+			if p.hasJob(instance.Job) || !retries && !has(instances, instance.ID) {
 				continue
 			}
 			if !complete && !instance.Running && !endedBefore(instance, runtime.HeartbeatLimit) {

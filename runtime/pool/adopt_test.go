@@ -23,7 +23,6 @@ const gone = "agent-gone"
 type adopter struct {
 	*runtimetest.Executor
 	repeats bool // each call returns an instance again
-	stale   bool // List returns adopted instances as they were before their runners started
 
 	mu    sync.Mutex
 	calls int
@@ -71,20 +70,6 @@ func (a *adopter) AdoptOrphans(ctx context.Context, mine func(string) bool) ([]r
 		}
 	}
 	return adopted, a.err
-}
-
-// List returns the agent's instances, and those that it has adopted.
-func (a *adopter) List(ctx context.Context, agent string) ([]runtime.Instance, error) {
-	all, err := a.Executor.List(ctx, agent)
-	if agent == gone || !a.stale {
-		return all, err
-	}
-	adopted, _ := a.Executor.List(ctx, gone)
-	for _, instance := range adopted {
-		instance.Running, instance.Started, instance.Ended = false, time.Time{}, time.Time{}
-		all = append(all, instance)
-	}
-	return all, err
 }
 
 // unset is an environment without variables.
@@ -136,21 +121,6 @@ func TestAdoptOrphans(t *testing.T) {
 			st.wantOperations("running", "was adopted", "remove", "removed")
 			st.wantOperations("a", "start", "started", "remove", "removed")
 			st.wantOperations("elsewhere", "was adopted")
-		})
-	})
-	t.Run("orphan that runs is adopted although a list does not know yet that it runs", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *fixture, a *adopter) {
-			a.stale = true
-			st.start()
-			wait(time.Minute)
-			orphan(st, "running", spec().Key(), long, 0)
-			wait(21 * time.Second)
-			if jobs := st.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "running" {
-				t.Errorf("the pool has the jobs %+v, want the running one", jobs)
-			}
-			st.wantOperations("running", "was adopted")
-			wait(6 * time.Minute)
-			st.wantOperations("running", "was adopted", "remove", "removed")
 		})
 	})
 	t.Run("orphans are adopted while the pool runs", func(t *testing.T) {

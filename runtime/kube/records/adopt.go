@@ -29,7 +29,8 @@ const (
 //  3. Adopt a record with an update, which succeeds for exactly one agent.
 //
 // A record that this agent cannot read is left, because another agent may have the token that
-// opens it. Otherwise it is swept, or deleted with its Pod.
+// opens it. Otherwise it is swept, or deleted with its Pod. An error means that records may be
+// missing: the adopted Pods of their jobs must not be removed yet.
 func (s *Store) AdoptRecords(ctx context.Context, mine func(pool string) bool) (adopted []runtime.Record, err error) {
 	//  1. List the records.
 	resources, scope := s.listDue()
@@ -135,11 +136,10 @@ func (s *Store) adopt(ctx context.Context, o Object) (*runtime.Record, error) {
 		}
 		s.setUnresolved(o.UID, true)
 		adopted, err := cluster.Put(ctx, o)
-		switch kindOf(err) {
-		case Missing, Conflict: // another agent was faster
+		switch {
+		case kindOf(err) == Missing: // another agent was faster
 			return nil, nil
-		}
-		if err != nil {
+		case err != nil: // for example a conflict: the next call finds out who has changed the record
 			return nil, err
 		}
 		o = adopted
