@@ -28,7 +28,10 @@ func TestMask(t *testing.T) {
 		"number as value":  {`{"name": "A", "value": 1234}`, `{"name": "A", "value": "[secret]"}`},
 		"empty value":      {`{"name": "A", "value": ""}`, `{"name": "A", "value": ""}`},
 		"value of no name": {`{"key": "A", "value": "x"}`, `{"key": "A", "value": "x"}`},
-		"command":          {`{"name": "side", "command": ["a", "b"]}`, `{"name": "side", "command": ["[secret]", "[secret]"]}`},
+		"command": {
+			`{"name": "side", "command": ["a", "b"]}`,
+			`{"name": "side", "command": ["[secret]", "[secret]"]}`,
+		},
 		"public command": {
 			`{"name": "main", "args": ["a"], "exec": {"command": ["b"]}}`,
 			`{"name": "main", "args": ["a"], "exec": {"command": ["[secret]"]}}`,
