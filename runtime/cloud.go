@@ -150,7 +150,7 @@ type Leaser interface {
 
 	// Renew renews a lease in one attempt, and returns the new duration of the lease, counted
 	// from the beginning of the call. If begin is true, Renew also reports to the service that
-	// the work begins. An error is temporary unless it wraps [ErrLeaseLost].
+	// the work starts. An error is temporary unless it wraps [ErrLeaseLost].
 	Renew(ctx context.Context, job *Job, begin bool) (time.Duration, error)
 
 	// Complete ends a lease whose work has ended, with retries until ctx ends.

@@ -143,7 +143,7 @@ const (
 )
 
 // IsRunnerCode reports whether an exit code is one with which the runner exits after its
-// job has begun. An end with any other code needs a reason from the engine.
+// job has started. An end with any other code needs a reason from the engine.
 func IsRunnerCode(code int) bool {
 	switch code {
 	case CodeSucceeded, CodeFailed, CodeGone, CodeFailedUnreported, CodeSucceededUnreported:

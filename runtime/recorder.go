@@ -121,7 +121,7 @@ func (NoRecorder) JobRecovered(string, RecoveryAction) {}
 // JournalFailed implements [Recorder].
 func (NoRecorder) JournalFailed(string) {}
 
-// Measure begins to measure a stage, and returns a function that ends and records the
+// Measure starts to measure a stage, and returns a function that ends and records the
 // measurement.
 func Measure(recorder Recorder, stage Stage) (end func()) {
 	start := time.Now()

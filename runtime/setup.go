@@ -36,8 +36,8 @@ type Setup struct {
 	moved    bool   // the service has corrected accepted
 	handed   bool   // the handoff is written: from now on the runner reports step 0
 
-	began time.Time
-	hooks SetupHooks
+	started time.Time
+	hooks   SetupHooks
 }
 
 // SetupHooks are called by a [Setup]. Each of the functions may be nil.
@@ -51,10 +51,10 @@ type SetupHooks struct {
 // NewSetup returns the setup of a job. The setup adds the state of step 0 to the handoff.
 func NewSetup(job *Job, cloud Cloud, handoff Handoff) *Setup {
 	hooks := SetupHooks{Recorder: NoRecorder{}}
-	return &Setup{job: job, cloud: cloud, handoff: handoff, began: time.Now(), hooks: hooks}
+	return &Setup{job: job, cloud: cloud, handoff: handoff, started: time.Now(), hooks: hooks}
 }
 
-// Measure begins to measure a stage of the start, and returns a function that ends and
+// Measure starts to measure a stage of the start, and returns a function that ends and
 // records the measurement: defer setup.Measure(runtime.StagePull)(). Unlike the other
 // methods it is safe for concurrent use.
 func (s *Setup) Measure(stage Stage) (end func()) { return Measure(s.hooks.Recorder, stage) }
@@ -195,7 +195,7 @@ func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
 	if err := s.Flush(ctx); err != nil {
 		return nil, err
 	}
-	if !s.job.Kind.Leased() && time.Since(s.began) > recheckAfter { // the end of a lease cancels ctx
+	if !s.job.Kind.Leased() && time.Since(s.started) > recheckAfter { // the end of a lease cancels ctx
 		status, err := s.cloud.JobStatus(ctx, s.job)
 		if err == nil && (status == Cancelled || status == Completing || status == Gone) {
 			return nil, fmt.Errorf("the job was not started: %w", ErrCancelled)

@@ -29,11 +29,11 @@ type PoolState struct {
 	// job. Zero is never.
 	AnsweredAt time.Time
 
-	// FailingSince is when the first of the current series of failed polls began; zero if the
+	// FailingSince is when the first of the current series of failed polls started; zero if the
 	// last poll did not fail.
 	FailingSince time.Time
 
-	// PollingSince is when the poll that is under way began; zero without one. With its
+	// PollingSince is when the poll that is under way started; zero without one. With its
 	// retries a poll may take minutes.
 	PollingSince time.Time
 

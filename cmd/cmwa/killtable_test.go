@@ -65,7 +65,7 @@ var killEntries = []killEntry{
 	{killpoint.Journalled, "The journal has the claim.", restarted, nil},
 	{killpoint.DefinitionFetched, "The agent has the definition of the job.", restarted, nil},
 	{killpoint.SetupRunning, "The service knows that step 0 runs.", restarted, nil},
-	{killpoint.ImagePulling, "The engine has begun to pull the image.", restarted, map[string]string{
+	{killpoint.ImagePulling, "The engine has started to pull the image.", restarted, map[string]string{
 		"kubernetes": "the kubelet pulls the image", "process": "uses no image",
 	}},
 	{killpoint.DirectoryCreated, "The directory of the job exists.", restarted, map[string]string{

@@ -118,7 +118,7 @@ func (p *Pool) followOrphans(ctx, jobs context.Context, adopter runtime.Adopter)
 
 // adoptOrphans takes over jobs of agents that no longer exist.
 //
-//  1. A pool that drains begins no attempt, because its agent may be about to end. An
+//  1. A pool that drains starts no attempt, because its agent may be about to end. An
 //     attempt that has started may still adopt jobs, so the pool waits for its end. When a
 //     draining pool has no job left, it cancels the attempt.
 //  2. If there are instances or records to take over, all instances of the pool are listed,

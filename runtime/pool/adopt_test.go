@@ -406,7 +406,7 @@ func TestLeavesInstance(t *testing.T) {
 			st.wantOperations("a", "start", "started", "remove", "term", "removed")
 		})
 	})
-	t.Run("job that has not begun is reported as failed", func(t *testing.T) {
+	t.Run("job that has not started is reported as failed", func(t *testing.T) {
 		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
 			st.engine.SetDefaultScript(runtimetest.Script{Starting: time.Hour})
 			st.cloud.Queue("a")

@@ -12,7 +12,7 @@ type check struct {
 	ended   time.Time // end of the last check; zero makes the next check due
 	problem error     // result of the last check; nil if it found no problem
 	running bool      // a check is under way
-	began   time.Time // start of the check that is under way
+	started time.Time // start of the check that is under way
 }
 
 // due returns when the next check is due.
@@ -32,7 +32,7 @@ const (
 	unable                   // the last check found a problem
 )
 
-// checkExecutor returns the executor's ability, and begins a check if one is due. A check is
+// checkExecutor returns the executor's ability, and starts a check if one is due. A check is
 // made only if the source is about to poll, or if the last check found a problem. Next is the
 // time until another check is due. Next is zero while the result of a check is awaited, and if no
 // check is made, for example because the executor is not a [runtime.Checker].
@@ -46,7 +46,7 @@ func (p *Pool) checkExecutor(ctx context.Context, s *source, polls bool) (a abil
 	now := time.Now()
 	left := p.check.due().Sub(now)
 	if left <= 0 && !p.check.running {
-		p.check.running, p.check.began = true, now
+		p.check.running, p.check.started = true, now
 		p.jobs.Go(func() { p.runCheck(ctx, checker) })
 	}
 	switch {
@@ -58,7 +58,7 @@ func (p *Pool) checkExecutor(ctx context.Context, s *source, polls bool) (a abil
 		return able, left
 	}
 	if p.check.running {
-		s.due = p.check.began.Add(checkTimeout)
+		s.due = p.check.started.Add(checkTimeout)
 		return a, 0
 	}
 	s.due = now.Add(left)

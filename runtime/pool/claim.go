@@ -19,12 +19,12 @@ type polls struct {
 }
 
 // end records the result of a poll.
-func (p *polls) end(began time.Time, err error) {
+func (p *polls) end(since time.Time, err error) {
 	switch {
 	case err == nil:
 		p.answered, p.failingSince = time.Now(), time.Time{}
 	case p.failing == nil:
-		p.failingSince = began
+		p.failingSince = since
 	}
 	p.failing = err
 }
@@ -57,9 +57,9 @@ func (d *deployments) claim(ctx context.Context) (runtime.Claim, error) {
 	return claim, err
 }
 
-func (d *deployments) record(began time.Time, claim runtime.Claim, err error) {
+func (d *deployments) record(since time.Time, claim runtime.Claim, err error) {
 	p := d.pool
-	p.polls.end(began, err)
+	p.polls.end(since, err)
 	if p.polls.next = claim.Next; p.polls.outdated {
 		p.polls.next = p.parts.Cloud.Tune(p.spec.Tuning)
 	}
@@ -97,7 +97,7 @@ func pollResult(claim runtime.Claim, err error) runtime.PollResult {
 }
 
 // complement fills in the fields of a job about its pool and agent. If the settings have
-// changed since the poll began, the job gets the certificates and the settings for instances with
+// changed since the poll started, the job gets the certificates and the settings for instances with
 // which the executor was checked. The caller holds the lock.
 func (p *Pool) complement(job *runtime.Job, checked runtime.PoolSpec, changed bool) {
 	job.Pool, job.PoolName, job.Identity = p.spec.Key(), p.spec.Name, p.spec.Identity

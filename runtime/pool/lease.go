@@ -121,7 +121,7 @@ func (r *jobRun) runLeased(ctx context.Context, leaser runtime.Leaser) {
 
 	// 1. Begin.
 	if err := r.extendLease(ctx, leaser, true); err != nil {
-		r.log.Warn("leased work not begun", "reason", err)
+		r.log.Warn("leased work not started", "reason", err)
 		outcome := runtime.OutcomeLost
 		if !errors.Is(err, runtime.ErrCancelled) {
 			outcome = runtime.OutcomeCancelled
@@ -194,13 +194,13 @@ func (r *jobRun) extendLease(ctx context.Context, leaser runtime.Leaser, begin b
 	failed := false
 	backoff := runtime.Backoff{First: max(leaseRetryMin, window/30), Max: window / 5}
 	for delay := backoff.First; ; delay = backoff.Next(delay) {
-		began := time.Now()
+		started := time.Now()
 		once, stop := context.WithTimeout(ctx, window/leaseAttempts)
 		granted, err := leaser.Renew(once, r.job, begin)
 		stop()
 		switch {
 		case err == nil:
-			r.setLeaseEnd(began.Add(granted))
+			r.setLeaseEnd(started.Add(granted))
 			if failed {
 				r.log.Info("lease renewed after failed attempts")
 			}

@@ -29,7 +29,7 @@ type Pool struct {
 	parts    Parts
 	log      *slog.Logger
 	changed  chan struct{} // holds a token after a change that the loop has not seen
-	ready    chan struct{} // closed when the loop begins
+	ready    chan struct{} // closed when the loop starts
 	jobs     sync.WaitGroup
 	finalCtx context.Context // for work after the end of Run's ctx; ends when the time for this work is over
 
@@ -53,7 +53,7 @@ type Pool struct {
 	check     check     // of the executor
 	leftovers int       // instances of earlier leases that are not removed yet
 	adoption  adoption  // of jobs of agents that no longer exist
-	due       time.Time // latest time at which Run begins to poll, or ends; zero while neither is due
+	due       time.Time // latest time at which Run starts to poll, or ends; zero while neither is due
 }
 
 // New returns a pool that does nothing until [Pool.Run].
@@ -140,7 +140,7 @@ func (p *Pool) isRevived(ctx context.Context) bool {
 }
 
 // Ready returns a channel that is closed when the pool has adopted instances of an earlier
-// run and begins to poll. It stays open if the adoption fails.
+// run and starts to poll. It stays open if the adoption fails.
 func (p *Pool) Ready() <-chan struct{} { return p.ready }
 
 // loop runs the loops of the sources, adoptions and sweeps until the pool is done or ctx ends.
@@ -216,7 +216,7 @@ func (p *Pool) Tune(spec runtime.PoolSpec) {
 }
 
 // Retry ends the delay after a failed poll: the next poll is made at once, and if it
-// fails, the delay begins again. A delay that the service requested stays, and so does the
+// fails, the delay starts again. A delay that the service requested stays, and so does the
 // interval after a poll that succeeded.
 func (p *Pool) Retry() {
 	cloud, ok := p.parts.Cloud.(runtime.PollRetrier)

@@ -43,7 +43,7 @@ var errTooLong = fmt.Errorf("line is longer than %d bytes", runtime.MaxProgressL
 //  1. The stream is not trusted: a job whose steps have access to the runner's output can
 //     write any text. A line that is too long or is not progress of this job is ignored,
 //     and reading continues. Memory is limited to one line.
-//  2. A stream that is read again begins with known lines, which are skipped. If its first
+//  2. A stream that is read again starts with known lines, which are skipped. If its first
 //     line differs, the engine has rotated its log and the known lines cannot be counted:
 //     then one of the first lines counts only if it is later than the last progress.
 func (r *jobRun) readStream(ctx context.Context) error {

@@ -11,7 +11,7 @@ import (
 //
 //  1. A free slot goes to the pool in the queue that holds the fewest slots. If several pools
 //     hold the same number, it goes to the pool that has waited longest. When a pool releases
-//     a slot, its wait begins again.
+//     a slot, its wait starts again.
 //  2. A poll without an answer shares its slot after slotGrace: a pool in the queue may
 //     take the slot over. If the answer is a job after all, the job takes a slot even if
 //     none is free. A pool makes one poll at a time, so each pool can exceed the limit by

@@ -32,7 +32,7 @@ type origin interface {
 	claim(ctx context.Context) (runtime.Claim, error)
 	limit() time.Duration
 	// record records the result of a poll.
-	record(began time.Time, claim runtime.Claim, err error)
+	record(since time.Time, claim runtime.Claim, err error)
 	// accept reports whether to start a job that a poll has returned. Ctx is the context of jobs.
 	accept(ctx context.Context, r *jobRun) bool
 }
@@ -150,8 +150,8 @@ func (p *Pool) pollOnce(ctx context.Context, s *source, granted *slot) {
 		p.mu.Unlock()
 		return
 	}
-	began := time.Now()
-	s.polling, s.due = began, began.Add(s.limit())
+	since := time.Now()
+	s.polling, s.due = since, since.Add(s.limit())
 	checked, tuned := p.spec, p.tuned
 	p.mu.Unlock()
 
@@ -166,7 +166,7 @@ func (p *Pool) pollOnce(ctx context.Context, s *source, granted *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.polling = time.Time{}
-	s.record(began, claim, err)
+	s.record(since, claim, err)
 	p.wake() // a single run, or a pool that drains, waits for the end of the poll
 	if err != nil || claim.Job == nil {
 		return

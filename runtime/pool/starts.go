@@ -18,7 +18,7 @@ const startFailures = 2
 //  1. After the first failure, the pool claims a job only while no other job starts.
 //  2. From the second failure on, the pool also backs off before each claim: five seconds,
 //     and twice as long after each further failure, up to five minutes. The failure of a job
-//     that was claimed before a backoff began does not extend the backoff.
+//     that was claimed before a backoff started does not extend the backoff.
 //  3. When a job has started, the pool neither waits for other starts nor backs off. New
 //     settings for jobs end only the backoff, because they may fix the reason.
 //
@@ -27,7 +27,7 @@ const startFailures = 2
 type starts struct {
 	failed  int              // in a row
 	backoff time.Duration    // length of the last backoff; 0 before the first
-	began   time.Time        // of the last backoff
+	started time.Time        // of the last backoff
 	hold    runtime.NextPoll // end and reason of the last backoff; the end may be past
 }
 
@@ -39,13 +39,13 @@ func (p *Pool) startFailed(r *jobRun, reason error) {
 	// 1. From the first failure on, Pool.next waits while a job starts.
 	p.check.ended = time.Time{} // the last check of the executor is outdated
 	p.starts.failed++
-	if p.starts.failed < startFailures || r.startedAt.Before(p.starts.began) {
+	if p.starts.failed < startFailures || r.startedAt.Before(p.starts.started) {
 		return
 	}
 
 	// 2. From the second failure on, back off.
 	now := time.Now()
-	p.starts.began = now
+	p.starts.started = now
 	p.starts.backoff = min(max(2*p.starts.backoff, startBackoff.First), startBackoff.Max)
 	p.starts.hold = runtime.NextPoll{
 		At: now.Add(p.starts.backoff),
