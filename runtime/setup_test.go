@@ -229,7 +229,7 @@ func TestSetup(t *testing.T) {
 		}
 		if len(h.Pending) != 2 || h.Pending[0].Text != "two\n" || h.Pending[1].Text != "three\n" ||
 			h.SetupLines != 1 || h.Resend != 1 {
-			t.Errorf("got line %d with %+v pending, of which %d may be stored", h.SetupLines, h.Pending,
+			t.Errorf("got line %d with %+v pending; %d of them may be stored", h.SetupLines, h.Pending,
 				h.Resend)
 		}
 	})

@@ -580,7 +580,8 @@ func TestJournalAdopt(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		a.agentThatDies(t, "job-1")
 		j := journalOf(all[0], journalTuning())
-		a.Inject(failFirst(1, "update", kubetest.Fault{Status: http.StatusConflict, Message: "the object has been modified"}))
+		changed := kubetest.Fault{Status: http.StatusConflict, Message: "the object has been modified"}
+		a.Inject(failFirst(1, "update", changed))
 		if found, err := j.adoptRecords(t); err == nil {
 			t.Errorf("adopted %v without an error, although the record of a job is missing", found)
 		}

@@ -90,7 +90,7 @@
 //     are removed.
 //  4. Leased work has no record in the journal: a lease without a renewal expires by itself.
 //
-// A third of a lease is enough time for an engine to stop the work, and for a renewal of which
+// A third of a lease is enough time for an engine to stop the work, and for a renewal whose first
 // two calls are lost. The clock of the machine must run while the agent does: after a machine
 // was suspended, work may run until the service has refused the next renewal or report.
 //

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Masked is a text of which a part is secret: it prints as the part before the secret and
+// Masked is a text with a secret at its end. It prints as the part before the secret and
 // [Mark]. Two of them are equal under == if and only if their texts are equal.
 type Masked struct {
 	shown  string
