@@ -16,6 +16,7 @@ const (
 	listInterval    = time.Minute
 
 	maxProblems = 3 // largest number of problems in one error
+	adoptTries  = 5 // to adopt a record that changes meanwhile
 )
 
 // AdoptRecords adopts the records of agents of this group whose own Pods no longer exist,
@@ -51,7 +52,7 @@ func (s *Store) AdoptRecords(ctx context.Context, mine func(pool string) bool) (
 			}
 			//  2. and 3. Adopt the record, unless it must be left out.
 			foreign = foreign || o.Owner != s.options.Agent
-			record, err := s.adopt(ctx, o)
+			record, err := s.adopt(ctx, o, adoptTries)
 			if err != nil {
 				problems = append(problems, err)
 			}
@@ -119,10 +120,14 @@ func (s *Store) adoptable(o Object) bool {
 	return !leave && (!own || unresolved)
 }
 
-// adopt adopts one record. It returns nil if the record must be left out now.
-func (s *Store) adopt(ctx context.Context, o Object) (*runtime.Record, error) {
-	if cluster := s.options.Cluster; o.Owner != s.options.Agent {
-		if gone, err := cluster.Gone(ctx, o.Owner); err != nil || !gone {
+// adopt adopts one record. It returns nil if the record must be left out now. If the record has
+// changed since it was read, adopt reads it again, because not only another agent may have
+// changed it: the process of an agent whose Pod was deleted by force runs for a moment longer. That
+// process may be about to delete the Pod of the job, and the cluster then deletes the record too.
+func (s *Store) adopt(ctx context.Context, o Object, tries int) (*runtime.Record, error) {
+	cluster, from := s.options.Cluster, o.Owner
+	if from != s.options.Agent {
+		if gone, err := cluster.Gone(ctx, from); err != nil || !gone {
 			return nil, err
 		}
 		entry, ok := s.read(o)
@@ -139,7 +144,13 @@ func (s *Store) adopt(ctx context.Context, o Object) (*runtime.Record, error) {
 		switch {
 		case kindOf(err) == Missing: // another agent was faster
 			return nil, nil
-		case err != nil: // for example a conflict: the next call finds out who has changed the record
+		case kindOf(err) == Conflict && tries > 1:
+			current, err := s.find(ctx, o.Resource, o.Job, o.Name)
+			if err != nil || current == nil || current.Owner != from {
+				return nil, err
+			}
+			return s.adopt(ctx, *current, tries-1)
+		case err != nil:
 			return nil, err
 		}
 		o = adopted

@@ -416,16 +416,14 @@ func (s *Store) change(ctx context.Context, r *recorded, request func() error) e
 
 // refresh reads the version of a record that this agent may replace.
 func (s *Store) refresh(ctx context.Context, r *recorded) error {
-	objects, err := s.options.Cluster.List(ctx, r.object.Resource, Filter{Job: r.Record.Job})
+	current, err := s.find(ctx, r.object.Resource, r.Record.Job, r.object.Name)
 	if err != nil {
 		return err
 	}
-	found := slices.IndexFunc(objects, func(o Object) bool { return o.Name == r.object.Name })
-	if found < 0 {
+	if current == nil {
 		s.setVersion(r, "", "")
 		return nil
 	}
-	current := objects[found]
 	if current.Owner != s.options.Agent {
 		if r.object.Version != "" { // this agent has written it
 			return s.lose(r)
@@ -440,6 +438,17 @@ func (s *Store) refresh(ctx context.Context, r *recorded) error {
 	}
 	s.setVersion(r, current.UID, current.Version)
 	return nil
+}
+
+// find returns the object of a job with this name, or nil if there is none.
+func (s *Store) find(ctx context.Context, resource, job, name string) (*Object, error) {
+	objects, err := s.options.Cluster.List(ctx, resource, Filter{Job: job})
+	for _, o := range objects {
+		if o.Name == name {
+			return &o, err
+		}
+	}
+	return nil, err
 }
 
 func (s *Store) setVersion(r *recorded, uid, version string) {
