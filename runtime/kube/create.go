@@ -58,7 +58,9 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	}
 	defer s.sub.close()
 	defer func() {
-		if err != nil {
+		// A Pod that another agent has adopted is removed by that agent, which first adopts the
+		// job's record: the cluster deletes the record with the Pod.
+		if err != nil && !errors.Is(err, records.ErrAdopted) {
 			err = errors.Join(s.lost(ctx, err), s.cleanUp(ctx, pod))
 		}
 	}()

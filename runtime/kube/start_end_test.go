@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -36,6 +37,16 @@ func newAgentPair(t *testing.T) (s *fakeCluster, first, second *Executor) {
 // own Pod was force-deleted, and the agent still runs.
 func TestStartAdoptedPod(t *testing.T) {
 	const adopted = "another agent has adopted the job"
+	// wantLeft checks that the first agent leaves the Pod to the second one. The cluster deletes
+	// the job's record with the Pod, and the second agent may not have adopted the record yet.
+	wantLeft := func(t *testing.T, s *fakeCluster, second *Executor) {
+		t.Helper()
+		if !slices.ContainsFunc(s.Pods(testNamespace), func(pod corev1.Pod) bool {
+			return ownerOf(&pod) == second.self.owner
+		}) {
+			t.Error("the Pod that the second agent has adopted is removed")
+		}
+	}
 	t.Run("before the key", func(t *testing.T) {
 		s, first, second := newAgentPair(t)
 		s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
@@ -47,6 +58,7 @@ func TestStartAdoptedPod(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), adopted) || len(s.handoffs()) > 0 {
 			t.Errorf("got %v and %d handoffs, want the Pod adopted and no handoff", err, len(s.handoffs()))
 		}
+		wantLeft(t, s, second)
 	})
 	t.Run("before the update", func(t *testing.T) {
 		s, first, second := newAgentPair(t)
@@ -60,6 +72,7 @@ func TestStartAdoptedPod(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), adopted) || len(s.handoffs()) > 0 {
 			t.Errorf("got %v and %d handoffs, want the Pod adopted and no handoff", err, len(s.handoffs()))
 		}
+		wantLeft(t, s, second)
 	})
 	t.Run("after an update with a lost response", func(t *testing.T) {
 		s, first, second := newAgentPair(t)
