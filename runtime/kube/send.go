@@ -77,7 +77,8 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 		case err == nil:
 			return nil
 		case errors.Is(err, records.ErrAdopted) && e.records.Load().Has(s.job.ID):
-			// The other agent starts or reports the job.
+			// The other agent adopts the record, and then starts or reports the job.
+			e.records.Load().Leave(s.job.ID)
 			return fmt.Errorf("send the job to its Pod: %w: %w", err, runtime.ErrGone)
 		case errors.Is(err, records.ErrAdopted): // the other agent removes the Pod
 			return fmt.Errorf("send the job to its Pod: %w", err)

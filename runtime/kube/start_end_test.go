@@ -74,6 +74,26 @@ func TestStartAdoptedPod(t *testing.T) {
 		}
 		wantLeft(t, s, second)
 	})
+	t.Run("with a record that the second agent has not adopted yet", func(t *testing.T) {
+		s, first, second := newAgentPair(t)
+		j := journalOf(first, journalTuning())
+		j.add(t, "job-1")
+		s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
+			if c.Name == prepareContainer {
+				s.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) { second.self.mark(p) })
+			}
+		}
+		if _, _, err := s.start(t, first, s.job("job-1")); !errors.Is(err, runtime.ErrGone) {
+			t.Errorf("got %v, want ErrGone", err)
+		}
+		wantLeft(t, s, second)
+		if err := j.Remove(t.Context(), "job-1"); !errors.Is(err, runtime.ErrGone) {
+			t.Errorf("Remove of the first agent: got %v, want ErrGone", err)
+		}
+		if left := s.Objects(configMaps, testNamespace); len(left) != 1 {
+			t.Errorf("there are %d records, want that of the job", len(left))
+		}
+	})
 	t.Run("after an update with a lost response", func(t *testing.T) {
 		s, first, second := newAgentPair(t)
 		later := 0 // updates of a Pod that already has its handoff

@@ -285,6 +285,16 @@ func (s *Store) PodRemoved(uid string) {
 	}
 }
 
+// Leave leaves the record of a job to the agent that has adopted the job's Pod: the record is not
+// changed or removed any more.
+func (s *Store) Leave(job string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.jobs[job]; r != nil {
+		r.lost = true
+	}
+}
+
 // Has reports whether a job has a record.
 func (s *Store) Has(job string) bool {
 	s.mu.Lock()
