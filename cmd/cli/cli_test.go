@@ -71,8 +71,7 @@ func TestVersionText(t *testing.T) {
 
 func TestSignals(t *testing.T) {
 	thirds := make(chan os.Signal, 3)
-	first, second, stop := Signals(func(s os.Signal) { thirds <- s }, syscall.SIGUSR1)
-	defer stop()
+	first, second := Signals(func(s os.Signal) { thirds <- s }, syscall.SIGUSR1)
 	for i, ctx := range []context.Context{first, second} {
 		if ctx.Err() != nil {
 			t.Fatalf("context %d has ended before its signal", i+1)

@@ -27,10 +27,10 @@ func (s stdio) variable(name string) string {
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := run(ctx, os.Args[1:], stdio{os.LookupEnv, os.Stdout, os.Stderr})
-	stop()
-	os.Exit(code)
+	// The signals are received until the process exits, so that a late one does not change the exit
+	// code.
+	ctx, _ := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	os.Exit(run(ctx, os.Args[1:], stdio{os.LookupEnv, os.Stdout, os.Stderr}))
 }
 
 // run runs one command line and returns its exit code. A followed deployment that

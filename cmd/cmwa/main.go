@@ -34,10 +34,8 @@ func main() {
 		}
 		os.Exit(code)
 	}
-	shutdown, force, stop := cli.Signals(third, syscall.SIGTERM, syscall.SIGINT)
-	code := execute(shutdown, force, os.Args[1:], stdio{os.Environ(), os.Stdin, os.Stdout, os.Stderr})
-	stop()
-	os.Exit(code)
+	shutdown, force := cli.Signals(third, syscall.SIGTERM, syscall.SIGINT)
+	os.Exit(execute(shutdown, force, os.Args[1:], stdio{os.Environ(), os.Stdin, os.Stdout, os.Stderr}))
 }
 
 // execute runs one command line and returns its exit code. The first signal cancels

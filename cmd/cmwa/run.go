@@ -57,10 +57,9 @@ retries what waits after a failure, unless the service requested the wait.`,
 				return dryRun(config, s)
 			}
 			// A HUP requests a check of the configuration and a retry. By default it would end
-			// the process and abandon its jobs, so it is caught until all jobs have ended.
+			// the process and abandon its jobs, so it is received until the process exits.
 			hangUps := make(chan os.Signal, 1)
 			signal.Notify(hangUps, syscall.SIGHUP)
-			defer signal.Stop(hangUps)
 
 			// Even the first line of the log has the configured format.
 			environ := readEnvironment(s.environ)

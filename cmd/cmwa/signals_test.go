@@ -66,6 +66,19 @@ func TestSignalsEditWhileDraining(t *testing.T) {
 	}
 }
 
+// TestSignalsWhileExiting sends signals until the process has exited: none of them may change its
+// exit code, by which a supervisor decides whether the agent has failed.
+func TestSignalsWhileExiting(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	agent := w.follow(nil, "token: "+w.pools(1)[0].token)
+	agent.signal(syscall.SIGTERM)
+	for !agent.ends(0) {
+		agent.signal(syscall.SIGHUP)
+	}
+	agent.exit(cli.ExitOK)
+}
+
 // newFullPipe returns a full pipe, and the number of bytes in it. A write to the pipe blocks
 // until bytes are read from it.
 func newFullPipe(t *testing.T) (out, in *os.File, filling int) {

@@ -199,8 +199,7 @@ func run(
 	environ []string, source func(context.Context) (*runtime.Handoff, error), inPod bool, stdout io.Writer,
 	log *slog.Logger,
 ) int {
-	ctx, requests, stop := signals(inPod)
-	defer stop()
+	ctx, requests := signals(inPod)
 	hide(log)
 	job, err := source(ctx)
 	if err != nil {
@@ -249,15 +248,17 @@ type requests struct {
 //
 // A SIGPIPE is received and dropped, so that the job continues when the agent stops
 // reading. The runner does not ignore the signal, because the steps would inherit that.
-func signals(inPod bool) (ctx context.Context, r requests, stop func()) {
+//
+// The signals are received until the process exits. A signal that the agent sends while the runner
+// exits would otherwise replace the exit code, by which the agent knows that the outcome is
+// reported.
+func signals(inPod bool) (ctx context.Context, r requests) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, cancel := context.WithCancel(context.Background())
 	r = requests{make(chan struct{}), make(chan struct{}), make(chan struct{})}
 	received := make(chan os.Signal, 8)
 	signal.Notify(received, append(runner.StopSignals(), syscall.SIGINT)...)
-	done := make(chan struct{})
 	go func() {
-		defer close(done)
 		interrupted := false
 		next := []func(){func() { close(r.terminate) }, func() { close(r.forceStop) }}
 		for s := range received {
@@ -273,10 +274,5 @@ func signals(inPod bool) (ctx context.Context, r requests, stop func()) {
 			cancel()
 		}
 	}()
-	return ctx, r, func() {
-		signal.Stop(received)
-		close(received)
-		<-done
-		cancel()
-	}
+	return ctx, r
 }
