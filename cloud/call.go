@@ -22,12 +22,12 @@ import (
 
 // Limits in bytes of what is read from a service.
 const (
-	maxAnswer     = 1 << 20  // an answer that carries no definition
+	maxAnswer     = 1 << 20  // a response that carries no definition
 	maxDefinition = 64 << 20 // a job's definition: it carries whole scripts
 	maxMessage    = 1 << 10  // a service's message in an error
 )
 
-// StatusError is an answer with an error status. It is [runtime.ErrGone] for the
+// StatusError is a response with an error status. It is [runtime.ErrGone] for the
 // statuses that mean that the job does not exist or belongs to another runner (404, 409,
 // 410, 412), and [runtime.ErrUnauthorized] for 401.
 type StatusError struct {
@@ -38,7 +38,7 @@ type StatusError struct {
 	Location   string        // of a redirect, without user, query and fragment; may be empty
 
 	final      bool // 409 or 410 in the JSON error form of the service
-	nextOffset *int // of the step's next line, if the answer refuses lines at a wrong offset; otherwise nil
+	nextOffset *int // of the step's next line, if the response refuses lines at a wrong offset; otherwise nil
 }
 
 // Error returns the status, the message of the service and the id of the request.
@@ -87,7 +87,7 @@ func (e *rejectedError) Error() string {
 	return text
 }
 
-// Unwrap returns the answer.
+// Unwrap returns the response.
 func (e *rejectedError) Unwrap() error { return e.StatusError }
 
 // redirectError is a redirect in answer to a call. Path is the path of the call.
@@ -102,7 +102,7 @@ func (e *redirectError) Error() string {
 		e.Location, strings.TrimSuffix(e.Location, e.path), e.Code)
 }
 
-// Unwrap returns the answer.
+// Unwrap returns the response.
 func (e *redirectError) Unwrap() error { return e.StatusError }
 
 // callerOptions are the options of a caller.
@@ -110,10 +110,10 @@ type callerOptions struct {
 	service   string // base URL
 	userAgent string
 	transport http.RoundTripper // nil makes a new pool of connections
-	timeout   time.Duration     // of one attempt with its answer; 0 means no timeout
+	timeout   time.Duration     // of one attempt with its response; 0 means no timeout
 	retry     retry
 	log       *slog.Logger
-	recorder  runtime.Recorder // nil records nothing
+	metrics   runtime.Metrics // nil records nothing
 }
 
 // caller sends calls to one service and retries temporary failures. Its methods are safe
@@ -124,7 +124,7 @@ type caller struct {
 	http      *http.Client
 	retry     retry
 	log       *slog.Logger
-	recorder  runtime.Recorder
+	metrics   runtime.Metrics
 
 	mu     sync.Mutex
 	warned string // last warning of the service that was logged
@@ -134,20 +134,20 @@ func newCaller(o callerOptions) *caller {
 	if o.transport == nil {
 		o.transport = newTransport()
 	}
-	if o.recorder == nil {
-		o.recorder = runtime.NoRecorder{}
+	if o.metrics == nil {
+		o.metrics = runtime.NoMetrics{}
 	}
 	return &caller{
 		service:   strings.TrimRight(o.service, "/"),
 		userAgent: o.userAgent,
 		log:       o.log,
-		recorder:  o.recorder,
+		metrics:   o.metrics,
 		retry:     o.retry,
 		http:      &http.Client{Transport: o.transport, Timeout: o.timeout, CheckRedirect: followNothing},
 	}
 }
 
-// followNothing makes a redirect an ordinary answer. A followed redirect would send the
+// followNothing makes a redirect an ordinary response. A followed redirect would send the
 // token to another address, and turn a POST into a GET.
 func followNothing(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
@@ -160,16 +160,16 @@ type call struct {
 	masked      secret.String           // another secret, which no error shows; may be empty
 	body        []byte                  // nil for a call without one; must not change, even after the call
 	contentType string                  // of the body; empty sends no header
-	limit       int64                   // of the answer, in bytes; 0 means maxAnswer
+	limit       int64                   // of the response, in bytes; 0 means maxAnswer
 	check       func(text []byte) error // returns an error for an invalid body of a success; nil accepts all
 	retry       retryPolicy             // nil means transient
 }
 
-// do makes a call and returns the status, header and body of the answer. An answer other
+// do makes a call and returns the status, header and body of the response. A response other
 // than 2xx is a *[StatusError]. A 2xx with an incomplete body, or a body that check
 // rejects, is a failed attempt. If ctx ends, the error contains the last failure.
 func (c *caller) do(ctx context.Context, q call) (status int, header http.Header, text []byte, err error) {
-	// Prepare the request, and the handling of its answer.
+	// Prepare the request, and the handling of its response.
 	var body any
 	if q.body != nil {
 		body = q.body
@@ -196,7 +196,7 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 		return nil
 	})
 
-	// CheckRetry is called if there is no answer, and before and after an answer is read.
+	// CheckRetry is called if there is no response, and before and after a response is read.
 	policy := q.retry
 	if policy == nil {
 		policy = transient
@@ -214,7 +214,7 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 			case ctx.Err() != nil:
 				return false, context.Cause(ctx)
 			case err == nil && response != nil:
-				return false, nil // called before the answer is read, or after a success
+				return false, nil // called before the response is read, or after a success
 			}
 			last = err
 			return policy(ctx, err), nil
@@ -236,13 +236,13 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 	return status, header, text, nil
 }
 
-// record counts one attempt of a call. Code is 0 without an answer.
+// record counts one attempt of a call. Code is 0 without a response.
 func (c *caller) record(q call, code int, started time.Time) {
 	route := q.route
 	if route == "" {
 		route = q.path
 	}
-	c.recorder.ServiceCall(runtime.ServiceCall{Route: q.method + " " + route, Code: code, Took: time.Since(started)})
+	c.metrics.ServiceCall(runtime.ServiceCall{Route: q.method + " " + route, Code: code, Took: time.Since(started)})
 }
 
 // setHeader sets the header fields of a call.
@@ -268,7 +268,7 @@ func (c *caller) logWarning(q call, header http.Header) {
 	}
 }
 
-// readAnswer reads an answer's body and closes it. A success over the limit is an error.
+// readAnswer reads a response's body and closes it. A success over the limit is an error.
 func readAnswer(response *http.Response, limit int64) ([]byte, error) {
 	defer response.Body.Close()
 	if limit == 0 {
@@ -279,7 +279,7 @@ func readAnswer(response *http.Response, limit int64) ([]byte, error) {
 		return text, nil // the status is an error already
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the answer: %w", err)
+		return nil, fmt.Errorf("read the response: %w", err)
 	}
 	if int64(len(text)) > limit {
 		return nil, &tooLargeError{limit}
@@ -287,16 +287,16 @@ func readAnswer(response *http.Response, limit int64) ([]byte, error) {
 	return text, nil
 }
 
-// tooLargeError is an answer over its limit. The policy transient does not retry the call.
+// tooLargeError is a response over its limit. The policy transient does not retry the call.
 // The policy of calls about a job retries it: see refusals.
 type tooLargeError struct{ limit int64 }
 
 func (e *tooLargeError) Error() string {
-	return fmt.Sprintf("the service's answer is larger than %d MiB", e.limit>>20)
+	return fmt.Sprintf("the service's response is larger than %d MiB", e.limit>>20)
 }
 
-// newStatusError returns the error for an answer with an error status. Some services repeat
-// the secrets of a call in the answer: the error does not show them.
+// newStatusError returns the error for a response with an error status. Some services repeat
+// the secrets of a call in the response: the error does not show them.
 func newStatusError(q call, response *http.Response, text []byte) *StatusError {
 	e := &StatusError{Code: response.StatusCode, RequestID: q.line(response.Header.Get("X-Pulumi-Request-ID"))}
 	message, code := readErrorBody(text)

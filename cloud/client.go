@@ -14,16 +14,10 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Retries of the agent's calls about a job. They do not depend on the configuration,
-// because a claimed job must be started and its outcome reported if possible. The
-// caller's context limits the time.
-const (
-	jobRetries       = 1000
-	jobWait          = time.Second
-	jobMaxWait       = 15 * time.Second
-	linesTimeout     = time.Minute     // lines are less important than the job's outcome
-	heartbeatTimeout = 5 * time.Second // for the heartbeat with a status; others are sent regularly
-)
+// jobRetries is the number of retries of a call about a job. It does not depend on the
+// configuration, because a claimed job must be started and its outcome reported if possible. The
+// context of the caller limits the time.
+const jobRetries = 1000
 
 // Options are the options of a Client.
 type Options struct {
@@ -32,17 +26,16 @@ type Options struct {
 	UserAgent string
 	Transport *http.Transport // copied; nil means Go's default transport with limits for dead connections
 	Log       *slog.Logger
-	Recorder  runtime.Recorder // counts the calls; nil counts nothing
+	Metrics   runtime.Metrics // counts the calls; nil counts nothing
 }
 
-// Client makes the calls of one pool. It implements [runtime.Cloud], [runtime.Leaser],
-// [runtime.PollRetrier] and [runtime.ServiceHealthReporter], and is safe for concurrent
-// use.
+// Client makes the calls of one pool. It implements [runtime.Cloud] and [runtime.Leaser], and
+// is safe for concurrent use.
 type Client struct {
 	service string
 	agent   string
 	log     *slog.Logger
-	record  runtime.Recorder
+	metrics runtime.Metrics
 
 	transport      *http.Transport // all other transports are clones of it
 	credentials    *credentials
@@ -50,7 +43,7 @@ type Client struct {
 	leasing        *leasing
 	statusCall     atomic.Int32  // the call for the status of a job: see JobStatus
 	minPollTimeout time.Duration // the constant of this name, except in tests
-	bodyTimeout    time.Duration // of a poll's answer
+	bodyTimeout    time.Duration // of a poll's response
 
 	mu          sync.Mutex
 	tuning      runtime.Tuning
@@ -63,7 +56,7 @@ type Client struct {
 // that renew its lease.
 type subjectRefusals struct {
 	refusals
-	last time.Time // of the last call that was refused or had no answer
+	last time.Time // of the last call that was refused or had no response
 }
 
 // connections are connections to the service. All of them trust the certificates of the
@@ -76,11 +69,7 @@ type connections struct {
 	polls        *caller         // a new connection for each poll: see New
 }
 
-var (
-	_ runtime.Cloud                 = (*Client)(nil)
-	_ runtime.PollRetrier           = (*Client)(nil)
-	_ runtime.ServiceHealthReporter = (*Client)(nil)
-)
+var _ runtime.Cloud = (*Client)(nil)
 
 // New makes a client. It sends nothing.
 //
@@ -95,7 +84,7 @@ func New(o Options) *Client {
 		service:        o.Identity.Service,
 		agent:          o.UserAgent,
 		log:            o.Log,
-		record:         o.Recorder,
+		metrics:        o.Metrics,
 		transport:      transport,
 		schedule:       newSchedule(o.Tuning, o.Log),
 		leasing:        newLeasing(o.Tuning, o.Log.With("work", "leased")),
@@ -120,7 +109,7 @@ func (c *Client) connect(certificates string) connections {
 	single.DisableKeepAlives = true
 	caller := func(transport *http.Transport) *caller { // without retries: schedule plans those of polls
 		return newCaller(callerOptions{service: c.service, userAgent: c.agent, transport: transport, log: c.log,
-			recorder: c.record})
+			metrics: c.metrics})
 	}
 	return connections{
 		certificates: certificates, transport: transport, single: single,
@@ -145,11 +134,11 @@ func (c *Client) Tune(tuning runtime.Tuning) runtime.NextPoll {
 	return c.schedule.tune(tuning)
 }
 
-// Retry implements [runtime.PollRetrier]. If the next poll fails, the wait begins again.
+// Retry implements [runtime.Cloud]. If the next poll fails, the wait begins again.
 func (c *Client) Retry() runtime.NextPoll { return c.schedule.retryNow() }
 
-// ServiceHealth implements [runtime.ServiceHealthReporter].
-func (c *Client) ServiceHealth() runtime.ServiceHealth {
+// Health implements [runtime.Cloud].
+func (c *Client) Health() runtime.ServiceHealth {
 	return runtime.ServiceHealth{BreakerOpen: c.schedule.breakerOpen(), TokenExpiry: c.credentials.expiry()}
 }
 
@@ -203,7 +192,7 @@ func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Re
 		if err := jobs.Status(ctx, report.Step, runtime.Running); err != nil {
 			return err
 		}
-		beatCtx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+		beatCtx, cancel := context.WithTimeout(ctx, statusHeartbeatTimeout)
 		err := jobs.Heartbeat(beatCtx)
 		cancel()
 		if err != nil {
@@ -261,7 +250,7 @@ func (c *Client) jobs(job *runtime.Job) *Jobs {
 	return NewJobs(JobsOptions{
 		Service: c.service, JobID: job.ID, Token: job.Token, UserAgent: c.agent, Transport: c.transportOf(job),
 		RequestTimeout: c.settings().RequestTimeout,
-		RetryCount:     jobRetries, RetryWait: jobWait, RetryMaxWait: jobMaxWait, Log: c.log, Recorder: c.record,
+		RetryCount:     jobRetries, RetryWait: jobWait, RetryMaxWait: jobMaxWait, Log: c.log, Metrics: c.metrics,
 	})
 }
 
@@ -274,7 +263,7 @@ func (c *Client) transportOf(job *runtime.Job) *http.Transport {
 	return w.transport
 }
 
-// ask makes one call. request_timeout limits the call with its answer.
+// ask makes one call. request_timeout limits the call with its response.
 func (c *Client) ask(ctx context.Context, by *caller, q call) (int, http.Header, []byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.settings().RequestTimeout)
 	defer cancel()
@@ -287,7 +276,7 @@ func withoutURL(err error) error {
 	var inner *url.Error
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return errors.New("no answer within request_timeout")
+		return errors.New("no response within request_timeout")
 	case errors.As(err, &inner):
 		return inner.Err
 	}

@@ -78,7 +78,7 @@ func (s *scene) wantCalls(t *testing.T, want ...string) {
 }
 
 func TestPoll(t *testing.T) {
-	t.Run("a claimed job has the data of the answer", func(t *testing.T) {
+	t.Run("a claimed job has the data of the response", func(t *testing.T) {
 		s := newScene(t, nil, func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Accept") != AcceptV8 || r.Header.Get("User-Agent") != "test/1" {
 				t.Errorf("the poll has the headers %v", r.Header)
@@ -119,15 +119,15 @@ func TestPoll(t *testing.T) {
 		s.wantCalls(t)
 	})
 
-	t.Run("after an incomplete or invalid answer the poll is not retried", func(t *testing.T) {
+	t.Run("after an incomplete or invalid response the poll is not retried", func(t *testing.T) {
 		for name, answer := range map[string]http.HandlerFunc{
-			"connection closed before the answer": func(w http.ResponseWriter, _ *http.Request) {
+			"connection closed before the response": func(w http.ResponseWriter, _ *http.Request) {
 				conn, _, err := http.NewResponseController(w).Hijack()
 				if err == nil {
 					_ = conn.Close()
 				}
 			},
-			"connection closed within the answer": func(w http.ResponseWriter, _ *http.Request) {
+			"connection closed within the response": func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Length", "1000")
 				fmt.Fprint(w, `{"jobID":"j","jobToken":"job-secret"`)
 			},
@@ -144,7 +144,7 @@ func TestPoll(t *testing.T) {
 				s := newScene(t, nil, answer)
 				claim, err := s.client.Claim(t.Context())
 				switch {
-				case err == nil || !strings.Contains(err.Error(), "an answer was lost") ||
+				case err == nil || !strings.Contains(err.Error(), "a response was lost") ||
 					strings.Contains(err.Error(), "job-secret"):
 					t.Errorf("the error is %v", err)
 				case claim.Next.Reason != "":
@@ -387,7 +387,7 @@ func TestExchange(t *testing.T) {
 						t.Errorf("%q does not have %q", err, part)
 					}
 				}
-				for _, wrong := range []string{"PULUMI_AGENT_TOKEN", "an answer was lost", "subject"} {
+				for _, wrong := range []string{"PULUMI_AGENT_TOKEN", "a response was lost", "subject"} {
 					if strings.Contains(err.Error(), wrong) {
 						t.Errorf("%q has %q", err, wrong)
 					}
@@ -589,7 +589,7 @@ func TestCredentials(t *testing.T) {
 var someJob = &runtime.Job{ID: "j", Kind: runtime.Deployment, WorkflowID: "d/1"}
 
 func TestStatusCalls(t *testing.T) {
-	t.Run("each answer of the status call means one status of the job", func(t *testing.T) {
+	t.Run("each response of the status call means one status of the job", func(t *testing.T) {
 		answer, code := "", http.StatusOK
 		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(code)
@@ -849,12 +849,12 @@ func TestClientDefinition(t *testing.T) {
 }
 
 func TestPollTimeout(t *testing.T) {
-	t.Run("a poll without a complete answer ends at its time limit and is not retried", func(t *testing.T) {
+	t.Run("a poll without a complete response ends at its time limit and is not retried", func(t *testing.T) {
 		for _, c := range []struct {
 			first, want string
 		}{
-			{"", "no answer within 50ms (request_timeout)"},
-			{`{"jobID":`, "the answer was not complete within 70ms"},
+			{"", "no response within 50ms (request_timeout)"},
+			{`{"jobID":`, "the response was not complete within 70ms"},
 		} {
 			synctest.Test(t, func(t *testing.T) {
 				release := make(chan struct{})
@@ -872,14 +872,14 @@ func TestPollTimeout(t *testing.T) {
 				s.client.minPollTimeout, s.client.bodyTimeout = time.Millisecond, 70*time.Millisecond
 				claim, err := s.client.Claim(context.Background())
 				if err == nil || !strings.Contains(err.Error(), c.want) ||
-					!strings.Contains(err.Error(), "an answer was lost") || claim.Next.Reason != "" {
+					!strings.Contains(err.Error(), "a response was lost") || claim.Next.Reason != "" {
 					t.Errorf("the error is %v, want %q, and no retry", err, c.want)
 				}
 			})
 		}
 	})
 
-	t.Run("an answer that takes longer than request_timeout is not lost", func(t *testing.T) {
+	t.Run("a response that takes longer than request_timeout is not lost", func(t *testing.T) {
 		s := newScene(t, func(o *Options) { o.Tuning.RequestTimeout = 50 * time.Millisecond },
 			func(w http.ResponseWriter,
 				_ *http.Request) {
@@ -896,10 +896,10 @@ func TestPollTimeout(t *testing.T) {
 		}
 	})
 
-	t.Run("the limit for the answer is at least ten seconds", func(t *testing.T) {
+	t.Run("the limit for the response is at least ten seconds", func(t *testing.T) {
 		c := New(Options{Log: slog.New(slog.DiscardHandler)})
 		if c.minPollTimeout != 10*time.Second || c.bodyTimeout < time.Minute {
-			t.Errorf("the limits are %s for the answer and %s for its body, want 10s and at least 1m",
+			t.Errorf("the limits are %s for the response and %s for its body, want 10s and at least 1m",
 				c.minPollTimeout, c.bodyTimeout)
 		}
 	})

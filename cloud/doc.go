@@ -20,7 +20,7 @@
 //   - No call follows a redirect, so a token is sent only to the configured address.
 //
 // [Client.Claim] sends one poll on a new connection and does not retry it, because a lost
-// answer may have been a job. [Client.JobStatus] does not retry its calls either. There is
+// response may have been a job. [Client.JobStatus] does not retry its calls either. There is
 // one exception for both: if the service rejects a token from an OIDC exchange, the request
 // is made once more with a new token.
 //

@@ -55,7 +55,7 @@ func FuzzReadPoll(f *testing.F) {
 	})
 }
 
-// deploymentOf returns the ids in the answer to a poll, which are no secrets.
+// deploymentOf returns the ids in the response to a poll, which are no secrets.
 func deploymentOf(text []byte) string {
 	var p Poll
 	_ = json.Unmarshal(text, &p)

@@ -28,7 +28,7 @@ type JobsOptions struct {
 	RetryWait      time.Duration     // before the first retry; doubles with each
 	RetryMaxWait   time.Duration     // limit of each wait, including a Retry-After
 	Log            *slog.Logger      // nil logs nothing
-	Recorder       runtime.Recorder  // counts the calls; nil counts nothing
+	Metrics        runtime.Metrics   // counts the calls; nil counts nothing
 }
 
 // Jobs makes the calls about one job with the job's token. The runner uses it, and so
@@ -39,7 +39,7 @@ type JobsOptions struct {
 //
 // All calls are safe to retry: a status can be set twice, and lines have an offset. Each
 // failure is retried, at most RetryCount times. A refusal ends the retries when it is
-// accepted, after at least 30 seconds and three answers: see refusals. Two refusals end
+// accepted, after at least 30 seconds and three responses: see refusals. Two refusals end
 // them earlier: a 409 or 410 that a heartbeat confirms, and a batch of lines that is too
 // large. The body of a success is empty or JSON; any other body is a failure.
 type Jobs struct {
@@ -69,7 +69,7 @@ func NewJobs(o JobsOptions) *Jobs {
 			timeout:   o.RequestTimeout,
 			retry:     retry{count: o.RetryCount, wait: o.RetryWait, maxWait: o.RetryMaxWait},
 			log:       o.Log,
-			recorder:  o.Recorder,
+			metrics:   o.Metrics,
 		}),
 	}
 }
@@ -160,7 +160,7 @@ func (j *Jobs) Heartbeat(ctx context.Context) error {
 	return nil
 }
 
-// confirmed waits for confirmWait, sends a heartbeat, and reports whether its answer is a
+// confirmed waits for confirmWait, sends a heartbeat, and reports whether its response is a
 // final refusal, too. It returns false at once when ctx ends during the wait.
 func (j *Jobs) confirmed(ctx context.Context) bool {
 	timer := time.NewTimer(confirmWait)
@@ -174,7 +174,7 @@ func (j *Jobs) confirmed(ctx context.Context) bool {
 	return isFinal(j.send(ctx, http.MethodPost, "/heartbeat", "/heartbeat", []byte("{}"), noRetry))
 }
 
-// send makes a call whose answer has no data. Pulumi documents a Content-Type for bodies,
+// send makes a call whose response has no data. Pulumi documents a Content-Type for bodies,
 // but its runner was observed to send none. If the service refuses one form with 415, send
 // tries the other.
 func (j *Jobs) send(ctx context.Context, method, path, route string, body []byte, retry retryPolicy) error {

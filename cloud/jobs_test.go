@@ -33,7 +33,7 @@ type answer struct {
 	text   string
 	err    error
 	broken bool // the body ends with an error
-	hangs  bool // there is no answer before the end of the request's context
+	hangs  bool // there is no response before the end of the request's context
 }
 
 func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -181,7 +181,7 @@ func TestJobsRetries(t *testing.T) {
 		}
 	})
 
-	t.Run("the last answer is the error", func(t *testing.T) {
+	t.Run("the last response is the error", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newScript(answer{status: 503, text: "<html>\n out of order </html>"})
 			err := s.jobs(io.Discard).Heartbeat(t.Context())

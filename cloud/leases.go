@@ -27,18 +27,6 @@ const (
 	leaseRoute       = leasesPath + "/{lease}"
 )
 
-const (
-	// capabilityTime is how long no lease is requested after the service has turned out to
-	// have no leases, or to give leases that the agent cannot carry out.
-	capabilityTime = time.Hour
-
-	// maxLease limits the duration of a lease in an answer.
-	maxLease = 24 * time.Hour
-
-	leaseWait    = 200 * time.Millisecond // before a retry of complete; doubles with each
-	leaseMaxWait = 10 * time.Second
-)
-
 // leasing is what the client knows about the leases of its service.
 type leasing struct {
 	schedule *schedule
@@ -93,7 +81,7 @@ func (c *Client) NextLease() runtime.NextPoll {
 //  1. Only a service with the capability [LeaseCapability] gets a call about leases, unless
 //     leased_work is always: see the package documentation. The capabilities of a service
 //     are read first, with a public call that changes nothing.
-//  2. An answer without the fields of [Lease], or with a kind that was not requested, is
+//  2. A response without the fields of [Lease], or with a kind that was not requested, is
 //     ignored, and no lease is requested for an hour.
 //  3. A 404, 405 or 501 means that the call does not exist. It changes nothing until it is
 //     accepted: see refusals. Then no lease is requested for an hour.
@@ -247,7 +235,7 @@ func parseLease(text []byte, kinds []runtime.Kind, began time.Time) (*runtime.Jo
 	}, nil
 }
 
-// leaseTime returns the duration of a lease, or 0 if an answer has no valid one.
+// leaseTime returns the duration of a lease, or 0 if a response has no valid one.
 func leaseTime(seconds float64) time.Duration {
 	if !(seconds > 0) { // NaN too
 		return 0
@@ -269,7 +257,7 @@ func fieldNames(text []byte) string {
 }
 
 // Renew implements [runtime.Leaser]. The lease is lost only after a repeated refusal. If the
-// refusal is a 409 or 410 in the JSON error form of the service, one more such answer to a
+// refusal is a 409 or 410 in the JSON error form of the service, one more such response to a
 // second request at once is enough. Any other 401, 404, 409, 410 or 412 must be the only
 // answer for half a minute, at least three times.
 func (c *Client) Renew(ctx context.Context, job *runtime.Job, begin bool) (time.Duration, error) {
@@ -301,7 +289,7 @@ func (c *Client) renew(ctx context.Context, job *runtime.Job, name string) (time
 	}
 	var answer Renewal
 	if json.Unmarshal(text, &answer) != nil || leaseTime(answer.LeaseSeconds) == 0 {
-		return 0, errors.New("the answer has no cmwaLeaseSeconds")
+		return 0, errors.New("the response has no cmwaLeaseSeconds")
 	}
 	return leaseTime(answer.LeaseSeconds), nil
 }
@@ -336,6 +324,6 @@ func leaseCall(job *runtime.Job, name string, body []byte, retry retryPolicy) ca
 func (c *Client) callsOf(job *runtime.Job, retry retry) *caller {
 	return newCaller(callerOptions{
 		service: c.service, userAgent: c.agent, transport: c.transportOf(job), timeout: c.settings().RequestTimeout,
-		retry: retry, log: c.log, recorder: c.record,
+		retry: retry, log: c.log, metrics: c.metrics,
 	})
 }

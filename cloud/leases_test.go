@@ -54,7 +54,7 @@ func leaseService(capabilities, lease string) http.HandlerFunc {
 }
 
 func TestAcquire(t *testing.T) {
-	t.Run("a lease has the data of the answer", func(t *testing.T) {
+	t.Run("a lease has the data of the response", func(t *testing.T) {
 		var body string
 		s := newScene(t, leaseAll(runtime.LeasedAuto), func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPost {
@@ -154,7 +154,7 @@ func TestAcquire(t *testing.T) {
 		}
 	})
 
-	t.Run("a page of a proxy is no answer about capabilities", func(t *testing.T) {
+	t.Run("a page of a proxy is no response about capabilities", func(t *testing.T) {
 		s := newScene(t, leaseAll(runtime.LeasedAuto), leaseService("<html>", leaseText))
 		if claim, err := s.client.Acquire(t.Context(), leasedKinds); err == nil || claim.Job != nil ||
 			left(s.client.NextLease()) > time.Minute {
@@ -193,7 +193,7 @@ func TestRenew(t *testing.T) {
 			}
 		}
 	}
-	t.Run("the answer contains the duration of the lease", func(t *testing.T) {
+	t.Run("the response contains the duration of the lease", func(t *testing.T) {
 		s := newScene(t, leaseAll(runtime.LeasedAuto), func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"cmwaLeaseSeconds":12.5}`)
 		})

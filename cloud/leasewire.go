@@ -1,7 +1,7 @@
 package cloud
 
 // The calls about leased work (scans and policy evaluations) are an extension of cmwa-cloud.
-// Two facts are known about Pulumi Cloud: the path of acquire, and its answer 204 if there is
+// Two facts are known about Pulumi Cloud: the path of acquire, and its response 204 if there is
 // no work.
 
 // The capability of a service with this extension, as GET /api/capabilities lists it.
@@ -10,7 +10,7 @@ const (
 	LeaseVersion    = 1
 )
 
-// Capabilities is the answer of GET /api/capabilities.
+// Capabilities is the response of GET /api/capabilities.
 type Capabilities struct {
 	Capabilities []Capability `json:"capabilities"`
 }
@@ -26,7 +26,7 @@ type AcquireRequest struct {
 	Kinds []string `json:"cmwaKinds"` // that the agent can carry out; if empty, it gets no lease
 }
 
-// Lease is the answer of acquire: a job with a lease. It contains tokens in plain text.
+// Lease is the response of acquire: a job with a lease. It contains tokens in plain text.
 // TypeSpecificID is the id of the activity.
 type Lease struct {
 	Poll
@@ -37,7 +37,7 @@ type Lease struct {
 	LeaseSeconds float64 `json:"cmwaLeaseSeconds"` // until the lease expires
 }
 
-// Renewal is the answer of begin and renew.
+// Renewal is the response of begin and renew.
 type Renewal struct {
 	LeaseSeconds float64 `json:"cmwaLeaseSeconds"` // until the lease expires
 }

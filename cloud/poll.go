@@ -15,14 +15,6 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Limits of a poll. The answer may be a job that no other agent will get. Therefore
-// request_timeout limits only the wait for the beginning of the answer. This limit is at
-// least minPollTimeout. After the beginning, bodyTimeout limits the remaining answer.
-const (
-	minPollTimeout = 10 * time.Second
-	bodyTimeout    = 2 * time.Minute
-)
-
 // Claim implements [runtime.Cloud] with GET /api/deployments/poll, which claims the job
 // that it returns.
 func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
@@ -85,9 +77,9 @@ func (c *Client) classify(err error, sent bool) outcome {
 			status.Code >= 500 && status.Code != http.StatusNotImplemented
 		return outcome{err: err, counts: true, retryable: retryable, retryAfter: status.RetryAfter}
 
-	// There is no answer, or no usable one.
+	// There is no response, or no usable one.
 	case sent:
-		return outcome{counts: true, err: fmt.Errorf("%w: an answer was lost; if it was a job, %s",
+		return outcome{counts: true, err: fmt.Errorf("%w: a response was lost; if it was a job, %s",
 			err, runtime.DeclaredFailed)}
 	case untrusted(err):
 		return outcome{counts: true, retryable: true,
@@ -102,7 +94,7 @@ func (c *Client) classify(err error, sent bool) outcome {
 // pollPath is the path of the poll.
 const pollPath = "/api/deployments/poll"
 
-// pollAnswer is the service's answer to a poll.
+// pollAnswer is the service's response to a poll.
 type pollAnswer struct {
 	job        *runtime.Job // nil if there is none
 	retryAfter time.Duration
@@ -111,16 +103,16 @@ type pollAnswer struct {
 // poll makes one request for a job. Sent reports whether the service may have received
 // the request; it is useful if there is an error.
 func (c *Client) poll(ctx context.Context, token secret.String) (answer pollAnswer, sent bool, err error) {
-	// Limit the wait for the answer, and then its arrival.
+	// Limit the wait for the response, and then its arrival.
 	var wrote, answered atomic.Bool
 	wait := max(c.settings().RequestTimeout, c.minPollTimeout)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	timer := time.AfterFunc(wait, func() {
 		if answered.Load() {
-			cancel(fmt.Errorf("the answer was not complete within %s", c.bodyTimeout))
+			cancel(fmt.Errorf("the response was not complete within %s", c.bodyTimeout))
 		} else {
-			cancel(fmt.Errorf("no answer within %s (request_timeout)", wait))
+			cancel(fmt.Errorf("no response within %s (request_timeout)", wait))
 		}
 	})
 	defer timer.Stop()
@@ -151,21 +143,21 @@ func (c *Client) poll(ctx context.Context, token secret.String) (answer pollAnsw
 	return answer, true, err
 }
 
-// readPoll reads the claimed job from the answer to a poll. Its errors contain no token.
+// readPoll reads the claimed job from the response to a poll. Its errors contain no token.
 func readPoll(text []byte) (*runtime.Job, error) {
 	var body Poll
 	if !json.Valid(text) && len(text) > 0 {
 		return nil, notJSON(text)
 	}
 	if json.Unmarshal(text, &body) != nil {
-		return nil, errors.New("the answer does not have the documented form")
+		return nil, errors.New("the response does not have the documented form")
 	}
 	subject := body.TypeSpecificID
 	if subject == "" {
 		subject = body.DeploymentID
 	}
 	if body.JobID == "" || body.JobToken == "" {
-		return nil, fmt.Errorf("the answer has no job or no token, for the deployment %q", oneLine(subject))
+		return nil, fmt.Errorf("the response has no job or no token, for the deployment %q", oneLine(subject))
 	}
 	return &runtime.Job{
 		ID: body.JobID, Kind: runtime.Deployment, WorkflowID: subject,

@@ -13,34 +13,30 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Conditions for accepting a refusal.
-const (
-	refusalMinDuration = 30 * time.Second // in which the refusal was the only answer
-	refusalMinCount    = 3                // consecutive refusals with the same status
-	refusalMaxGap      = 15 * time.Second // a longer time between two refusals counts as this
-	confirmWait        = 2 * time.Second  // before another call confirms a final refusal
-)
+// refusalMinCount is the number of consecutive refusals with one status after which a refusal is
+// accepted.
+const refusalMinCount = 3
 
 // refusals decides when to accept the refusals of one kind of call about one job. A
 // proxy that restarts, or that has lost a session, answers 404 or 401 in place of the
-// service, so a single answer must not end a job:
+// service, so a single response must not end a job:
 //
 //  1. A refusal is accepted when it was the only answer for refusalMinDuration, and came
 //     at least refusalMinCount times.
-//  2. Any other answer, also a refusal with another status, resets the duration and the
+//  2. Any other response, also a refusal with another status, resets the duration and the
 //     count.
 //  3. The time between two refusals counts for at most refusalMaxGap, and not at all if an
-//     attempt between them had no answer. A proxy that restarts often refuses, then does
-//     not answer, and then refuses again: the time without answers must not count.
+//     attempt between them had no response. A proxy that restarts often refuses, then does
+//     not answer, and then refuses again: the time without responses must not count.
 //
 // The state is kept between calls: an accepted refusal stays accepted until another
 // answer comes. The zero value is ready for use. Methods are safe for concurrent use.
 type refusals struct {
 	mu       sync.Mutex
-	code     int // of the last answer if it was a refusal, otherwise 0
-	count    int // of consecutive answers with this code
+	code     int // of the last response if it was a refusal, otherwise 0
+	count    int // of consecutive responses with this code
 	duration time.Duration
-	last     time.Time // of the last answer; zero if an attempt since then had none
+	last     time.Time // of the last response; zero if an attempt since then had none
 }
 
 // accepted records the result of an attempt, and reports whether it is an accepted
@@ -66,8 +62,8 @@ func (r *refusals) accepted(err error) bool {
 	return code != 0 && r.count >= refusalMinCount && r.duration >= refusalMinDuration
 }
 
-// refusalCode returns the status of a refusal, or 0 for any other answer, and reports
-// whether there was an answer. An invalid or too large definition is a refusal with the
+// refusalCode returns the status of a refusal, or 0 for any other response, and reports
+// whether there was a response. An invalid or too large definition is a refusal with the
 // status 200.
 func refusalCode(err error) (code int, answered bool) {
 	var status *StatusError
@@ -93,7 +89,7 @@ func refusalCode(err error) (code int, answered bool) {
 // accepted if confirm, which makes another call about the job, gets a final refusal.
 func (r *refusals) policy(confirm func(context.Context) bool, immediate ...int) retryPolicy {
 	return func(ctx context.Context, err error) bool {
-		accepted := r.accepted(err) // also of the immediate statuses, so that every answer counts
+		accepted := r.accepted(err) // also of the immediate statuses, so that every response counts
 		var status *StatusError
 		if accepted || errors.As(err, &status) && slices.Contains(immediate, status.Code) {
 			return false
@@ -108,15 +104,15 @@ func isFinal(err error) bool {
 	return errors.As(err, &status) && status.final
 }
 
-// formatError is an answer whose body is not JSON, most often the page of a proxy.
+// formatError is a response whose body is not JSON, most often the page of a proxy.
 type formatError struct{ html bool }
 
 func (e *formatError) Error() string {
 	if e.html {
-		return "the answer is an HTML page and not JSON: a proxy or a login page answers in place of the service; " +
+		return "the response is an HTML page and not JSON: a proxy or a login page answers in place of the service; " +
 			"check service_url and the proxy"
 	}
-	return "the answer is not JSON: check service_url, and that no proxy answers in place of the service"
+	return "the response is not JSON: check service_url, and that no proxy answers in place of the service"
 }
 
 // wantJSON is the check of a call whose success has an empty body or a JSON body.
@@ -132,7 +128,7 @@ func notJSON(text []byte) error {
 	return &formatError{html: bytes.HasPrefix(bytes.TrimSpace(text), []byte("<"))}
 }
 
-// unusableError is an answer in JSON that is not a valid definition. It makes the job fail.
+// unusableError is a response in JSON that is not a valid definition. It makes the job fail.
 type unusableError struct{ error }
 
 func (e *unusableError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }

@@ -21,7 +21,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// refusalCodes are the statuses that one wrong answer of a proxy may have.
+// refusalCodes are the statuses that one wrong response of a proxy may have.
 var refusalCodes = []int{301, 302, 401, 403, 404, 405, 409, 410, 412, 501}
 
 // jobCalls are the calls about a job, by name.
@@ -35,7 +35,7 @@ var jobCalls = map[string]func(ctx context.Context, j *Jobs) error{
 	},
 }
 
-// okAnswer is an answer that every call accepts.
+// okAnswer is a response that every call accepts.
 var okAnswer = answer{status: 200, text: `{"steps":[{"name":"Setup"}]}`}
 
 // finalRefusal returns a refusal in the JSON error form of the service.
@@ -189,7 +189,7 @@ func TestRefusals(t *testing.T) {
 	t.Run("a refusal is accepted only if it is the only answer, repeated", func(t *testing.T) {
 		rapid.Check(t, func(r *rapid.T) {
 			type event struct {
-				code int // 0 is a success, -1 no answer
+				code int // 0 is a success, -1 no response
 				wait time.Duration
 			}
 			events := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) event {
@@ -212,7 +212,7 @@ func TestRefusals(t *testing.T) {
 						err = &StatusError{Code: e.code}
 					}
 
-					// Add the waits between consecutive answers that are equal to this one.
+					// Add the waits between consecutive responses that are equal to this one.
 					count, duration, waits, silent := 1, time.Duration(0), e.wait, false
 					for _, b := range slices.Backward(before) {
 						if b.code == -1 {
@@ -321,7 +321,7 @@ func TestJobStatus(t *testing.T) {
 			}
 		})
 	})
-	t.Run("refusals are stored for two days, and only for jobs whose last answer was one", func(t *testing.T) {
+	t.Run("refusals are stored for two days, and only for jobs whose last response was one", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			known := false
 			s := newInMemoryScene(t, func(w http.ResponseWriter, _ *http.Request) {

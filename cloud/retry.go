@@ -36,8 +36,8 @@ func retryDelay(least, most time.Duration, attempt int, response *http.Response)
 type retryPolicy func(ctx context.Context, err error) bool
 
 // transient retries after 408, 425, 429 and 5xx except 501. It also retries after an attempt
-// without a complete and valid answer, except for permanent causes such as a wrong certificate
-// or an answer that is too large.
+// without a complete and valid response, except for permanent causes such as a wrong certificate
+// or a response that is too large.
 func transient(ctx context.Context, err error) bool {
 	var status *StatusError
 	var large *tooLargeError
@@ -60,10 +60,6 @@ func transientStatus(code int) bool {
 	}
 	return code >= 500
 }
-
-// maxRetryAfter limits a Retry-After. A wrong clock or unit must not stop calls for
-// days.
-const maxRetryAfter = 24 * time.Hour
 
 // retryAfter returns the wait that a Retry-After requests, in whole seconds or as an HTTP
 // date. It reports false without a valid one.

@@ -23,7 +23,7 @@ const (
 // schedule computes when the service may be polled again, and logs the polls.
 // It never waits.
 //
-//  1. After an answer without a job, the next poll is due after the polling interval.
+//  1. After a response without a job, the next poll is due after the polling interval.
 //     Jitter changes the interval by up to a tenth. After a job, the next poll is due at
 //     once.
 //  2. A Retry-After replaces the times of rule 1. polling_interval_override cancels a
@@ -35,7 +35,7 @@ const (
 //  4. The breaker opens after circuit_breaker_failures failed polls in a row. While it is
 //     open, the next poll waits for circuit_breaker_timeout, counted from the opening. If
 //     that poll fails, the breaker opens again. A poll that succeeds closes the breaker.
-//     So does an answer that does not count as a failure, such as a 401: see
+//     So does a response that does not count as a failure, such as a 401: see
 //     [Client.classify]. If no request was made, an open breaker waits for its timeout
 //     again.
 //  5. After a failure, new credentials or new CA certificates allow one attempt at once,
@@ -59,7 +59,7 @@ type schedule struct {
 	// Facts about the last attempt.
 	polled     time.Time // when it ended; zero before the first one
 	jitter     float64   // factor of the interval after it
-	job        bool      // the answer was a job
+	job        bool      // the response was a job
 	err        error     // nil if the service answered the poll
 	retryAfter time.Time // requested by the service; zero if it requested nothing
 	attempts   int       // failed attempts of the poll, if it is retried
@@ -70,7 +70,7 @@ type schedule struct {
 
 // outcome is the result of one attempt of a poll.
 type outcome struct {
-	job        bool  // the answer was a job
+	job        bool  // the response was a job
 	err        error // nil if the service answered the poll
 	counts     bool  // the failure counts for retries and breaker: see [Client.classify]
 	unsent     bool  // no request was made, so nothing is known about the service
@@ -253,7 +253,7 @@ func (s *schedule) breakerHolds() bool { return s.isOpen() && s.polled.Equal(s.o
 
 // logOutcome logs an attempt. The first failure of a series has the level warning, or error
 // if the service rejects the token. The opening of the breaker has the level warning.
-// Further failures, a breaker that stays open, and an answer to credentials that have been
+// Further failures, a breaker that stays open, and a response to credentials that have been
 // replaced since the attempt started have the level debug. The caller holds the lock.
 func (s *schedule) logOutcome(wasOpen, wasFailing bool) {
 	// The service has answered the poll.

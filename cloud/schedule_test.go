@@ -186,7 +186,7 @@ func TestScheduleBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("a lost answer is not retried", func(t *testing.T) {
+	t.Run("a lost response is not retried", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newTestSchedule(documented())
 			p.attempt(t)

@@ -71,7 +71,7 @@ func TestScheduleInterval(t *testing.T) {
 		time.Sleep(50 * time.Minute)
 		return s
 	}
-	for name, o := range map[string]outcome{"an answer": {}, "a refusal": refusal()} {
+	for name, o := range map[string]outcome{"a response": {}, "a refusal": refusal()} {
 		t.Run("the interval counts from "+name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				next := polled(t, o).tune(hourly())
@@ -316,7 +316,7 @@ func TestScheduleRetryNow(t *testing.T) {
 			})
 		})
 	}
-	t.Run("retryNow does not change the interval after an answer", func(t *testing.T) {
+	t.Run("retryNow does not change the interval after a response", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newTestSchedule(hourly())
 			s.record(outcome{})
@@ -375,7 +375,7 @@ func TestScheduleLog(t *testing.T) {
 				s.tune(hourly(change))
 				s.record(refusal())
 				if log.Len() != 0 {
-					t.Errorf("an answer to the old credentials is logged:\n%s", &log)
+					t.Errorf("a response to the old credentials is logged:\n%s", &log)
 				}
 				s.attempt(t)
 				s.record(refusal())

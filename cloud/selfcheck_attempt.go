@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -28,11 +28,11 @@ type attempt struct {
 	tls           *tls.ConnectionState // nil without a handshake
 
 	sent, received time.Time
-	err            error // nil if there was an answer
+	err            error // nil if there was a response
 	status         int
 	header         http.Header
-	text           []byte       // of the answer, up to maxAnswer
-	refusal        *StatusError // nil for an answer that is a success
+	text           []byte       // of the response, up to maxAnswer
+	refusal        *StatusError // nil for a response that is a success
 }
 
 // refusedByProxy reports whether the proxy did not connect to the service.
@@ -41,7 +41,7 @@ func (a *attempt) refusedByProxy() bool {
 }
 
 // try requests the status of a deployment that does not exist. If the token is empty, the
-// request has no Authorization header. The token is removed from the answer, because some
+// request has no Authorization header. The token is removed from the response, because some
 // proxies return the request.
 func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
@@ -92,7 +92,7 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	}
 	defer response.Body.Close()
 
-	// Keep the answer, without the token.
+	// Keep the response, without the token.
 	a.status, a.header = response.StatusCode, response.Header
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil && a.status/100 == 2 {
@@ -119,23 +119,23 @@ func attemptError(err error) error {
 	var inner *url.Error
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return errors.New("no answer within " + attemptLimit.String())
+		return errors.New("no response within " + attemptLimit.String())
 	case errors.As(err, &inner):
 		return inner.Err
 	}
 	return err
 }
 
-// checkToken checks that the service accepts the token: the answers to a request with
+// checkToken checks that the service accepts the token: the responses to a request with
 // and without it must differ.
-func (c *selfChecker) checkToken(ctx context.Context) runtime.CheckResult {
+func (c *selfChecker) checkToken(ctx context.Context) selfcheck.Result {
 	return c.judgeToken(ctx, c.options.Tuning.Token.Reveal(), "check token, token_file or PULUMI_AGENT_TOKEN: "+
 		"it must be the token of an agent pool at "+c.options.Identity.Service)
 }
 
 // judgeToken makes the request with a token. Hint is the hint for a refused token. The
-// result does not contain the token, even if the answer repeats it.
-func (c *selfChecker) judgeToken(ctx context.Context, token, hint string) runtime.CheckResult {
+// result does not contain the token, even if the response repeats it.
+func (c *selfChecker) judgeToken(ctx context.Context, token, hint string) selfcheck.Result {
 	result := c.compare(ctx, token, hint)
 	if token != "" {
 		result.Message = strings.ReplaceAll(result.Message, token, secret.Mark)
@@ -143,27 +143,27 @@ func (c *selfChecker) judgeToken(ctx context.Context, token, hint string) runtim
 	return result
 }
 
-// compare compares the answers to a request with the token and to one without.
-func (c *selfChecker) compare(ctx context.Context, token, hint string) runtime.CheckResult {
+// compare compares the responses to a request with the token and to one without.
+func (c *selfChecker) compare(ctx context.Context, token, hint string) selfcheck.Result {
 	a, without := c.try(ctx, token), c.anonymous(ctx)
 	switch {
 	case a.err != nil:
-		return runtime.CheckFailed("the service does not answer to a request with the token: %v", a.err).
+		return selfcheck.Failed("the service does not answer to a request with the token: %v", a.err).
 			WithHint("check the service, and firewalls and proxies between")
 	case a.status == http.StatusUnauthorized:
-		return runtime.CheckFailed("the service rejects the token: %v", a.refusal).WithHint("%s", hint)
+		return selfcheck.Failed("the service rejects the token: %v", a.refusal).WithHint("%s", hint)
 	case a.status == without.status:
-		return runtime.CheckSkipped("the service gives the same answer with and without the token (status %d), "+
+		return selfcheck.Skipped("the service gives the same response with and without the token (status %d), "+
 			"and a poll, which would show the difference, may claim a job", a.status).
 			WithHint("start the agent, and look at cmwa status")
 	case unclear(a.status):
-		return runtime.CheckSkipped("the answer does not show whether the service accepts the token: %v", a.refusal).
+		return selfcheck.Skipped("the response does not show whether the service accepts the token: %v", a.refusal).
 			WithHint("repeat the check later")
 	case a.status == http.StatusForbidden:
-		return runtime.CheckWarned("the service knows the token and forbids the request: %v", a.refusal).
+		return selfcheck.Warned("the service knows the token and forbids the request: %v", a.refusal).
 			WithHint("check at the service that the pool exists, and that its organization may use agents")
 	}
-	return runtime.CheckPassed("the service accepts the token: it answers %d with it and %d without, "+
+	return selfcheck.Passed("the service accepts the token: it answers %d with it and %d without, "+
 		"to a request that claims no job", a.status, without.status)
 }
 

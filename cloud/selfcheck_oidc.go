@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -57,15 +57,15 @@ func claimsOf(token secret.String) (claims, error) {
 }
 
 // checkTokenFile reads the OIDC token and checks its claims.
-func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
+func (c *selfChecker) checkTokenFile(context.Context) selfcheck.Result {
 	const renew = "check that the process that writes the file is running, and that the agent's user can read the file"
 	token, err := readTokenFile(c.options.Tuning.OIDCTokenFile)
 	if err != nil {
-		return runtime.CheckFailed("read oidc_token_file: %v", err).WithHint(renew)
+		return selfcheck.Failed("read oidc_token_file: %v", err).WithHint(renew)
 	}
 	found, err := claimsOf(token)
 	if err != nil {
-		return runtime.CheckFailed("%v", err).
+		return selfcheck.Failed("%v", err).
 			WithHint("configure an OIDC provider that writes its ID token to this file; " +
 				"in Kubernetes, use a projected service account token")
 	}
@@ -73,13 +73,13 @@ func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
 	now, begin, end := time.Now(), timeOfClaim(found.NotBefore), timeOfClaim(found.Expires)
 	switch {
 	case found.Expires > 0 && !now.Before(end):
-		return runtime.CheckFailed("the OIDC token expired at %s", end.Format(time.RFC3339)).WithHint(renew)
+		return selfcheck.Failed("the OIDC token expired at %s", end.Format(time.RFC3339)).WithHint(renew)
 	case found.NotBefore > 0 && now.Add(clockWarning).Before(begin):
-		return runtime.CheckFailed("the OIDC token is not valid before %s", begin.Format(time.RFC3339)).
+		return selfcheck.Failed("the OIDC token is not valid before %s", begin.Format(time.RFC3339)).
 			WithHint("correct the clock of this machine")
 	}
 	if want := "urn:pulumi:org:" + c.options.Identity.Organization; !slices.Contains(found.Audience, want) {
-		return runtime.CheckWarned("the OIDC token has the audience %q, but not %s", found.Audience, want).
+		return selfcheck.Warned("the OIDC token has the audience %q, but not %s", found.Audience, want).
 			WithHint("request it with that audience, " +
 				"or allow this audience in the organization's OIDC issuer settings")
 	}
@@ -87,7 +87,7 @@ func (c *selfChecker) checkTokenFile(context.Context) runtime.CheckResult {
 	if found.Expires > 0 {
 		until = "until " + end.Format(time.RFC3339)
 	}
-	return runtime.CheckPassed("the OIDC token is valid %s, for issuer %s and subject %s; "+
+	return selfcheck.Passed("the OIDC token is valid %s, for issuer %s and subject %s; "+
 		"its signature is not verified here", until, found.Issuer, found.Subject)
 }
 
@@ -101,9 +101,9 @@ func timeOfClaim(seconds float64) time.Time {
 
 // checkExchange exchanges the OIDC token as the agent does, if wanted, and checks the
 // new token.
-func (c *selfChecker) checkExchange(ctx context.Context, wanted bool) runtime.CheckResult {
+func (c *selfChecker) checkExchange(ctx context.Context, wanted bool) selfcheck.Result {
 	if !wanted {
-		return runtime.CheckSkipped("the OIDC token was not exchanged, " +
+		return selfcheck.Skipped("the OIDC token was not exchanged, " +
 			"because the service would issue a token that stays valid").
 			WithHint("to exchange it, run cmwa doctor --exchange")
 	}
@@ -117,7 +117,7 @@ func (c *selfChecker) checkExchange(ctx context.Context, wanted bool) runtime.Ch
 		if subject, err := readTokenFile(c.options.Tuning.OIDCTokenFile); err == nil {
 			message = strings.ReplaceAll(message, subject.Reveal(), secret.Mark)
 		}
-		return runtime.CheckFailed("%s", message)
+		return selfcheck.Failed("%s", message)
 	}
 	return c.judgeToken(ctx, token.Reveal(), "check organization_name and runner_pool_id")
 }

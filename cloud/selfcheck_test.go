@@ -29,6 +29,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -144,13 +145,13 @@ func proxy(t *testing.T, status int) *url.URL {
 
 // check runs the checks as cmwa doctor does, and returns the results by name. It omits a
 // check if the check that it needs failed, was skipped or was omitted.
-func check(t *testing.T, o cloud.Options, exchange bool) map[string]runtime.CheckResult {
+func check(t *testing.T, o cloud.Options, exchange bool) map[string]selfcheck.Result {
 	t.Helper()
 	o.UserAgent, o.Log = "test/1", slog.New(slog.DiscardHandler)
-	results := map[string]runtime.CheckResult{}
+	results := map[string]selfcheck.Result{}
 	for _, c := range cloud.SelfChecks(o, exchange) {
 		if need, ok := results[c.Needs]; c.Needs != "" &&
-			(!ok || need.Level == runtime.LevelFailed || need.Level == runtime.LevelSkipped) {
+			(!ok || need.Level == selfcheck.LevelFailed || need.Level == selfcheck.LevelSkipped) {
 			continue
 		}
 		results[c.Name] = c.Run(t.Context())
@@ -164,7 +165,7 @@ func check(t *testing.T, o cloud.Options, exchange bool) map[string]runtime.Chec
 }
 
 // want checks the level of a result, and a part of its text.
-func want(t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string) {
+func want(t *testing.T, results map[string]selfcheck.Result, name string, level selfcheck.Level, part string) {
 	t.Helper()
 	got, found := results[name]
 	if !found || got.Level != level || !strings.Contains(got.Message+"; "+got.Hint, part) {
@@ -193,7 +194,7 @@ func TestSelfChecksService(t *testing.T) {
 		for _, name := range []string{
 			"service-connection", "service-certificate", "service-answer", "service-clock", "service-token",
 		} {
-			want(t, results, name, runtime.LevelOK, "")
+			want(t, results, name, selfcheck.LevelOK, "")
 		}
 		if len(s.calls) != 2 || s.claims != 0 {
 			t.Errorf("got calls %q and %d claims, want two calls and no claim", s.calls, s.claims)
@@ -204,100 +205,100 @@ func TestSelfChecksService(t *testing.T) {
 		o.Transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 			return nil, &net.DNSError{Err: "no such host", Name: "nowhere.invalid", IsNotFound: true}
 		}}
-		want(t, check(t, o, false), "service-connection", runtime.LevelFailed,
+		want(t, check(t, o, false), "service-connection", selfcheck.LevelFailed,
 			"cannot find the address of nowhere.invalid")
 	})
 	t.Run("a port without a listener", func(t *testing.T) {
 		server := httptest.NewServer(nil)
 		server.Close()
-		want(t, check(t, optionsFor(server.URL, ""), false), "service-connection", runtime.LevelFailed,
+		want(t, check(t, optionsFor(server.URL, ""), false), "service-connection", selfcheck.LevelFailed,
 			"correct service_url")
 	})
 	t.Run("an authority that is not trusted", func(t *testing.T) {
 		url, authority := validYear.serve(t, &service{})
 		_, other := validYear.serve(t, &service{})
-		want(t, check(t, optionsFor(url, ""), false), "service-certificate", runtime.LevelFailed,
+		want(t, check(t, optionsFor(url, ""), false), "service-certificate", selfcheck.LevelFailed,
 			"name the certificate of its authority in ca_file")
-		want(t, check(t, optionsFor(url, other), false), "service-certificate", runtime.LevelFailed,
+		want(t, check(t, optionsFor(url, other), false), "service-certificate", selfcheck.LevelFailed,
 			"add the certificate of its authority to ca_file")
-		want(t, check(t, optionsFor(url, other+authority), false), "service-certificate", runtime.LevelOK,
+		want(t, check(t, optionsFor(url, other+authority), false), "service-certificate", selfcheck.LevelOK,
 			"the authority of the test")
 	})
 	t.Run("a certificate that has expired", func(t *testing.T) {
 		url, authority := certificate{begin: -time.Hour, end: -time.Minute}.serve(t, &service{})
-		want(t, check(t, optionsFor(url, authority), false), "service-certificate", runtime.LevelFailed,
+		want(t, check(t, optionsFor(url, authority), false), "service-certificate", selfcheck.LevelFailed,
 			"renew the certificate, or correct the clock")
 	})
 	t.Run("a certificate that expires soon", func(t *testing.T) {
 		url, authority := certificate{begin: -time.Hour, end: 24 * time.Hour}.serve(t, &service{})
-		want(t, check(t, optionsFor(url, authority), false), "service-certificate", runtime.LevelWarning, "renew it")
+		want(t, check(t, optionsFor(url, authority), false), "service-certificate", selfcheck.LevelWarning, "renew it")
 	})
 	t.Run("a certificate for another name", func(t *testing.T) {
 		url, authority := certificate{name: "other.example", begin: -time.Hour, end: time.Hour}.serve(t, &service{})
-		want(t, check(t, optionsFor(url, authority), false), "service-certificate", runtime.LevelFailed,
+		want(t, check(t, optionsFor(url, authority), false), "service-certificate", selfcheck.LevelFailed,
 			"a name that the certificate is for")
 	})
 	t.Run("a server without TLS", func(t *testing.T) {
 		server := httptest.NewServer(&service{})
 		t.Cleanup(server.Close)
 		results := check(t, optionsFor(strings.Replace(server.URL, "http:", "https:", 1), ""), false)
-		want(t, results, "service-certificate", runtime.LevelFailed, "does not answer with TLS")
+		want(t, results, "service-certificate", selfcheck.LevelFailed, "does not answer with TLS")
 	})
 	t.Run("a service without encryption on this machine", func(t *testing.T) {
 		server := httptest.NewServer(&service{})
 		t.Cleanup(server.Close)
 		results := check(t, optionsFor(server.URL, ""), false)
-		want(t, results, "service-certificate", runtime.LevelOK, "needs no certificate")
-		want(t, results, "service-token", runtime.LevelOK, "accepts the token")
+		want(t, results, "service-certificate", selfcheck.LevelOK, "needs no certificate")
+		want(t, results, "service-token", selfcheck.LevelOK, "accepts the token")
 	})
 }
 
 func TestSelfChecksAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		before func(http.ResponseWriter, *http.Request) bool
-		level  runtime.CheckLevel
+		level  selfcheck.Level
 		part   string
 	}{
 		"a page of a proxy": {func(w http.ResponseWriter, _ *http.Request) bool {
 			fmt.Fprint(w, "<html>Please log in</html>")
 			return true
-		}, runtime.LevelFailed, "HTML page"},
+		}, selfcheck.LevelFailed, "HTML page"},
 		"a page of a proxy instead of a refusal": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusForbidden)
 			fmt.Fprint(w, "\n<!DOCTYPE html>")
 			return true
-		}, runtime.LevelFailed, "HTML page"},
+		}, selfcheck.LevelFailed, "HTML page"},
 		"a success that is not JSON": {func(w http.ResponseWriter, _ *http.Request) bool {
 			fmt.Fprint(w, "welcome")
 			return true
-		}, runtime.LevelFailed, "not JSON"},
+		}, selfcheck.LevelFailed, "not JSON"},
 		"a redirect": {func(w http.ResponseWriter, r *http.Request) bool {
 			http.Redirect(w, r, "https://elsewhere.example"+r.URL.Path, http.StatusMovedPermanently)
 			return true
-		}, runtime.LevelFailed, "set it to https://elsewhere.example "},
+		}, selfcheck.LevelFailed, "set it to https://elsewhere.example "},
 		"a gateway without a service": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusBadGateway)
 			return true
-		}, runtime.LevelFailed, "502"},
+		}, selfcheck.LevelFailed, "502"},
 		"a service that is busy": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusTooManyRequests)
 			return true
-		}, runtime.LevelWarning, "429"},
+		}, selfcheck.LevelWarning, "429"},
 		"another server": {func(w http.ResponseWriter, r *http.Request) bool {
 			http.NotFound(w, r)
 			return true
-		}, runtime.LevelWarning, "the base URL of the service"},
+		}, selfcheck.LevelWarning, "the base URL of the service"},
 		"another server, with JSON": {func(w http.ResponseWriter, _ *http.Request) bool {
 			fmt.Fprint(w, "{}")
 			return true
-		}, runtime.LevelWarning, "200"},
-		"a connection that closes without an answer": {func(http.ResponseWriter, *http.Request) bool {
+		}, selfcheck.LevelWarning, "200"},
+		"a connection that closes without a response": {func(http.ResponseWriter, *http.Request) bool {
 			panic(http.ErrAbortHandler)
-		}, runtime.LevelFailed, "does not answer"},
+		}, selfcheck.LevelFailed, "does not answer"},
 		"a service that does not support the call": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.WriteHeader(http.StatusInternalServerError)
 			return true
-		}, runtime.LevelOK, "500"},
+		}, selfcheck.LevelOK, "500"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, authority := validYear.serve(t, &service{before: c.before})
@@ -308,42 +309,42 @@ func TestSelfChecksAnswer(t *testing.T) {
 
 func TestSelfChecksClock(t *testing.T) {
 	for skew, c := range map[time.Duration]struct {
-		level runtime.CheckLevel
+		level selfcheck.Level
 		part  string
 	}{
-		0:                 {runtime.LevelOK, "less than 1m0s"},
-		-30 * time.Second: {runtime.LevelOK, "less than 1m0s"},
-		3 * time.Minute:   {runtime.LevelWarning, "behind the service's"},
-		-3 * time.Minute:  {runtime.LevelWarning, "ahead of the service's"},
-		-2 * time.Hour:    {runtime.LevelFailed, "more than the 5m0s"},
+		0:                 {selfcheck.LevelOK, "less than 1m0s"},
+		-30 * time.Second: {selfcheck.LevelOK, "less than 1m0s"},
+		3 * time.Minute:   {selfcheck.LevelWarning, "behind the service's"},
+		-3 * time.Minute:  {selfcheck.LevelWarning, "ahead of the service's"},
+		-2 * time.Hour:    {selfcheck.LevelFailed, "more than the 5m0s"},
 	} {
 		t.Run(skew.String(), func(t *testing.T) {
 			url, authority := validYear.serve(t, &service{skew: skew})
 			want(t, check(t, optionsFor(url, authority), false), "service-clock", c.level, c.part)
 		})
 	}
-	t.Run("an answer from a cache", func(t *testing.T) {
+	t.Run("a response from a cache", func(t *testing.T) {
 		aged := func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Age", "3600")
 			return false
 		}
 		url, authority := validYear.serve(t, &service{skew: -time.Hour, before: aged})
-		want(t, check(t, optionsFor(url, authority), false), "service-clock", runtime.LevelOK, "")
+		want(t, check(t, optionsFor(url, authority), false), "service-clock", selfcheck.LevelOK, "")
 	})
 	t.Run("a difference that overflows a duration", func(t *testing.T) {
 		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Date", "Fri, 31 Dec 9999 23:59:59 GMT")
 			return false
 		}})
-		want(t, check(t, optionsFor(url, authority), false), "service-clock", runtime.LevelFailed,
+		want(t, check(t, optionsFor(url, authority), false), "service-clock", selfcheck.LevelFailed,
 			"behind the service's")
 	})
-	t.Run("an answer without a time", func(t *testing.T) {
+	t.Run("a response without a time", func(t *testing.T) {
 		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header()["Date"] = nil
 			return false
 		}})
-		want(t, check(t, optionsFor(url, authority), false), "service-clock", runtime.LevelSkipped, "no Date")
+		want(t, check(t, optionsFor(url, authority), false), "service-clock", selfcheck.LevelSkipped, "no Date")
 	})
 }
 
@@ -354,20 +355,20 @@ func TestSelfChecksToken(t *testing.T) {
 		o := optionsFor(url, authority)
 		o.Tuning.Token = secret.New("an-old-token")
 		results := check(t, o, false)
-		want(t, results, "service-token", runtime.LevelFailed, "check token, token_file or PULUMI_AGENT_TOKEN")
+		want(t, results, "service-token", selfcheck.LevelFailed, "check token, token_file or PULUMI_AGENT_TOKEN")
 		if strings.Contains(results["service-token"].Message, "an-old-token") ||
 			!strings.Contains(results["service-token"].Message, secret.Mark) {
 			t.Errorf("a service that repeats the token makes the message %q, want the token replaced",
 				results["service-token"].Message)
 		}
 	})
-	t.Run("a service that repeats the token escaped, or in a broken answer", func(t *testing.T) {
+	t.Run("a service that repeats the token escaped, or in a broken response", func(t *testing.T) {
 		for name, repeat := range map[string]func(http.ResponseWriter){
 			"escaped": func(w http.ResponseWriter) {
 				w.WriteHeader(http.StatusUnauthorized)
 				fmt.Fprint(w, `{"message": "no such token: an\u002dold/token"}`)
 			},
-			"as a broken answer": func(w http.ResponseWriter) {
+			"as a broken response": func(w http.ResponseWriter) {
 				conn, _, err := w.(http.Hijacker).Hijack()
 				if err != nil {
 					panic(err)
@@ -386,7 +387,7 @@ func TestSelfChecksToken(t *testing.T) {
 			o := optionsFor(url, authority)
 			o.Tuning.Token = secret.New("an-old/token")
 			got := check(t, o, false)["service-token"]
-			if got.Level != runtime.LevelFailed || strings.Contains(got.Message, "an-old/token") {
+			if got.Level != selfcheck.LevelFailed || strings.Contains(got.Message, "an-old/token") {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
@@ -399,7 +400,7 @@ func TestSelfChecksToken(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 			return true
 		}})
-		want(t, check(t, optionsFor(url, authority), false), "service-token", runtime.LevelWarning, "pool exists")
+		want(t, check(t, optionsFor(url, authority), false), "service-token", selfcheck.LevelWarning, "pool exists")
 	})
 	t.Run("a gateway that answers in place of the service", func(t *testing.T) {
 		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
@@ -409,7 +410,7 @@ func TestSelfChecksToken(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return true
 		}})
-		want(t, check(t, optionsFor(url, authority), false), "service-token", runtime.LevelSkipped,
+		want(t, check(t, optionsFor(url, authority), false), "service-token", selfcheck.LevelSkipped,
 			"does not show whether the service accepts the token")
 	})
 	t.Run("a service that answers the same with any token", func(t *testing.T) {
@@ -417,12 +418,12 @@ func TestSelfChecksToken(t *testing.T) {
 			w.WriteHeader(http.StatusNotFound)
 			return true
 		}})
-		want(t, check(t, optionsFor(url, authority), false), "service-token", runtime.LevelSkipped, "may claim a job")
+		want(t, check(t, optionsFor(url, authority), false), "service-token", selfcheck.LevelSkipped, "may claim a job")
 	})
 }
 
 func TestSelfChecksProxy(t *testing.T) {
-	through := func(t *testing.T, proxy *url.URL) map[string]runtime.CheckResult {
+	through := func(t *testing.T, proxy *url.URL) map[string]selfcheck.Result {
 		url, authority := validYear.serve(t, &service{})
 		o := optionsFor(url, authority)
 		o.Transport = &http.Transport{Proxy: http.ProxyURL(proxy)}
@@ -430,11 +431,11 @@ func TestSelfChecksProxy(t *testing.T) {
 	}
 	t.Run("a proxy that connects", func(t *testing.T) {
 		results := through(t, proxy(t, http.StatusOK))
-		want(t, results, "service-connection", runtime.LevelOK, "HTTPS_PROXY")
-		want(t, results, "service-token", runtime.LevelOK, "accepts the token")
+		want(t, results, "service-connection", selfcheck.LevelOK, "HTTPS_PROXY")
+		want(t, results, "service-token", selfcheck.LevelOK, "accepts the token")
 	})
 	t.Run("a proxy that requires a password", func(t *testing.T) {
-		want(t, through(t, proxy(t, http.StatusProxyAuthRequired)), "service-connection", runtime.LevelFailed,
+		want(t, through(t, proxy(t, http.StatusProxyAuthRequired)), "service-connection", selfcheck.LevelFailed,
 			"Proxy Authentication Required")
 	})
 	t.Run("a proxy with an invalid URL", func(t *testing.T) {
@@ -442,13 +443,13 @@ func TestSelfChecksProxy(t *testing.T) {
 		o.Transport = &http.Transport{Proxy: func(*http.Request) (*url.URL, error) {
 			return nil, errors.New("invalid proxy address: http://someone:proxy-password@")
 		}}
-		want(t, check(t, o, false), "service-connection", runtime.LevelFailed, "HTTPS_PROXY is not the URL of a proxy")
+		want(t, check(t, o, false), "service-connection", selfcheck.LevelFailed, "HTTPS_PROXY is not the URL of a proxy")
 	})
 	t.Run("a proxy that does not run", func(t *testing.T) {
 		server := httptest.NewServer(nil)
 		server.Close()
 		address, _ := url.Parse(server.URL)
-		want(t, through(t, address), "service-connection", runtime.LevelFailed, "cannot connect to the proxy")
+		want(t, through(t, address), "service-connection", selfcheck.LevelFailed, "cannot connect to the proxy")
 	})
 }
 
@@ -476,7 +477,7 @@ func TestSelfChecksOIDC(t *testing.T) {
 	}
 	with := func(
 		t *testing.T, file string, exchange bool, edit func(*cloud.Options),
-	) (*service, map[string]runtime.CheckResult) {
+	) (*service, map[string]selfcheck.Result) {
 		s := &service{}
 		url, authority := validYear.serve(t, s)
 		o := optionsFor(url, authority)
@@ -488,38 +489,38 @@ func TestSelfChecksOIDC(t *testing.T) {
 	}
 	t.Run("a valid token is not exchanged without --exchange", func(t *testing.T) {
 		s, results := with(t, webToken(t, good), false, nil)
-		want(t, results, "oidc-token", runtime.LevelOK, "issuer https://issuer and subject us")
-		want(t, results, "service-token", runtime.LevelSkipped, "--exchange")
+		want(t, results, "oidc-token", selfcheck.LevelOK, "issuer https://issuer and subject us")
+		want(t, results, "service-token", selfcheck.LevelSkipped, "--exchange")
 		if len(s.calls) != 1 {
 			t.Errorf("the calls are %q, want one", s.calls)
 		}
 	})
 	t.Run("with --exchange the new token is checked", func(t *testing.T) {
 		s, results := with(t, webToken(t, good), true, nil)
-		want(t, results, "service-token", runtime.LevelOK, "accepts the token")
+		want(t, results, "service-token", selfcheck.LevelOK, "accepts the token")
 		if s.claims != 0 {
 			t.Error("a job was claimed")
 		}
 	})
 	t.Run("an exchange that no policy allows, by a service that repeats the token", func(t *testing.T) {
 		_, results := with(t, webToken(t, good), true, func(o *cloud.Options) { o.Identity.PoolID = "theirs" })
-		want(t, results, "service-token", runtime.LevelFailed, "trusts its issuer")
+		want(t, results, "service-token", selfcheck.LevelFailed, "trusts its issuer")
 	})
 	for name, c := range map[string]struct {
 		claims map[string]any
-		level  runtime.CheckLevel
+		level  selfcheck.Level
 		part   string
 	}{
 		"expired": {map[string]any{"aud": "urn:pulumi:org:acme", "exp": now - 60},
-			runtime.LevelFailed, "expired at"},
+			selfcheck.LevelFailed, "expired at"},
 		"not valid yet": {map[string]any{"aud": "urn:pulumi:org:acme", "nbf": now + 3600},
-			runtime.LevelFailed, "clock"},
+			selfcheck.LevelFailed, "clock"},
 		"for another audience": {map[string]any{"aud": "sts.amazonaws.com", "exp": now + 60},
-			runtime.LevelWarning, "urn:pulumi:org:acme"},
-		"with no expiry": {map[string]any{"aud": "urn:pulumi:org:acme"}, runtime.LevelOK, "with no expiry"},
+			selfcheck.LevelWarning, "urn:pulumi:org:acme"},
+		"with no expiry": {map[string]any{"aud": "urn:pulumi:org:acme"}, selfcheck.LevelOK, "with no expiry"},
 		"with an expiry after the year 9999": {map[string]any{"aud": "urn:pulumi:org:acme", "exp": 1e300},
-			runtime.LevelOK, "9999"},
-		"with an invalid claim": {map[string]any{"aud": 7}, runtime.LevelFailed, "no JSON Web Token"},
+			selfcheck.LevelOK, "9999"},
+		"with an invalid claim": {map[string]any{"aud": 7}, selfcheck.LevelFailed, "no JSON Web Token"},
 	} {
 		t.Run("a token "+name, func(t *testing.T) {
 			_, results := with(t, webToken(t, c.claims), false, nil)
@@ -528,12 +529,12 @@ func TestSelfChecksOIDC(t *testing.T) {
 	}
 	t.Run("a file that is missing or is not a token", func(t *testing.T) {
 		_, results := with(t, filepath.Join(t.TempDir(), "none"), false, nil)
-		want(t, results, "oidc-token", runtime.LevelFailed, "the file does not exist")
+		want(t, results, "oidc-token", selfcheck.LevelFailed, "the file does not exist")
 		file := filepath.Join(t.TempDir(), "token")
 		if err := os.WriteFile(file, []byte("a.b.c"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		_, results = with(t, file, false, nil)
-		want(t, results, "oidc-token", runtime.LevelFailed, "no JSON Web Token")
+		want(t, results, "oidc-token", selfcheck.LevelFailed, "no JSON Web Token")
 	})
 }

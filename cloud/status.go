@@ -20,15 +20,7 @@ const (
 	callCheck         // POST /api/agent-workflows/{kind}:{id}/check
 )
 
-// suppressTime is how long status calls about a job are suppressed after the service has
-// turned out to have neither of the two calls.
-const suppressTime = time.Hour
-
-// refusalRetention is how long refusals of status calls are kept after the last one. It
-// is longer than the longest job_status_loop_interval, 24 hours.
-const refusalRetention = 2 * 24 * time.Hour
-
-// errNoCall represents the answers of a service that has neither call.
+// errNoCall represents the responses of a service that has neither call.
 var errNoCall = &StatusError{Code: http.StatusNotImplemented}
 
 // JobStatus implements [runtime.Cloud]. Pulumi documents the status call, agents of
@@ -36,8 +28,8 @@ var errNoCall = &StatusError{Code: http.StatusNotImplemented}
 //
 //  1. The first call that returns one of the documented statuses is used from then on.
 //     Any other success decides nothing.
-//  2. If the answers mean that neither call exists, the job continues. When these answers
-//     have been accepted (see refusals), both calls are next tried an hour later. The answers
+//  2. If the responses mean that neither call exists, the job continues. When these responses
+//     have been accepted (see refusals), both calls are next tried an hour later. The responses
 //     may also mean that the service does not know this deployment, so calls about other
 //     jobs are still made.
 //  3. Once a call is in use, a refusal of it that is accepted (see refusals) and that is
@@ -106,7 +98,7 @@ func (c *Client) JobStatus(ctx context.Context, job *runtime.Job) (runtime.JobSt
 }
 
 // refusalAccepted records the result of a status call, and reports whether it is an
-// accepted refusal. An answer that is not a refusal removes the job's entry. Entries of all
+// accepted refusal. A response that is not a refusal removes the job's entry. Entries of all
 // jobs without a call for refusalRetention are removed, too.
 func (c *Client) refusalAccepted(job *runtime.Job, err error) bool {
 	c.mu.Lock()
@@ -163,8 +155,8 @@ func (c *Client) suppress(job *runtime.Job) {
 	c.suppressed[job.WorkflowID] = now.Add(suppressTime)
 }
 
-// parseJobStatus decodes the answer to either call: a string, or an object with the field
-// "status" and possibly "complete". It reports false for an answer without a documented
+// parseJobStatus decodes the response to either call: a string, or an object with the field
+// "status" and possibly "complete". It reports false for a response without a documented
 // status.
 func parseJobStatus(answer []byte) (status runtime.JobStatus, documented bool) {
 	var object struct {

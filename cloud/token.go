@@ -26,9 +26,6 @@ const exchangePath = "/api/oauth/token"
 // maxTokenFile limits a token file in bytes. A JWT is much smaller.
 const maxTokenFile = 64 << 10
 
-// renewRetry is the interval between attempts to renew a valid token.
-const renewRetry = time.Minute
-
 // credentials has the pool's token: a static token, or a token for which an OIDC token was
 // exchanged. An exchanged token is renewed after 80 % of its lifetime. Each exchange reads
 // the token file again, and no refresh token is used (Pulumi documentation, "OIDC token
@@ -53,7 +50,7 @@ type credentials struct {
 	pending   *exchanging
 }
 
-// exchanging is an exchange that has begun. Other calls wait for it instead of making
+// exchanging is an exchange that has started. Other calls wait for it instead of making
 // their own.
 type exchanging struct {
 	done      chan struct{} // closed at the end of the exchange
@@ -103,7 +100,7 @@ func (c *credentials) current(ctx context.Context, refused secret.String) (secre
 // returns the old token, unless the service has refused the old token or it has expired.
 func (c *credentials) replace(ctx context.Context, refused secret.String, tuning runtime.Tuning, by *caller) (
 	secret.String, error) {
-	begin := time.Now() // the lifetime begins at the service, before the answer arrives
+	begin := time.Now() // the lifetime begins at the service, before the response arrives
 	token, lifetime, err := exchange(ctx, c.identity, tuning, by)
 
 	c.mu.Lock()
@@ -265,14 +262,8 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 	return token, lifetime, nil
 }
 
-// Limits of the lifetime of an exchanged token.
-const (
-	defaultTokenLifetime = 2 * time.Hour // the service's default
-	maxTokenLifetime     = 366 * 24 * time.Hour
-)
-
-// readExchanged reads the answer to an exchange. Requested is the lifetime in the request,
-// or 0 if the request had none. If the answer has no valid lifetime, readExchanged returns
+// readExchanged reads the response to an exchange. Requested is the lifetime in the request,
+// or 0 if the request had none. If the response has no valid lifetime, readExchanged returns
 // the requested one, but at most the default of the service: an early renewal does no harm.
 func readExchanged(text []byte, requested time.Duration) (secret.String, time.Duration, error) {
 	var answer struct {
@@ -280,11 +271,11 @@ func readExchanged(text []byte, requested time.Duration) (secret.String, time.Du
 		Expires json.RawMessage `json:"expires_in"`
 	}
 	if json.Unmarshal(text, &answer) != nil || answer.Token.Empty() {
-		return secret.String{}, 0, errors.New("the answer has no access_token")
+		return secret.String{}, 0, errors.New("the response has no access_token")
 	}
 	invalid := func(r rune) bool { return r <= ' ' || r >= 0x7f } // in the Authorization header
 	if strings.ContainsFunc(answer.Token.Reveal(), invalid) {
-		return secret.String{}, 0, errors.New("the access_token of the answer contains characters that no token has")
+		return secret.String{}, 0, errors.New("the access_token of the response contains characters that no token has")
 	}
 
 	// Read the lifetime: a number, or a text with a number or a duration.

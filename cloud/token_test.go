@@ -190,7 +190,7 @@ func TestCredentialsCurrent(t *testing.T) {
 		})
 	})
 
-	t.Run("the lifetime begins before a slow answer", func(t *testing.T) {
+	t.Run("the lifetime begins before a slow response", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			i := newIssuance(t, nil)
 			i.answer = func(n int) string { return fmt.Sprintf(`{"access_token":"pool-%d","expires_in":60}`, n) }
@@ -347,7 +347,7 @@ func TestReadExchanged(t *testing.T) {
 		}
 	})
 
-	t.Run("an answer without a usable token is an error", func(t *testing.T) {
+	t.Run("a response without a usable token is an error", func(t *testing.T) {
 		for _, text := range []string{``, `null`, `[]`, `{}`, `{"access_token":""}`, `{"access_token":5}`,
 			`{"access_token":"a\nb"}`, `{"access_token":"a b"}`, `{"access_token":"ä"}`, `<html>`} {
 			if token, _, err := readExchanged([]byte(text), 0); err == nil || !token.Empty() {
@@ -357,7 +357,7 @@ func TestReadExchanged(t *testing.T) {
 	})
 }
 
-// repeats are the answers of a service that repeats a secret in an error.
+// repeats are the responses of a service that repeats a secret in an error.
 var repeats = []string{
 	`{"code":400,"message":"cannot verify %s"}`,
 	`{"error":"invalid_grant","error_description":"cannot verify %s"}`,
@@ -379,7 +379,7 @@ func TestNewStatusError(t *testing.T) {
 				i.status, i.answer = http.StatusBadRequest, func(int) string { return fmt.Sprintf(text, repeated) }
 				_, err := i.client.credentials.current(t.Context(), secret.String{})
 				if err == nil || strings.Contains(err.Error(), signature[:20]) {
-					t.Errorf("after the answer %.60s the error is %v, want one without the token", text, err)
+					t.Errorf("after the response %.60s the error is %v, want one without the token", text, err)
 				}
 			}
 
@@ -393,7 +393,7 @@ func TestNewStatusError(t *testing.T) {
 				})
 			_, err := s.client.Claim(t.Context())
 			if shown := fmt.Sprint(err, s.log); err == nil || strings.Contains(shown, pool[:20]) {
-				t.Errorf("after the answer %.60s the error and the log are %s, want no token", text, shown)
+				t.Errorf("after the response %.60s the error and the log are %s, want no token", text, shown)
 			}
 		}
 	})

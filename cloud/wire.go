@@ -17,7 +17,7 @@ const AcceptV8 = "application/vnd.pulumi+8"
 // AuthScheme is the scheme of tokens in the Authorization header.
 const AuthScheme = "token"
 
-// Poll is the answer of GET /api/deployments/poll: a claimed job. It contains tokens in
+// Poll is the response of GET /api/deployments/poll: a claimed job. It contains tokens in
 // plain text.
 type Poll struct {
 	JobID          string `json:"jobID"`
@@ -31,7 +31,7 @@ type Poll struct {
 // Format writes only the job's id, for every verb.
 func (p Poll) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "claim of job %s", p.JobID) }
 
-// Definition is the answer of GET /api/workflow/jobs/{jobID}.
+// Definition is the response of GET /api/workflow/jobs/{jobID}.
 type Definition struct {
 	Image        Image                  `json:"image"`
 	OS           string                 `json:"os,omitempty"`
@@ -181,7 +181,7 @@ type LogLine struct {
 	Text string    `json:"l"`
 }
 
-// ErrorBody is the body of an answer with an error status. NextOffset is an extension of
+// ErrorBody is the body of a response with an error status. NextOffset is an extension of
 // cmwa-cloud: if the service refuses log lines because of their offset, NextOffset is the
 // number of lines of the step that the service has stored.
 type ErrorBody struct {

@@ -4,24 +4,24 @@
 // It does not depend on an executor, a service or the format of a file. Command cmwa passes
 // functions to it that create pools and find configurations.
 //
-// One edit, from the file event to the applied plan, goes through these files:
+// One edit, from the file event to the applied plan, goes through these ten files:
 //
-//  1. watch/watch.go: the watcher sends a notification after an event.
-//  2. reload.go: [Reloader.Follow] receives the notification. [Reloader.Reload] reads the
+//  1. ../cmd/cmwa/run.go: connects the watcher, the Reloader and the Loop.
+//  2. watch/watch.go: the watcher sends a notification after an event.
+//  3. reload.go: [Reloader.Follow] receives the notification. [Reloader.Reload] reads the
 //     file, and decides whether it becomes the next accepted configuration. The number of
 //     that configuration is the generation.
-//  3. ../schema/load.go: Evaluate turns the bytes into a configuration, or problems.
-//  4. desired.go: [Want] translates the configuration into the desired state.
-//  5. loop.go: [Loop.Want] stores the desired state and wakes [Loop.Run]. Each iteration
+//  4. settle.go: decides whether a reload must wait for a file that is still being written.
+//  5. ../schema/load.go: Evaluate turns the bytes into a configuration, or problems.
+//  6. desired.go: [Want] translates the configuration into the desired state.
+//  7. loop.go: [Loop.Want] stores the desired state and wakes [Loop.Run]. Each iteration
 //     compares the desired state with the observed state, and starts the actions.
-//  6. plan.go: [Diff] returns the actions.
-//  7. set.go: [Set] starts, tunes, drains and removes pools.
-//  8. ../runtime/pool/pool.go: Tune changes the settings of a running pool, and Run runs a new
-//     one.
+//  8. plan.go: [Diff] returns the actions.
+//  9. set.go: [Set] starts, tunes, drains and removes pools.
+//  10. ../runtime/pool/pool.go: Tune changes the settings of a running pool, and Run runs a
+//     new one.
 //
-// Three further files take part: ../cmd/cmwa/run.go connects the watcher, the Reloader and
-// the Loop; settle.go decides whether a reload must wait for a file that is still being
-// written; process.go prepares a changed listener or log.
+// process.go takes part only if the edit changes the listener or the log.
 //
 // # Decisions
 //

@@ -162,18 +162,13 @@ func (r Recovery) recover(
 		return nil, err
 	}
 
-	// Remove leftovers, if the executor can find them.
-	sweeper, ok := executor.(runtime.Sweeper)
-	if !ok {
-		return found, nil
-	}
 	var places []runtime.InstanceSpec
 	for _, spec := range desired {
 		if spec.Identity.Location() == target {
 			places = append(places, spec.Tuning.Instance)
 		}
 	}
-	removed, err := sweeper.Sweep(ctx, places)
+	removed, err := executor.Sweep(ctx, places)
 	if len(removed) > 0 {
 		r.Log.Info("removed leftovers of agents that no longer exist", "target", target, "removed", removed)
 	}

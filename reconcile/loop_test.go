@@ -33,11 +33,11 @@ type fakePool struct {
 	progress time.Time
 	stale    bool // makes no progress
 	changed  chan struct{}
-	begun    chan struct{}
+	started  chan struct{}
 }
 
 func newFakePool(spec runtime.PoolSpec) *fakePool {
-	return &fakePool{spec: spec, changed: make(chan struct{}, 1), begun: make(chan struct{})}
+	return &fakePool{spec: spec, changed: make(chan struct{}, 1), started: make(chan struct{})}
 }
 
 func (p *fakePool) set(edit func()) {
@@ -68,12 +68,12 @@ func (p *fakePool) endJobs() {
 // finished reports whether a single run has completed. The caller holds the lock.
 func (p *fakePool) finished() bool { return p.spec.Tuning.SingleRun && p.done }
 
-func (p *fakePool) Ready() <-chan struct{} { return p.begun }
+func (p *fakePool) Ready() <-chan struct{} { return p.started }
 
 // begin ends the start.
 func (p *fakePool) begin() {
 	p.set(func() { p.begins = false })
-	close(p.begun)
+	close(p.started)
 }
 
 func (p *fakePool) Run(ctx context.Context) error {

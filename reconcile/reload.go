@@ -182,7 +182,7 @@ func (r *Reloader) Reload() error {
 }
 
 // judge decides on a new result: steps 5 to 7 of [Reloader.Reload].
-func (r *Reloader) judge(result schema.LoadResult, begun time.Time) error {
+func (r *Reloader) judge(result schema.LoadResult, started time.Time) error {
 	state := r.State()
 
 	// 5. End a rejection if the configuration is already in force.
@@ -193,11 +193,11 @@ func (r *Reloader) judge(result schema.LoadResult, begun time.Time) error {
 
 	// 6. Reject errors.
 	if err := result.Problems.Err(); err != nil {
-		return r.reject(Rejection{At: begun, Digest: result.Digest, Problems: result.Problems}, err)
+		return r.reject(Rejection{At: started, Digest: result.Digest, Problems: result.Problems}, err)
 	}
 
 	// 7. Accept the next generation.
-	r.accept(result, state.Generation+1, begun)
+	r.accept(result, state.Generation+1, started)
 	if r.want != nil {
 		r.want(Want(result.Config, state.Generation+1))
 	}
@@ -289,7 +289,7 @@ func (r *Reloader) Follow(ctx context.Context, on Triggers) error {
 }
 
 // accept puts a configuration into force.
-func (r *Reloader) accept(result schema.LoadResult, generation uint64, begun time.Time) {
+func (r *Reloader) accept(result schema.LoadResult, generation uint64, started time.Time) {
 	frozen := r.frozen(result.Config)
 	r.stateMu.Lock()
 	before, known := r.state.Config, r.state.Warnings
@@ -301,7 +301,7 @@ func (r *Reloader) accept(result schema.LoadResult, generation uint64, begun tim
 	r.state.Generation, r.state.AcceptedAt = generation, time.Now()
 	r.state.Accepted++
 	r.state.Rejection, r.state.LastReload = nil, reloads
-	r.state.Seconds = time.Since(begun).Seconds()
+	r.state.Seconds = time.Since(started).Seconds()
 	r.stateMu.Unlock()
 
 	for _, warning := range result.Problems {

@@ -258,9 +258,9 @@ func (m *model) one(d dice, happens func(*member)) {
 }
 
 func (m *model) jobStarts(p *member) {
-	begun := p.state.Phase == runtime.PoolStarting ||
+	started := p.state.Phase == runtime.PoolStarting ||
 		p.state.Phase == runtime.PoolPolling // a starting pool may adopt a job
-	if begun && len(p.state.Jobs) < p.state.Spec.Tuning.MaxJobs {
+	if started && len(p.state.Jobs) < p.state.Spec.Tuning.MaxJobs {
 		m.jobs++
 		p.state.Jobs = append(slices.Clone(p.state.Jobs), runtime.JobState{ID: strconv.Itoa(m.jobs)})
 	}

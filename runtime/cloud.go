@@ -27,6 +27,13 @@ type Cloud interface {
 	// equal to those in force.
 	Tune(tuning Tuning) NextPoll
 
+	// Retry ends the delay after a failed poll, unless the service requested this delay. It
+	// returns when the next poll is allowed, and makes no request.
+	Retry() NextPoll
+
+	// Health returns the condition of the connection to the service. It does not block.
+	Health() ServiceHealth
+
 	// Definition fetches the definition of a job. It returns [ErrGone] if the service no
 	// longer has the job.
 	Definition(ctx context.Context, job *Job) (Definition, error)
@@ -40,13 +47,6 @@ type Cloud interface {
 	Report(ctx context.Context, job *Job, report Report) error
 }
 
-// PollRetrier is an optional interface of a [Cloud].
-type PollRetrier interface {
-	// Retry ends the delay after a failed poll, unless the service requested this delay. It
-	// returns when the next poll is allowed, and makes no request.
-	Retry() NextPoll
-}
-
 // Claim is the result of a poll.
 type Claim struct {
 	Job  *Job // nil if there is no job; the caller fills in the fields about its pool and agent
@@ -58,6 +58,12 @@ type Claim struct {
 type NextPoll struct {
 	At     time.Time // zero: at once
 	Reason string    // text for people: why polling waits until At
+}
+
+// ServiceHealth is the condition of the connection between a pool and its service.
+type ServiceHealth struct {
+	BreakerOpen bool      // the circuit breaker has opened, and no poll has closed it since
+	TokenExpiry time.Time // when the token of an OIDC exchange expires; zero without such a token
 }
 
 // JobStatus is the status of a job at the service.

@@ -12,8 +12,16 @@ import (
 // Executor creates, finds, follows and removes the instances of jobs: containers, Pods or
 // process groups. Instances have labels for agent, pool, job and generation, so that List finds
 // them after a restart of the agent. The form of an instance's id is up to the executor. All
-// methods are safe for concurrent use. All except Start are safe to repeat.
+// methods are safe for concurrent use. All except Start are safe to repeat. An executor of a
+// cluster is also an [Adopter] and an [Explainer]; the others are [Interrupter].
 type Executor interface {
+	// Check returns nil if a job could be started now with these settings. Otherwise it
+	// returns an error of one line with the reason and the hint. It finds only problems
+	// that fail every job and that cost little to find, and starts nothing. A pool calls
+	// Check before it polls, at most every five seconds, and every second while Check
+	// returns an error. It returns soon after the end of ctx.
+	Check(ctx context.Context, tuning Tuning) error
+
 	// Start creates the job's instance and starts the runner in it. It logs its actions to
 	// setup (the log of step 0), gets the handoff from setup immediately before the runner
 	// starts, and writes it to the runner's standard input. The caller has set
@@ -42,20 +50,17 @@ type Executor interface {
 	// for any pool, running or ended. An executor that identifies the agent in
 	// another way ignores the id.
 	List(ctx context.Context, agent string) ([]Instance, error)
+
+	// Sweep removes leftovers that List does not return, and returns their names. An agent
+	// leaves them if it is killed while it creates or removes an instance. Sweep removes
+	// nothing that a running agent may use. Specs are those of all pools of this process that
+	// use the executor.
+	Sweep(ctx context.Context, specs []InstanceSpec) (removed []string, err error)
 }
 
 // LeftoverAge is how long executors keep an ended instance of another agent. An agent removes
 // its own instances within minutes, unless it has lost its agent id.
 const LeftoverAge = 7 * 24 * time.Hour
-
-// Sweeper is an optional interface of an [Executor] that can find leftovers that List does
-// not return. An agent leaves them if it is killed while it creates or removes an instance.
-type Sweeper interface {
-	// Sweep removes such leftovers, and returns their names. It removes nothing that a
-	// running agent may use. Specs are those of all pools of this process that use the
-	// executor. It is safe for concurrent use.
-	Sweep(ctx context.Context, specs []InstanceSpec) (removed []string, err error)
-}
 
 // Adopter is an optional interface of an [Executor] whose instances may outlive the
 // agent, and are then adopted by another agent that runs already or starts later.
@@ -80,18 +85,6 @@ type Explainer interface {
 	// the engine's reason. It returns an empty string if ctx ends first. It is safe for
 	// concurrent use.
 	EndReason(ctx context.Context, id string) string
-}
-
-// Checker is an optional interface of an [Executor] that can check whether it is able to
-// start jobs.
-type Checker interface {
-	// Check returns nil if a job could be started now with these settings. Otherwise it
-	// returns an error of one line with the reason and the hint. It finds only problems
-	// that fail every job and that cost little to find, and starts nothing. A pool calls
-	// Check before it polls, at most every five seconds, and every second while Check
-	// returns an error. It returns soon after the end of ctx, and is safe for concurrent
-	// use.
-	Check(ctx context.Context, tuning Tuning) error
 }
 
 // Interrupter is an optional interface of an [Executor] that can send a signal to a

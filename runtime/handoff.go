@@ -30,7 +30,7 @@ type Handoff struct {
 	Directory string `json:"directory,omitempty"` // in which steps start; empty is Root
 
 	// The log of step 0: the number of lines that the service has accepted, the next
-	// lines, and how many of these were sent in one report whose answer was lost.
+	// lines, and how many of these were sent in one report whose response was lost.
 	SetupLines int    `json:"setupLines"`
 	Pending    []Line `json:"pending,omitempty"`
 	Resend     int    `json:"resend,omitempty"`

@@ -30,7 +30,7 @@ type Setup struct {
 	handoff  Handoff
 	lines    []Line // added and not accepted by the service
 	accepted int    // number of lines that the service has accepted
-	sent     int    // number of the first of lines that were sent without an answer; the service may have them
+	sent     int    // number of the first of lines that were sent without a response; the service may have them
 	opened   bool   // the service knows that the step runs
 	unsure   int    // number of lines after accepted that an earlier run has sent; the service may have them
 	moved    bool   // the service has corrected accepted
@@ -42,7 +42,7 @@ type Setup struct {
 
 // SetupHooks are called by a [Setup]. Each of the functions may be nil.
 type SetupHooks struct {
-	Recorder   Recorder
+	Metrics    Metrics
 	HandingOff func(ctx context.Context) error // before the handoff is returned
 	Withdrawn  func(ctx context.Context)       // by Withdraw, after a handoff
 	Progressed func(Progress)                  // before a report, and when the service has accepted it
@@ -50,14 +50,14 @@ type SetupHooks struct {
 
 // NewSetup returns the setup of a job. The setup adds the state of step 0 to the handoff.
 func NewSetup(job *Job, cloud Cloud, handoff Handoff) *Setup {
-	hooks := SetupHooks{Recorder: NoRecorder{}}
+	hooks := SetupHooks{Metrics: NoMetrics{}}
 	return &Setup{job: job, cloud: cloud, handoff: handoff, started: time.Now(), hooks: hooks}
 }
 
 // Measure starts to measure a stage of the start, and returns a function that ends and
 // records the measurement: defer setup.Measure(runtime.StagePull)(). Unlike the other
 // methods it is safe for concurrent use.
-func (s *Setup) Measure(stage Stage) (end func()) { return Measure(s.hooks.Recorder, stage) }
+func (s *Setup) Measure(stage Stage) (end func()) { return Measure(s.hooks.Metrics, stage) }
 
 // Log adds one or more lines to the log of step 0. It does not block and cannot fail;
 // [Setup.Flush] sends them. Texts of engines and registries may be large or contain
@@ -94,7 +94,7 @@ func (s *Setup) Flush(ctx context.Context) error {
 }
 
 // report sends the added lines in one report; the first report also sets the step to
-// running. If the answer to a report was lost, its lines are sent again first, without newer
+// running. If the response to a report was lost, its lines are sent again first, without newer
 // lines: a service that has stored them rejects other lines at the same offset.
 func (s *Setup) report(ctx context.Context) error {
 	lines, status := s.lines, Status("")

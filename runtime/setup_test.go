@@ -170,7 +170,7 @@ func TestHandoff(t *testing.T) {
 	})
 }
 
-// lossy is a service that loses the answers to some reports. It refuses a report whose lines
+// lossy is a service that loses the responses to some reports. It refuses a report whose lines
 // leave a gap after the stored lines, or that repeats stored lines and does not end with the
 // last of them.
 type lossy struct {
@@ -217,7 +217,7 @@ func TestSetup(t *testing.T) {
 		}
 		cloud.Fail(runtimetest.Report, 2, dropped)
 		setup.Log("two")
-		_ = setup.Flush(t.Context()) // the answer is lost
+		_ = setup.Flush(t.Context()) // the response is lost
 		setup.Log("three")
 		text, err := setup.Handoff(t.Context(), "/")
 		if err != nil {
@@ -233,14 +233,14 @@ func TestSetup(t *testing.T) {
 				h.Resend)
 		}
 	})
-	t.Run("lines of a report whose answer was lost are sent again unchanged", func(t *testing.T) {
+	t.Run("lines of a report whose response was lost are sent again unchanged", func(t *testing.T) {
 		for i, end := range []string{"handoff", "failure", "handoff", "failure"} {
 			service := &lossy{answers: []bool{i < 2, false, false}}
 			setup := runtime.NewSetup(&runtime.Job{ID: "a", Token: secret.New("t")}, service,
 				runtime.Handoff{Version: runtime.HandoffVersion})
 			setup.Log("one")
 			for _, line := range []string{"two", "three", "four"} {
-				_ = setup.Flush(t.Context()) // fails if the answer is lost
+				_ = setup.Flush(t.Context()) // fails if the response is lost
 				setup.Log("%s", line)
 			}
 			want := "one\ntwo\nthree\nfour\n"

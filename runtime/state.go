@@ -43,9 +43,7 @@ type PoolState struct {
 	// Until is zero.
 	ExecutorProblem string
 
-	// These two are zero unless the Cloud is a [ServiceHealthReporter].
-	BreakerOpen bool      // the circuit breaker has opened, and no poll has closed it since
-	TokenExpiry time.Time // when the token of an OIDC exchange expires; zero without such a token
+	Service ServiceHealth
 
 	Ready     bool  // the pool has started, see [Pool.Ready]
 	Completed bool  // a single run has ended, after its job or after the idle timeout: the pool stops or has stopped

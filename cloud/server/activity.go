@@ -10,8 +10,8 @@ import (
 // Statuses of activities, as Pulumi's engineering blog names them (February 2026).
 const (
 	activityReady      = "Ready"      // waits for an agent
-	activityPending    = "Pending"    // leased, not begun
-	activityExecuting  = "Executing"  // leased and begun
+	activityPending    = "Pending"    // leased, not started
+	activityExecuting  = "Executing"  // leased and started
 	activityRestarting = "Restarting" // its lease expired, and it waits for an agent
 	activityCompleted  = "Completed"
 	activityFailed     = "Failed"
@@ -71,7 +71,7 @@ func (a *activityState) complete(result, reason string, succeeded bool, now time
 
 // expire ends a lease that is held and has expired. The work is not repeated if all steps
 // have succeeded: completeBySteps has then completed the activity, so no lease is held. Work
-// that has begun is not leased again for the time stop, because its runner may continue
+// that has started is not leased again for the time stop, because its runner may continue
 // without its agent until it has found that the lease is lost.
 func (a *activityState) expire(now time.Time, stop time.Duration) {
 	a.due = now

@@ -39,10 +39,10 @@ func TestActivityStateProperty(t *testing.T) {
 			},
 			"expire": func(t *rapid.T) {
 				if a.held() {
-					begun := a.status == activityExecuting
+					started := a.status == activityExecuting
 					a.expire(now, time.Minute)
-					if wait := a.due.Sub(now); begun != (wait == time.Minute) || !begun && wait != 0 {
-						t.Fatalf("the work is leased again after %s; begun: %v", wait, begun)
+					if wait := a.due.Sub(now); started != (wait == time.Minute) || !started && wait != 0 {
+						t.Fatalf("the work is leased again after %s; started: %v", wait, started)
 					}
 				}
 			},

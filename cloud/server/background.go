@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The answers of this file have forms that agents of Pulumi were observed to accept. These
+// The responses of this file have forms that agents of Pulumi were observed to accept. These
 // agents get no leased work (scans, policy evaluations), because the form of Pulumi's leases
 // is not known: see acquireLease.
 

@@ -31,13 +31,13 @@ type call struct {
 	now    time.Time
 }
 
-// reply is the answer to a call that succeeded. Without a body its status is 204.
+// reply is the response to a call that succeeded. Without a body its status is 204.
 type reply struct {
 	code int // status with a body; 0 means 200
 	body any
 }
 
-// empty is the body of an answer without data.
+// empty is the body of a response without data.
 type empty struct{}
 
 // handler answers one kind of call. If the caller made an error, the returned error is a
@@ -100,7 +100,7 @@ func (s *Server) writeReply(c *call, answer reply) {
 	}
 	text, err := json.Marshal(answer.body)
 	if err != nil {
-		s.log.Error("cannot encode the answer", "component", "api", "path", c.URL.Path, "error", err)
+		s.log.Error("cannot encode the response", "component", "api", "path", c.URL.Path, "error", err)
 		c.out.WriteHeader(http.StatusInternalServerError)
 		return
 	}

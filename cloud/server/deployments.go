@@ -242,7 +242,7 @@ func (s *Server) getDeploymentPart(c *call) (reply, error) {
 	case !slices.Contains([]string{"logs", "updates"}, part):
 		return reply{}, notFound("a deployment has logs and updates, and no %q", part)
 	}
-	var body any = []empty{} // the answer for updates, which this service does not store
+	var body any = []empty{} // the response for updates, which this service does not store
 	err := s.store.read(c.Context(), func(t *tx) error {
 		j, err := s.deploymentFromPath(t, c)
 		if err == nil && part == "logs" {

@@ -32,7 +32,7 @@
 //     lines, is accepted. The status of the refusal is 409 for an invalid change of a step's
 //     status and for lines of a step that is not running, and 400 for a gap between batches.
 //   - A claimed deployment returns to the queue if for 35 seconds its agent neither fetched
-//     the definition nor sent a heartbeat: the answer to the poll was lost, or the agent has
+//     the definition nor sent a heartbeat: the response to the poll was lost, or the agent has
 //     crashed. No step of the job can have run. The token of the lost claim is deleted, so
 //     that no step runs twice.
 //   - A cancelled job fails at once, and so does a job without a heartbeat for longer
@@ -48,7 +48,7 @@
 //     (403). The keys of issuers are read at the start and never fetched.
 //   - A scan or policy evaluation is leased to one agent at a time. A lease that is not renewed
 //     expires: from then on all calls of its holder and of its job are refused with 409, and
-//     the next agent of the pool gets the work, as long as retries are left. Work that had begun
+//     the next agent of the pool gets the work, as long as retries are left. Work that had started
 //     waits for 70 seconds (Options.LeaseStop). In this time the runner of the expired lease
 //     finds that its calls are refused, and stops. An expired lease is lost even if no
 //     other agent has the work yet. The success of the last step completes the work in the same
@@ -96,7 +96,7 @@
 //     scripts.
 //   - GET /api/capabilities lists "cmwa-leases": the service leases work. Agents send
 //     cmwaKinds, the kinds that they can carry out, with POST .../worker/lease/acquire; the
-//     answer has the fields of a poll, and cmwaKind, cmwaLeaseID, cmwaLeaseToken and
+//     response has the fields of a poll, and cmwaKind, cmwaLeaseID, cmwaLeaseToken and
 //     cmwaLeaseSeconds. With that token they call POST .../worker/lease/{id}/begin, /renew
 //     and /complete. The job itself uses the calls of deployments.
 package server

@@ -137,7 +137,7 @@ func exchange(pool pool, token string, changes ...string) url.Values {
 	return form
 }
 
-// exchanged exchanges a valid token. It returns the pool with the new token, and the answer.
+// exchanged exchanges a valid token. It returns the pool with the new token, and the response.
 func (w *world) exchanged(p pool, token string, changes ...string) (pool, exchangeView) {
 	w.t.Helper()
 	var view exchangeView

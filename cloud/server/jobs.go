@@ -127,10 +127,10 @@ type pollView struct {
 }
 
 // poll claims a queued deployment for the pool of the caller: see claim. The claim is on
-// the disk before the answer is sent, so two agents never have the same job. If the answer
+// the disk before the response is sent, so two agents never have the same job. If the response
 // is lost, requeue returns the deployment to the queue.
 func (s *Server) poll(c *call) (reply, error) {
-	if c.Method != http.MethodGet { // net/http routes HEAD here too, and its answer has no body for the job
+	if c.Method != http.MethodGet { // net/http routes HEAD here too, and its response has no body for the job
 		return reply{}, refuse(http.StatusMethodNotAllowed, "a poll is a GET")
 	}
 	if err := s.recordAgent(c); err != nil {

@@ -38,7 +38,7 @@ func (a *activity) save(t *tx, now time.Time) error {
 
 // acquireLease leases the oldest activity of the caller's pool that waits for an agent, is
 // due, and has a requested kind. A request without kinds, such as that of an agent without
-// this extension, gets no lease. If the answer is lost, the lease expires.
+// this extension, gets no lease. If the response is lost, the lease expires.
 func (s *Server) acquireLease(c *call) (reply, error) {
 	text, err := c.text(maxBody)
 	if err != nil {

@@ -95,7 +95,7 @@ func (w *world) activity(at, status string) (view activityView) {
 }
 
 func TestLeases(t *testing.T) {
-	t.Run("work is leased, begun, renewed and completed", func(t *testing.T) {
+	t.Run("work is leased, started, renewed and completed", func(t *testing.T) {
 		w := newWorld(t)
 		p, other := w.pool("p"), w.pool("q")
 		at := w.scan(p, object{"name": "nightly", "timeout": "1h", "image": "scanner", "environmentVariables": object{
@@ -308,7 +308,7 @@ func TestLeaseExpiry(t *testing.T) {
 				t.Errorf("the reason is %q", view.Reason)
 			}
 		},
-		"work that had begun waits until its runner has stopped": func(t *testing.T, w *world, p pool) {
+		"work that had started waits until its runner has stopped": func(t *testing.T, w *world, p pool) {
 			at := w.scan(p)
 			l := w.mustAcquire(p)
 			if code := l.call("begin", nil); code != 200 {

@@ -89,14 +89,14 @@ func checkInvariants(t *rapid.T, j jobState) {
 			fail("a step started before the previous step had succeeded")
 		}
 	}
-	begun := j.steps[0].status != notStarted
+	started := j.steps[0].status != notStarted
 	switch j.status {
 	case notStarted, accepted, skipped:
-		if begun {
+		if started {
 			fail("a job that has not started has a started step")
 		}
 	case running:
-		if !begun || first < 0 || j.steps[first].status == failed {
+		if !started || first < 0 || j.steps[first].status == failed {
 			fail("a running job has no started step, or no step left to run")
 		}
 	case succeeded:

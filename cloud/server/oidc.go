@@ -34,7 +34,7 @@ const (
 // of the ID token as three.
 const maxExchangeBody = 3*idtoken.MaxToken + 16<<10
 
-// exchangeView is the answer to an exchange. It contains the token in plain text and
+// exchangeView is the response to an exchange. It contains the token in plain text and
 // must not be logged.
 type exchangeView struct {
 	Token      string `json:"access_token"`
@@ -139,7 +139,7 @@ func (s *Server) exchange(c *call) (exchangeView, error) {
 	}, nil
 }
 
-// denyToken returns the answer to an ID token that is refused. If the token is authentic, and
+// denyToken returns the response to an ID token that is refused. If the token is authentic, and
 // a required claim is missing or does not match, denyToken logs this claim.
 func (s *Server) denyToken(token idtoken.Token, err error) error {
 	var refused *idtoken.Error

@@ -155,7 +155,7 @@ func TestExchangeToken(t *testing.T) {
 			checkDenial(t, wrong.what, got, 400, wrong.oauth)
 			if len(wrong.token) > 20 && strings.Contains(got.body, wrong.token[:20]) ||
 				strings.Contains(got.body, "secret-text") {
-				t.Errorf("%s: the token is in the answer", wrong.what)
+				t.Errorf("%s: the token is in the response", wrong.what)
 			}
 		}
 		for what, body := range map[string]string{
@@ -183,7 +183,7 @@ func TestExchangeToken(t *testing.T) {
 			claims(nil))).Encode())
 		checkDenial(t, "an exchange", got, 403, "unauthorized_client")
 		if !strings.Contains(got.body, "--oidc-issuer") {
-			t.Errorf("the answer does not contain the hint: %s", got.body)
+			t.Errorf("the response does not contain the hint: %s", got.body)
 		}
 	})
 
@@ -222,7 +222,7 @@ func TestExchangeToken(t *testing.T) {
 			got := w.ask("", "POST", "/api/oauth/token", exchange(c.pool, token).Encode())
 			checkDenial(t, c.sub, got, 400, c.oauth)
 			if strings.Contains(got.body, "acme") {
-				t.Errorf("%s: the answer contains the required claim: %s", c.sub, got.body)
+				t.Errorf("%s: the response contains the required claim: %s", c.sub, got.body)
 			}
 		}
 		for _, want := range []string{"claim sub is", "repo:evil/infra:main", "requires repo:acme/web:*",
@@ -336,7 +336,7 @@ func checkDenial(t *testing.T, what string, got answer, code int, oauth string) 
 	var view denialView
 	var plain cloud.ErrorBody
 	if json.Unmarshal([]byte(got.body), &view) != nil || json.Unmarshal([]byte(got.body), &plain) != nil {
-		t.Fatalf("%s: the answer is %s", what, got.body)
+		t.Fatalf("%s: the response is %s", what, got.body)
 	}
 	if got.code != code || view.Error != oauth || view.Description == "" || plain.Code != code ||
 		plain.Message != http.StatusText(code)+": "+view.Description {

@@ -70,7 +70,7 @@ func TestServerRefusals(t *testing.T) {
 		}
 		prefix := fmt.Sprintf(`{"code":%d,"message":"%s: `, got.code, http.StatusText(got.code))
 		if !strings.HasPrefix(got.body, prefix) || got.header.Get("X-Pulumi-Request-ID") == "" {
-			t.Errorf("%s: the answer is %s with headers %v", test.name, got.body, got.header)
+			t.Errorf("%s: the response is %s with headers %v", test.name, got.body, got.header)
 		}
 	}
 	w.shows(at, c.job.TypeSpecificID, accepted, notStarted, notStarted)
@@ -87,7 +87,7 @@ func TestReportLogs(t *testing.T) {
 		lines        []string
 	}{
 		{200, 0, []string{"a\n", "b\r\n"}},
-		{200, 0, []string{"a\n", "b\r\n"}}, // a retry after a lost answer
+		{200, 0, []string{"a\n", "b\r\n"}}, // a retry after a lost response
 		{400, 3, []string{"d\n"}},
 		{400, 1, []string{"b\r\n"}},
 		{400, 0, []string{"a\n", "B\n"}},

@@ -64,7 +64,7 @@ func TestStoreBatch(t *testing.T) {
 		c, id := w.started(p, at)
 		for offset := 0; offset < 10_000; offset += 100 {
 			c.mustLog(0, offset, numbered(offset, offset+99, 20)...)
-			c.mustLog(0, offset, numbered(offset, offset+99, 20)...) // a retry after a lost answer
+			c.mustLog(0, offset, numbered(offset, offset+99, 20)...) // a retry after a lost response
 		}
 		c.mustLog(0, 100, numbered(100, 199, 20)...) // a retry of the beginning
 		c.mustLog(0, 5000, numbered(5000, 5099, 20)...)

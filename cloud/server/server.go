@@ -25,7 +25,7 @@ type Options struct {
 
 	HeartbeatLimit time.Duration    // a claimed job fails after this time without a heartbeat; 0 means 10 minutes
 	LeaseDuration  time.Duration    // a scan or policy evaluation is leased for this time; 0 means a minute
-	LeaseStop      time.Duration    // begun work is leased again this long after its lease expired; 0 means 70 seconds
+	LeaseStop      time.Duration    // started work is leased again this long after its lease ended; 0 means 70 seconds
 	PublicURL      string           // URL of the service for jobs; empty means the address of the current call
 	Organization   string           // created at the first start; empty means "organization"
 	User           string           // created at the first start; empty means "local"

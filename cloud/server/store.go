@@ -84,18 +84,18 @@ func (s *store) read(ctx context.Context, do func(*tx) error) error {
 var errNoChange = errors.New("no change")
 
 func inTransaction(ctx context.Context, db *sql.DB, do func(*tx) error) error {
-	begun, err := db.BeginTx(ctx, nil)
+	transaction, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
-	if err := do(&tx{ctx, begun}); err != nil {
-		_ = begun.Rollback()
+	if err := do(&tx{ctx, transaction}); err != nil {
+		_ = transaction.Rollback()
 		if errors.Is(err, errNoChange) {
 			return nil
 		}
 		return err
 	}
-	if err := begun.Commit(); err != nil {
+	if err := transaction.Commit(); err != nil {
 		return fmt.Errorf("end a transaction: %w", err)
 	}
 	return nil

@@ -68,7 +68,7 @@ func (w *world) restart() {
 	w.open()
 }
 
-// answer is the answer to a call.
+// answer is the response to a call.
 type answer struct {
 	code   int
 	header http.Header
@@ -101,7 +101,7 @@ func (w *world) ask(token, method, path string, body any) answer {
 	return answer{rec.Code, rec.Header(), rec.Body.String()}
 }
 
-// want makes a call, checks the status of the answer, and decodes it.
+// want makes a call, checks the status of the response, and decodes it.
 func (w *world) want(code int, token, method, path string, body, into any) answer {
 	w.t.Helper()
 	got := w.ask(token, method, path, body)

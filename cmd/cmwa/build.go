@@ -64,11 +64,11 @@ func builder(
 
 		client := cloud.New(cloud.Options{
 			Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"),
-			Log: log.With("component", "cloud", "pool", spec.Name), Recorder: counters,
+			Log: log.With("component", "cloud", "pool", spec.Name), Metrics: counters,
 		})
 		return pool.New(spec, pool.Parts{
 			Cloud: client, Executor: executor, Journal: journal, Agent: agent.ID, Slots: slots,
-			UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log, Recorder: counters,
+			UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log, Metrics: counters,
 			Close: func() {
 				client.Close()
 				closeExecutor()

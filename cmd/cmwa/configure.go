@@ -11,7 +11,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/configure"
 	"github.com/cmwa-project/cmwa/reconcile"
-	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
@@ -74,11 +74,11 @@ func checkToken(ctx context.Context, config *schema.Config, pool string) (proble
 			Log: slog.New(slog.DiscardHandler),
 		}, false) {
 			result := check.Run(ctx)
-			if result.Level == runtime.LevelSkipped && check.Name != "service-token" {
-				continue // for example the clock, if the answer has no date
+			if result.Level == selfcheck.LevelSkipped && check.Name != "service-token" {
+				continue // for example the clock, if the response has no date
 			}
-			if result.Level == runtime.LevelFailed || result.Level == runtime.LevelSkipped {
-				rejected := check.Name == "service-token" && result.Level == runtime.LevelFailed
+			if result.Level == selfcheck.LevelFailed || result.Level == selfcheck.LevelSkipped {
+				rejected := check.Name == "service-token" && result.Level == selfcheck.LevelFailed
 				return printable.Text(strings.TrimSuffix(result.Message+": "+result.Hint, ": ")), rejected
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/docker"
 	"github.com/cmwa-project/cmwa/runtime/kube"
 	"github.com/cmwa-project/cmwa/runtime/process"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
 )
@@ -65,10 +66,10 @@ func doctorParts(environ environment, config string, exchange bool) doctor.Parts
 	cluster.Environ, cluster.Log = environ.lookup, log
 	return doctor.Parts{
 		Find: func() (schema.Source, error) { return findForRun(placesOf(config, environ)) }, Environ: environ.lookup,
-		OwnPod: func(grace time.Duration, files []string) (runtime.SelfCheck, bool) {
+		OwnPod: func(grace time.Duration, files []string) (selfcheck.Check, bool) {
 			return kube.SelfCheckOwnPod(cluster, grace+runtime.StopGrace, files)
 		},
-		Pool: func(spec runtime.PoolSpec) []runtime.SelfCheck {
+		Pool: func(spec runtime.PoolSpec) []selfcheck.Check {
 			checks := cloud.SelfChecks(cloud.Options{
 				Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: "cmwa-doctor/" + cli.Version(), Log: log,
 			}, exchange)

@@ -13,13 +13,13 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/doctor"
-	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
 // doctor runs cmwa doctor --json with the configuration that [world.agent] writes, as
 // changed by settings, and returns the levels of the checks.
-func (w *world) doctor(code int, env []string, settings ...string) map[string]runtime.CheckLevel {
+func (w *world) doctor(code int, env []string, settings ...string) map[string]selfcheck.Level {
 	w.t.Helper()
 	config, env := w.configure(env, settings...)
 	p := w.start("doctor", env, "cmwa", "doctor", "--json", "--config", config)
@@ -31,10 +31,10 @@ func (w *world) doctor(code int, env []string, settings ...string) map[string]ru
 	if strings.Contains(p.output(), w.pool) {
 		w.t.Errorf("the token is shown:\n%s", p.output())
 	}
-	levels := map[string]runtime.CheckLevel{}
+	levels := map[string]selfcheck.Level{}
 	for _, c := range d.Checks {
 		levels[c.Name] = c.Result
-		if c.Result == runtime.LevelFailed && code == cli.ExitOK {
+		if c.Result == selfcheck.LevelFailed && code == cli.ExitOK {
 			w.t.Errorf("%+v", c)
 		}
 	}
@@ -56,7 +56,8 @@ func TestDoctor(t *testing.T) {
 		levels := w.doctor(cli.ExitOK, nil)
 		for _, name := range append(own, "configuration", "service-connection", "service-answer", "service-token",
 			"state-directory") {
-			if levels[name] != runtime.LevelOK && !(name == "docker-image" && levels[name] == runtime.LevelWarning) {
+			if levels[name] != selfcheck.LevelOK &&
+				!(name == "docker-image" && levels[name] == selfcheck.LevelWarning) {
 				t.Errorf("%s is %q, want ok", name, levels[name])
 			}
 		}
@@ -79,7 +80,7 @@ func TestDoctor(t *testing.T) {
 			broken["process-runner"] = []string{"working_directory: " + t.TempDir()}
 		}
 		for name, settings := range broken {
-			if levels := w.doctor(cli.ExitFailure, nil, settings...); levels[name] != runtime.LevelFailed {
+			if levels := w.doctor(cli.ExitFailure, nil, settings...); levels[name] != selfcheck.LevelFailed {
 				t.Errorf("with %q, %s is %q, want failed", settings, name, levels[name])
 			}
 		}
@@ -116,7 +117,7 @@ func (w *world) stateDirectories() (paths []string) {
 
 // doctor runs cmwa doctor in the agent's Pod with kubectl exec, and returns the levels of
 // the checks. No check may fail.
-func (d *deployment) doctor(args ...string) map[string]runtime.CheckLevel {
+func (d *deployment) doctor(args ...string) map[string]selfcheck.Level {
 	d.w.t.Helper()
 	command := []string{"exec", "--namespace", d.namespace, "deploy/" + d.name, "--", "cmwa", "doctor", "--json"}
 	stdout, stderr, err := try(d.w.t, kubectlVariable, append(command, args...)...)
@@ -124,7 +125,7 @@ func (d *deployment) doctor(args ...string) map[string]runtime.CheckLevel {
 	if err != nil || json.Unmarshal([]byte(stdout), &document) != nil || !document.Passed {
 		d.w.t.Fatalf("cmwa doctor in the Pod: %v: %s\n%s", err, stderr, stdout)
 	}
-	levels := map[string]runtime.CheckLevel{}
+	levels := map[string]selfcheck.Level{}
 	for _, c := range document.Checks {
 		levels[c.Name] = c.Result
 	}
@@ -141,7 +142,7 @@ func TestDoctorInAPod(t *testing.T) {
 		"configuration", "configuration-mounts", "state-directory", "http-server", "kubernetes-agent-pod",
 		"service-token", "kubernetes-api", "kubernetes-access-pods", "kubernetes-pod",
 	} {
-		if levels[name] != runtime.LevelOK {
+		if levels[name] != selfcheck.LevelOK {
 			t.Errorf("%s is %q, want ok; all: %v", name, levels[name], levels)
 		}
 	}
@@ -160,7 +161,7 @@ func TestDoctorInAPod(t *testing.T) {
 	})
 	levels = d.doctor("--config", config)
 	for _, name := range []string{"configuration-mounts", "kubernetes-agent-pod"} {
-		if levels[name] != runtime.LevelWarning {
+		if levels[name] != selfcheck.LevelWarning {
 			t.Errorf("%s is %q, want a warning; all: %v", name, levels[name], levels)
 		}
 	}
@@ -196,7 +197,7 @@ func TestDoctorText(t *testing.T) {
 	result = tell(nil, "doctor", "--json", "--config", "/nowhere/agent.yaml")
 	var d doctor.Document
 	if err := json.Unmarshal([]byte(result.stdout), &d); err != nil || d.Passed || len(d.Checks) != 1 ||
-		d.Checks[0].Result != runtime.LevelFailed {
+		d.Checks[0].Result != selfcheck.LevelFailed {
 		t.Errorf("%v, %s", err, fmt.Sprint(d))
 	}
 }

@@ -20,6 +20,7 @@ var groundFloor = []string{
 	module + "schema/secret",     // both configurations and jobs contain secrets
 	module + "schema/printable",  // every part of the module prints values from outside
 	module + "runtime/killpoint", // its functions do nothing in a usual build
+	module + "runtime/selfcheck", // every part of the module provides checks for cmwa doctor
 }
 
 // never lists the forbidden imports, at least one for each package. The field from is the
@@ -120,6 +121,7 @@ var never = []arrow{
 	{"runtime/pool", module + "cloud*", "a pool uses a service through the interface Cloud"},
 	{"runtime/pool", module + "runtime/*", "a pool uses an executor through the interface Executor"},
 	{"runtime/pool", "net/http", "a pool uses a service through the interface Cloud"},
+	{"runtime/selfcheck", module + "*", "a check depends on nothing that it checks"},
 	{"runtime/agentid", module + "*", "an agent's id depends on nothing that it labels"},
 	{"runtime/journal", module + "schema*", "a record does not depend on the configuration"},
 	{"runtime/journal", module + "cloud*", "a journal keeps a job and knows no service"},

@@ -69,8 +69,8 @@ echo "zombies: $zombies"`,
 
 func TestContainerForwardsTERM(t *testing.T) {
 	t.Parallel()
-	s, p, id := container(t, `trap 'echo asked to end; exit 0' TERM; echo begun; while :; do sleep 1 & wait $!; done`)
-	s.await("\nbegun\n")
+	s, p, id := container(t, `trap 'echo asked to end; exit 0' TERM; echo started; while :; do sleep 1 & wait $!; done`)
+	s.await("\nstarted\n")
 	docker(t, "kill", "--signal", "TERM", id)
 	p.exit(runtime.CodeFailed)
 	s.want(runtime.Succeeded, runtime.Failed)

@@ -267,13 +267,13 @@ func TestRunSignals(t *testing.T) {
 		t.Run(fmt.Sprintf("%s, in a Pod: %v", c.signal, c.inPod), func(t *testing.T) {
 			t.Parallel()
 			s := newStory(t, "127.0.0.1", t.TempDir(),
-				`trap 'echo not yet' TERM; echo begun; while :; do sleep 1 & wait $!; done`)
+				`trap 'echo not yet' TERM; echo started; while :; do sleep 1 & wait $!; done`)
 			args := []string{"run"}
 			if c.inPod {
 				args = append(args, "--handoff", s.packed())
 			}
 			p := s.start(program(t), args...)
-			s.await("\nbegun\n")
+			s.await("\nstarted\n")
 			if err := p.Process.Signal(c.signal); err != nil {
 				t.Fatal(err)
 			}

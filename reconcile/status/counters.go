@@ -47,7 +47,7 @@ var (
 )
 
 // Counters counts the work of all pools of a process: polls, requests and jobs. It is
-// a [runtime.Recorder] and a [prometheus.Collector]. The counts belong to the process: a pool
+// a [runtime.Metrics] and a [prometheus.Collector]. The counts belong to the process: a pool
 // continues the counts of the pool that it replaces, if both have the same name. The number of
 // series is bounded: unknown values of a label count as "other".
 type Counters struct {
@@ -127,7 +127,7 @@ func (c *Counters) AddPool(name string, enabled []runtime.Kind) {
 	}
 }
 
-// ServiceCall implements [runtime.Recorder].
+// ServiceCall implements [runtime.Metrics].
 func (c *Counters) ServiceCall(call runtime.ServiceCall) {
 	route := known(call.Route, c.routes)
 	code := otherLabel
@@ -138,32 +138,32 @@ func (c *Counters) ServiceCall(call runtime.ServiceCall) {
 	c.requestDuration.WithLabelValues(route).Observe(call.Took.Seconds())
 }
 
-// Poll implements [runtime.Recorder].
+// Poll implements [runtime.Metrics].
 func (c *Counters) Poll(pool string, result runtime.PollResult) {
 	c.polls.WithLabelValues(c.pool(pool), known(string(result), results)).Inc()
 }
 
-// JobClaimed implements [runtime.Recorder].
+// JobClaimed implements [runtime.Metrics].
 func (c *Counters) JobClaimed(pool string, kind runtime.Kind) {
 	c.claimed.WithLabelValues(c.pool(pool), kindLabel(kind)).Inc()
 }
 
-// JobStage implements [runtime.Recorder].
+// JobStage implements [runtime.Metrics].
 func (c *Counters) JobStage(stage runtime.Stage, took time.Duration) {
 	c.stageDuration.WithLabelValues(known(string(stage), stages)).Observe(took.Seconds())
 }
 
-// JobEnded implements [runtime.Recorder].
+// JobEnded implements [runtime.Metrics].
 func (c *Counters) JobEnded(pool string, kind runtime.Kind, outcome runtime.Outcome) {
 	c.ended.WithLabelValues(c.pool(pool), kindLabel(kind), known(string(outcome), outcomes)).Inc()
 }
 
-// JobRecovered implements [runtime.Recorder].
+// JobRecovered implements [runtime.Metrics].
 func (c *Counters) JobRecovered(pool string, action runtime.RecoveryAction) {
 	c.recovered.WithLabelValues(c.pool(pool), known(string(action), actions)).Inc()
 }
 
-// JournalFailed implements [runtime.Recorder].
+// JournalFailed implements [runtime.Metrics].
 func (c *Counters) JournalFailed(pool string) { c.journalErrors.WithLabelValues(c.pool(pool)).Inc() }
 
 // Describe implements [prometheus.Collector].

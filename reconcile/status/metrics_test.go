@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
 func TestMetrics(t *testing.T) {
@@ -63,7 +64,7 @@ func TestMetrics(t *testing.T) {
 			`",pool="default"} 0`) || strings.Contains(text, "token_expiry") {
 			t.Errorf("with a closed breaker and a static token the metrics are\n%s", text)
 		}
-		p.BreakerOpen, p.TokenExpiry = true, time.Unix(1790000000, 0)
+		p.Service = runtime.ServiceHealth{BreakerOpen: true, TokenExpiry: time.Unix(1790000000, 0)}
 		for _, want := range []string{"cmwa_pool_circuit_breaker_open{", "cmwa_pool_token_expiry_timestamp_seconds{"} {
 			value := map[bool]string{true: "1.79e+09", false: "1"}[strings.Contains(want, "token")]
 			if lines := series(page(), want); len(lines) != 1 || !strings.HasSuffix(lines[0], "} "+value) {

@@ -289,17 +289,6 @@ func removeDirectory(directory string) error {
 	return nil
 }
 
-const (
-	handoffTimeout      = time.Minute            // for the runner to read the handoff
-	defaultCloseTimeout = 100 * time.Millisecond // for the engine to close the connection afterwards
-
-	handoffErrorPause = 100 * time.Millisecond // between two tries of awaitEarlyExit
-
-	// defaultHandoffErrorLimit is the time limit for all tries of awaitEarlyExit. A runner with
-	// a part of the handoff ends at once; an engine that is restarted takes some seconds.
-	defaultHandoffErrorLimit = 15 * time.Second
-)
-
 // attach opens a connection to the runner's standard input.
 func (e *Executor) attach(ctx context.Context, id string) (*client.HijackedResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)

@@ -9,16 +9,12 @@ import (
 	"io"
 	"os/exec"
 	"strings"
-	"time"
 
 	"github.com/moby/moby/api/types/registry"
 )
 
-const (
-	helperLimit = 30 * time.Second // for a credential helper, which may use the network
-	helperGrace = 2 * time.Second  // for child processes of the helper to close its output
-	maxHelper   = 1 << 20          // largest output of the helper in bytes
-)
+// maxHelper is the largest output of a credential helper in bytes.
+const maxHelper = 1 << 20
 
 // runHelper gets the login for a registry from a credential helper. The protocol is that
 // of docker-credential-helpers: the helper reads the server from standard input, and writes

@@ -13,17 +13,6 @@ import (
 	"github.com/moby/moby/client/pkg/versions"
 )
 
-// Limits of calls to the engine.
-const (
-	pingLimit  = 10 * time.Second // for a ping
-	shortLimit = 30 * time.Second // for calls that an engine completes immediately
-	longLimit  = 2 * time.Minute  // for calls that are slow on a busy machine: create, start, remove, copy
-)
-
-// cancelGrace is the time for which a call that changes the engine's state outlives the
-// context of its caller.
-const cancelGrace = 30 * time.Second
-
 // withCancelGrace returns a context for calls that change the engine's state. It has a
 // timeout, and outlives ctx by at most cancelGrace, so that an engine that does not respond
 // cannot block a shutdown.

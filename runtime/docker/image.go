@@ -112,12 +112,6 @@ func (e *Executor) inspectImage(ctx context.Context, img image) (client.ImageIns
 	return found, err
 }
 
-const (
-	defaultPullTimeout = 3 * time.Minute  // time without progress after which a pull fails
-	flushInterval      = 3 * time.Second  // interval at which the log of a pull is sent
-	flushLimit         = 10 * time.Second // timeout for sending it, because the pull waits
-)
-
 // pull pulls the image of the job and reports the progress in the job's log.
 func (e *Executor) pull(
 	ctx context.Context, job *runtime.Job, img image, parsed reference.Reference, setup *runtime.Setup,

@@ -7,9 +7,6 @@ import (
 	"github.com/moby/moby/api/types/jsonstream"
 )
 
-// pullLogInterval is the interval at which the progress of a download is logged.
-const pullLogInterval = 10 * time.Second
-
 // pullProgress reduces the many messages of an engine about a pull to a few lines: the
 // result of each layer, the progress of a long download, and the digest.
 type pullProgress struct {

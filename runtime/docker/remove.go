@@ -93,9 +93,6 @@ func (e *Executor) stop(ctx context.Context, id string, grace time.Duration) err
 	return nil
 }
 
-// removeRetry is the time between two calls that remove a container which ends meanwhile.
-const removeRetry = 100 * time.Millisecond
-
 // removeContainer removes a container by id or name, running or not. It returns when the
 // container is removed, by this call or by another client. An engine that sees a container run,
 // and cannot kill it because it has just ended, removes nothing: then the call is repeated.

@@ -166,14 +166,8 @@ func examine(path, arch string) (program, error) {
 	return program{path: path, digest: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-const (
-	markName = "complete" // name of the mark, the last file that is copied
-
-	loaderTimeout = 150 * time.Second      // a loader container older than this was abandoned
-	loaderPoll    = 100 * time.Millisecond // interval at which a volume that another agent fills is checked
-	fillLimit     = 5 * time.Minute        // for filling the volume, including the wait for another agent
-	oldVolume     = time.Hour              // unused volumes of other runners are removed from this age on
-)
+// markName is the name of the mark, the last file that is copied.
+const markName = "complete"
 
 // volumeName returns the name of the volume of a runner.
 func volumeName(runner program) string { return "cmwa-runner-" + runner.digest[:12] }

@@ -17,6 +17,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 const (
@@ -29,46 +30,46 @@ const (
 // SelfChecks returns the checks of the engine, of the runner, and of the settings that can be
 // checked before a job. Service is the URL that containers must reach. The checks create, pull
 // and start nothing.
-func SelfChecks(options Options, tuning runtime.Tuning, service string) []runtime.SelfCheck {
+func SelfChecks(options Options, tuning runtime.Tuning, service string) []selfcheck.Check {
 	spec := tuning.Instance
 	// with returns a function that creates an executor and passes it to f. withEngine returns a
 	// check that runs such a function after the check of the engine.
-	with := func(f func(context.Context, *Executor) runtime.CheckResult) func(context.Context) runtime.CheckResult {
-		return func(ctx context.Context) runtime.CheckResult {
+	with := func(f func(context.Context, *Executor) selfcheck.Result) func(context.Context) selfcheck.Result {
+		return func(ctx context.Context) selfcheck.Result {
 			e, err := New(ctx, options)
 			if err != nil {
-				return runtime.CheckError(err, runtime.CheckResult{})
+				return selfcheck.Error(err, selfcheck.Result{})
 			}
 			defer e.Close()
 			return f(ctx, e)
 		}
 	}
-	withEngine := func(name string, f func(context.Context, *Executor) runtime.CheckResult) runtime.SelfCheck {
-		return runtime.SelfCheck{Name: name, Needs: needsEngine, Run: with(f)}
+	withEngine := func(name string, f func(context.Context, *Executor) selfcheck.Result) selfcheck.Check {
+		return selfcheck.Check{Name: name, Needs: needsEngine, Run: with(f)}
 	}
 
 	user := cmp.Or(spec.Docker.User, "the user of their image")
 	network := cmp.Or(spec.Docker.Network, "that is the engine's default")
-	return []runtime.SelfCheck{
+	return []selfcheck.Check{
 		{Name: needsEngine, Run: with(describeEngine)},
-		withEngine("docker-runner", func(_ context.Context, e *Executor) runtime.CheckResult {
+		withEngine("docker-runner", func(_ context.Context, e *Executor) selfcheck.Result {
 			err := e.programs.findAny(spec.WorkingDirectory, e.architecture)
-			return runtime.CheckError(err, runtime.CheckPassed("the runner is in %s", spec.WorkingDirectory))
+			return selfcheck.Error(err, selfcheck.Passed("the runner is in %s", spec.WorkingDirectory))
 		}),
-		withEngine("docker-shared-directory", func(ctx context.Context, e *Executor) runtime.CheckResult {
+		withEngine("docker-shared-directory", func(ctx context.Context, e *Executor) selfcheck.Result {
 			return e.checkShared(ctx, spec.SharedVolumeDirectory)
 		}),
-		{Name: "docker-user", Run: func(context.Context) runtime.CheckResult {
-			return runtime.CheckError(checkUser(spec.Docker.User), runtime.CheckPassed("jobs run as %s", user))
+		{Name: "docker-user", Run: func(context.Context) selfcheck.Result {
+			return selfcheck.Error(checkUser(spec.Docker.User), selfcheck.Passed("jobs run as %s", user))
 		}},
-		withEngine("docker-network", func(ctx context.Context, e *Executor) runtime.CheckResult {
+		withEngine("docker-network", func(ctx context.Context, e *Executor) selfcheck.Result {
 			err := e.checkNetwork(ctx, spec.Docker.Network)
-			return runtime.CheckError(err, runtime.CheckPassed("containers join the network %s", network))
+			return selfcheck.Error(err, selfcheck.Passed("containers join the network %s", network))
 		}),
-		withEngine("docker-image", func(ctx context.Context, e *Executor) runtime.CheckResult {
+		withEngine("docker-image", func(ctx context.Context, e *Executor) selfcheck.Result {
 			return e.selfCheckImage(ctx, spec)
 		}),
-		{Name: "docker-service", Run: func(context.Context) runtime.CheckResult {
+		{Name: "docker-service", Run: func(context.Context) selfcheck.Result {
 			hosts, err := os.Open(hostsFile)
 			if err != nil {
 				return checkService(service, spec.Docker, strings.NewReader(""))
@@ -81,23 +82,23 @@ func SelfChecks(options Options, tuning runtime.Tuning, service string) []runtim
 
 // describeEngine reports the version of the engine. [New] has checked that the engine can run
 // jobs.
-func describeEngine(ctx context.Context, e *Executor) runtime.CheckResult {
+func describeEngine(ctx context.Context, e *Executor) selfcheck.Result {
 	about, err := e.engine.ServerVersion(ctx, client.ServerVersionOptions{})
 	if err != nil {
-		return runtime.CheckError(unreachable(e.host, err), runtime.CheckResult{})
+		return selfcheck.Error(unreachable(e.host, err), selfcheck.Result{})
 	}
-	return runtime.CheckPassed("the engine at %s has version %s for %s/%s, and API %s",
+	return selfcheck.Passed("the engine at %s has version %s for %s/%s, and API %s",
 		e.host, about.Version, about.Os, e.architecture, about.APIVersion)
 }
 
 // checkShared checks shared_volume_directory, which must be the same directory for the
 // agent and for the engine's machine.
-func (e *Executor) checkShared(ctx context.Context, parent string) runtime.CheckResult {
+func (e *Executor) checkShared(ctx context.Context, parent string) selfcheck.Result {
 	if parent == "" {
-		return runtime.CheckPassed("shared_volume_directory is not set: jobs have the runner in a volume of the engine")
+		return selfcheck.Passed("shared_volume_directory is not set: jobs have the runner in a volume of the engine")
 	}
 	if err := checkDirectory(parent); err != nil {
-		return runtime.CheckError(err, runtime.CheckResult{})
+		return selfcheck.Error(err, selfcheck.Result{})
 	}
 	const hint = "make sure that %s is the same directory on the engine's machine, or remove shared_volume_directory"
 	name, err := os.Hostname()
@@ -107,15 +108,15 @@ func (e *Executor) checkShared(ctx context.Context, parent string) runtime.Check
 	own, err := e.engine.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 	switch {
 	case err == nil && !sharedBy(own.Container.Mounts, parent):
-		return runtime.CheckFailed("the agent runs in the container %s, "+
+		return selfcheck.Failed("the agent runs in the container %s, "+
 			"into which %s is not mounted under the same path", name, parent).
 			WithHint("mount it with --volume %s:%s, or remove shared_volume_directory", parent, parent)
 	case err != nil && !strings.HasPrefix(e.host, "unix://"):
-		return runtime.CheckWarned("jobs have their directories in %s, and the engine at %s may be on another machine",
+		return selfcheck.Warned("jobs have their directories in %s, and the engine at %s may be on another machine",
 			parent, e.host).
 			WithHint(hint, parent)
 	}
-	return runtime.CheckPassed("jobs have their directories in %s", parent)
+	return selfcheck.Passed("jobs have their directories in %s", parent)
 }
 
 // sharedBy reports whether a container has a directory of the engine's machine under the
@@ -133,35 +134,35 @@ func sharedBy(mounts []container.MountPoint, directory string) bool {
 
 // selfCheckImage checks that the engine has an image for jobs, as far as the images of jobs are
 // known before a job.
-func (e *Executor) selfCheckImage(ctx context.Context, spec runtime.InstanceSpec) runtime.CheckResult {
+func (e *Executor) selfCheckImage(ctx context.Context, spec runtime.InstanceSpec) selfcheck.Result {
 	switch {
 	case spec.PullImage:
-		return runtime.CheckPassed("the image is pulled for each job (pull_image)")
+		return selfcheck.Passed("the image is pulled for each job (pull_image)")
 	case spec.OverrideImage != "":
 		err := e.checkOverride(ctx, spec)
-		return runtime.CheckError(err,
-			runtime.CheckPassed("the engine has the image %s of every job", spec.OverrideImage))
+		return selfcheck.Error(err,
+			selfcheck.Passed("the engine has the image %s of every job", spec.OverrideImage))
 	}
 	found, err := e.engine.ImageList(ctx, client.ImageListOptions{
 		Filters: client.Filters{}.Add("reference", defaultImage+"*"),
 	})
 	switch {
 	case err != nil:
-		return runtime.CheckError(engineError("list the images", e.host, err), runtime.CheckResult{})
+		return selfcheck.Error(engineError("list the images", e.host, err), selfcheck.Result{})
 	case len(found.Items) == 0:
-		return runtime.CheckWarned("pull_image is false, and the engine has no image %s, "+
+		return selfcheck.Warned("pull_image is false, and the engine has no image %s, "+
 			"which jobs use unless their stack names another", defaultImage).
 			WithHint("load the images of your stacks there, or set pull_image to true")
 	}
-	return runtime.CheckPassed("pull_image is false, and the engine has the image %s", defaultImage)
+	return selfcheck.Passed("pull_image is false, and the engine has the image %s", defaultImage)
 }
 
 // checkService checks whether containers can reach the service at the address that the
 // agent uses. Hosts is the content of /etc/hosts of this machine.
-func checkService(service string, spec runtime.Docker, hosts io.Reader) runtime.CheckResult {
+func checkService(service string, spec runtime.Docker, hosts io.Reader) selfcheck.Result {
 	u, err := url.Parse(service)
 	if err != nil {
-		return runtime.CheckSkipped("service_url is not a URL")
+		return selfcheck.Skipped("service_url is not a URL")
 	}
 	name := u.Hostname()
 	given := slices.IndexFunc(spec.ExtraHosts, func(entry string) bool { // every container has an entry for localhost
@@ -175,26 +176,26 @@ func checkService(service string, spec runtime.Docker, hosts io.Reader) runtime.
 	}
 	switch {
 	case spec.Network == "none":
-		return runtime.CheckFailed("docker.network is \"none\": jobs cannot reach the service").
+		return selfcheck.Failed("docker.network is \"none\": jobs cannot reach the service").
 			WithHint("change docker.network")
 	case spec.Network == "host":
-		return runtime.CheckPassed("containers use the network of the engine's machine (docker.network)")
+		return selfcheck.Passed("containers use the network of the engine's machine (docker.network)")
 	case strings.HasPrefix(spec.Network, "container:"):
-		return runtime.CheckPassed("containers reach the service as %s does (docker.network)", spec.Network)
-	case runtime.OnLoopback(reached):
-		return runtime.CheckFailed("in a container, %s is the container itself, and not this machine", name).
+		return selfcheck.Passed("containers reach the service as %s does (docker.network)", spec.Network)
+	case selfcheck.OnLoopback(reached):
+		return selfcheck.Failed("in a container, %s is the container itself, and not this machine", name).
 			WithHint("set service_url to an address that both this machine and containers reach, " +
 				"or docker.network to host; docker.extra_hosts can give a name the address host-gateway")
 	case given >= 0:
-		return runtime.CheckPassed("containers find %s by docker.extra_hosts: %s", name, spec.ExtraHosts[given])
+		return selfcheck.Passed("containers find %s by docker.extra_hosts: %s", name, spec.ExtraHosts[given])
 	case inHosts(hosts, name):
-		return runtime.CheckWarned("%s is in %s of this machine, which containers do not have", name, hostsFile).
+		return selfcheck.Warned("%s is in %s of this machine, which containers do not have", name, hostsFile).
 			WithHint("add it to docker.extra_hosts, unless the name servers of containers resolve it")
 	case name == desktopName:
-		return runtime.CheckWarned("%s is known only in containers of Docker Desktop", name).
+		return selfcheck.Warned("%s is known only in containers of Docker Desktop", name).
 			WithHint("with another engine, set docker.extra_hosts to [\"%s:host-gateway\"]", name)
 	}
-	return runtime.CheckPassed("containers reach the service at the same address, %s", u.Host)
+	return selfcheck.Passed("containers reach the service at the same address, %s", u.Host)
 }
 
 // inHosts reports whether a table in the format of hosts(5) has a name.

@@ -14,16 +14,17 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 // selfCheck runs the checks, and returns the results by name. A check that depends on a
 // failed check has no result.
-func selfCheck(t *testing.T, spec runtime.InstanceSpec, service string, set ...string) map[string]runtime.CheckResult {
+func selfCheck(t *testing.T, spec runtime.InstanceSpec, service string, set ...string) map[string]selfcheck.Result {
 	t.Helper()
-	results := map[string]runtime.CheckResult{}
+	results := map[string]selfcheck.Result{}
 	options := Options{Environ: environ(set...), Log: slog.New(slog.DiscardHandler), RunnerDirectory: runnerDirectory}
 	for _, c := range SelfChecks(options, runtime.Tuning{Instance: spec}, service) {
-		if need := results[c.Needs]; c.Needs == "" || need.Level == runtime.LevelOK {
+		if need := results[c.Needs]; c.Needs == "" || need.Level == selfcheck.LevelOK {
 			results[c.Name] = c.Run(t.Context())
 		}
 	}
@@ -32,7 +33,7 @@ func selfCheck(t *testing.T, spec runtime.InstanceSpec, service string, set ...s
 
 // wantResult checks the level of a result, and a part of its text.
 func wantResult(
-	t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string,
+	t *testing.T, results map[string]selfcheck.Result, name string, level selfcheck.Level, part string,
 ) {
 	t.Helper()
 	if got := results[name]; got.Level != level || !strings.Contains(got.Message+"; "+got.Hint, part) {
@@ -59,11 +60,11 @@ func TestSelfChecks(t *testing.T) {
 		spec.SharedVolumeDirectory = t.TempDir()
 		results := selfCheck(t, spec, service)
 		for name, got := range results {
-			if got.Level != runtime.LevelOK {
+			if got.Level != selfcheck.LevelOK {
 				t.Errorf("the result of %s is %+v, want OK", name, got)
 			}
 		}
-		wantResult(t, results, needsEngine, runtime.LevelOK, "has version ")
+		wantResult(t, results, needsEngine, selfcheck.LevelOK, "has version ")
 		if entries, _ := filepath.Glob(filepath.Join(spec.SharedVolumeDirectory, "*")); len(entries) > 0 ||
 			volumes() != before || len(results) != 7 {
 			t.Errorf("%v or a volume is left, or there are %d results instead of 7", entries, len(results))
@@ -71,7 +72,7 @@ func TestSelfChecks(t *testing.T) {
 	})
 	t.Run("without an engine three checks are made", func(t *testing.T) {
 		results := selfCheck(t, good, service, "DOCKER_HOST=unix:///nowhere.sock")
-		wantResult(t, results, needsEngine, runtime.LevelFailed, "start it")
+		wantResult(t, results, needsEngine, selfcheck.LevelFailed, "start it")
 		if len(results) != 3 {
 			t.Errorf("want 3 results, got %+v", results)
 		}
@@ -82,12 +83,12 @@ func TestSelfChecks(t *testing.T) {
 			Docker: runtime.Docker{Network: "cmwa-none", User: "99999999999"},
 		}
 		results := selfCheck(t, spec, "http://localhost:8585")
-		wantResult(t, results, "docker-runner", runtime.LevelFailed, "set working_directory")
-		wantResult(t, results, "docker-shared-directory", runtime.LevelFailed, "there is no directory")
-		wantResult(t, results, "docker-image", runtime.LevelFailed, "load the image there")
-		wantResult(t, results, "docker-network", runtime.LevelFailed, "has no network cmwa-none")
-		wantResult(t, results, "docker-user", runtime.LevelFailed, "up to 2147483647")
-		wantResult(t, results, "docker-service", runtime.LevelFailed, "the container itself")
+		wantResult(t, results, "docker-runner", selfcheck.LevelFailed, "set working_directory")
+		wantResult(t, results, "docker-shared-directory", selfcheck.LevelFailed, "there is no directory")
+		wantResult(t, results, "docker-image", selfcheck.LevelFailed, "load the image there")
+		wantResult(t, results, "docker-network", selfcheck.LevelFailed, "has no network cmwa-none")
+		wantResult(t, results, "docker-user", selfcheck.LevelFailed, "up to 2147483647")
+		wantResult(t, results, "docker-service", selfcheck.LevelFailed, "the container itself")
 	})
 	t.Run("permission denied names the group docker", func(t *testing.T) {
 		err := unreachable("unix:///var/run/docker.sock", errors.New("dial unix: connect: permission denied"))
@@ -107,25 +108,26 @@ func TestCheckShared(t *testing.T) {
 	shared := t.TempDir()
 	for name, c := range map[string]struct {
 		mounts string // of the agent's container; empty: the agent is in no container
-		level  runtime.CheckLevel
+		level  selfcheck.Level
 		part   string
 		host   string // of the engine; empty is a socket
 	}{
-		"an agent outside a container": {"", runtime.LevelOK, shared, ""},
-		"an engine on another machine": {"", runtime.LevelWarning, "may be on another machine", "tcp://10.0.0.1:2376"},
+		"an agent outside a container": {"", selfcheck.LevelOK, shared, ""},
+		"an engine on another machine": {
+			"", selfcheck.LevelWarning, "may be on another machine", "tcp://10.0.0.1:2376"},
 		"mounted under the same path": {
 			fmt.Sprintf(`[{"Type": "bind", "Source": %[1]q, "Destination": %[1]q}]`, filepath.Dir(shared)),
-			runtime.LevelOK, shared, "",
+			selfcheck.LevelOK, shared, "",
 		},
 		"mounted from another path": {
-			fmt.Sprintf(`[{"Type": "bind", "Source": "/srv", "Destination": %q}]`, shared), runtime.LevelFailed,
+			fmt.Sprintf(`[{"Type": "bind", "Source": "/srv", "Destination": %q}]`, shared), selfcheck.LevelFailed,
 			"--volume " + shared, "",
 		},
 		"mounted as a volume": {
-			fmt.Sprintf(`[{"Type": "volume", "Source": %[1]q, "Destination": %[1]q}]`, shared), runtime.LevelFailed,
+			fmt.Sprintf(`[{"Type": "volume", "Source": %[1]q, "Destination": %[1]q}]`, shared), selfcheck.LevelFailed,
 			"the same path", "",
 		},
-		"not mounted": {`[]`, runtime.LevelFailed, "into which " + shared + " is not mounted", ""},
+		"not mounted": {`[]`, selfcheck.LevelFailed, "into which " + shared + " is not mounted", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newFakeEngine(t)
@@ -154,12 +156,12 @@ func TestSelfCheckImage(t *testing.T) {
 	for name, c := range map[string]struct {
 		images   string
 		settings runtime.InstanceSpec
-		level    runtime.CheckLevel
+		level    selfcheck.Level
 	}{
-		"pulled for each job":    {`[]`, runtime.InstanceSpec{PullImage: true}, runtime.LevelOK},
-		"not pulled and present": {`[{"Id": "sha256:1"}]`, runtime.InstanceSpec{}, runtime.LevelOK},
-		"not pulled and missing": {`[]`, runtime.InstanceSpec{}, runtime.LevelWarning},
-		"an invalid response":    {`{`, runtime.InstanceSpec{}, runtime.LevelFailed},
+		"pulled for each job":    {`[]`, runtime.InstanceSpec{PullImage: true}, selfcheck.LevelOK},
+		"not pulled and present": {`[{"Id": "sha256:1"}]`, runtime.InstanceSpec{}, selfcheck.LevelOK},
+		"not pulled and missing": {`[]`, runtime.InstanceSpec{}, selfcheck.LevelWarning},
+		"an invalid response":    {`{`, runtime.InstanceSpec{}, selfcheck.LevelFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newFakeEngine(t)
@@ -180,44 +182,44 @@ func TestCheckService(t *testing.T) {
 	for name, c := range map[string]struct {
 		service  string
 		settings runtime.Docker
-		level    runtime.CheckLevel
+		level    selfcheck.Level
 		part     string
 	}{
-		"a public name": {"https://api.pulumi.com", runtime.Docker{}, runtime.LevelOK,
+		"a public name": {"https://api.pulumi.com", runtime.Docker{}, selfcheck.LevelOK,
 			"api.pulumi.com"},
-		"an address of this machine": {"http://172.17.0.1:8585", runtime.Docker{}, runtime.LevelOK, ""},
-		"localhost": {"http://localhost:8585", runtime.Docker{}, runtime.LevelFailed,
+		"an address of this machine": {"http://172.17.0.1:8585", runtime.Docker{}, selfcheck.LevelOK, ""},
+		"localhost": {"http://localhost:8585", runtime.Docker{}, selfcheck.LevelFailed,
 			"docker.network to host"},
 		"localhost in the host's network": {"http://localhost:8585", runtime.Docker{Network: "host"},
-			runtime.LevelOK, "engine's machine"},
+			selfcheck.LevelOK, "engine's machine"},
 		"localhost in a container's network": {"http://localhost:8585", runtime.Docker{Network: "container:vpn"},
-			runtime.LevelOK, "container:vpn"},
+			selfcheck.LevelOK, "container:vpn"},
 		"no network": {"https://api.pulumi.com", runtime.Docker{Network: "none"},
-			runtime.LevelFailed, "change docker.network"},
-		"a name in /etc/hosts of this machine": {"https://CMWA.internal", runtime.Docker{}, runtime.LevelWarning,
+			selfcheck.LevelFailed, "change docker.network"},
+		"a name in /etc/hosts of this machine": {"https://CMWA.internal", runtime.Docker{}, selfcheck.LevelWarning,
 			"/etc/hosts"},
-		"a name in a comment": {"https://commented.internal", runtime.Docker{}, runtime.LevelOK, ""},
+		"a name in a comment": {"https://commented.internal", runtime.Docker{}, selfcheck.LevelOK, ""},
 		"a name in extra_hosts": {
-			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, runtime.LevelOK,
+			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, selfcheck.LevelOK,
 			"10.0.0.8",
 		},
 		"a name in extra_hosts in lower case": {
-			"https://CMWA.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, runtime.LevelOK,
+			"https://CMWA.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:10.0.0.8"}}, selfcheck.LevelOK,
 			"10.0.0.8",
 		},
 		"a name below localhost in extra_hosts": {
 			"http://cmwa.localhost:8585", runtime.Docker{ExtraHosts: []string{"cmwa.localhost:host-gateway"}},
-			runtime.LevelOK, "host-gateway",
+			selfcheck.LevelOK, "host-gateway",
 		},
 		"a name with a loopback address in extra_hosts": {
 			"https://cmwa.internal", runtime.Docker{ExtraHosts: []string{"cmwa.internal:127.0.0.1"}},
-			runtime.LevelFailed, "the container itself",
+			selfcheck.LevelFailed, "the container itself",
 		},
-		"the unspecified address": {"http://0.0.0.0:8585", runtime.Docker{}, runtime.LevelFailed,
+		"the unspecified address": {"http://0.0.0.0:8585", runtime.Docker{}, selfcheck.LevelFailed,
 			"the container itself"},
-		"a name of Docker Desktop": {"http://host.docker.internal:8585", runtime.Docker{}, runtime.LevelWarning,
+		"a name of Docker Desktop": {"http://host.docker.internal:8585", runtime.Docker{}, selfcheck.LevelWarning,
 			"host-gateway"},
-		"an invalid URL": {"http://%", runtime.Docker{}, runtime.LevelSkipped, ""},
+		"an invalid URL": {"http://%", runtime.Docker{}, selfcheck.LevelSkipped, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := checkService(c.service, c.settings, strings.NewReader(hosts))

@@ -84,7 +84,7 @@ func TestExitMemory(t *testing.T) {
 
 	t.Run("step that is killed for lack of memory", func(t *testing.T) {
 		e := newExecutor(t)
-		service, job := realJob(t, e, `echo begun; (tail /dev/zero; exit 0); echo going on; exit 3`)
+		service, job := realJob(t, e, `echo started; (tail /dev/zero; exit 0); echo going on; exit 3`)
 		job.Tuning.Instance.Docker.Memory = 64 << 20
 		id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.BaseHandoff(job)))
 		if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
@@ -12,11 +11,6 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
-)
-
-const (
-	discardLimit  = time.Minute // for the cleanup after a failed start
-	emulationWait = time.Second // time in which a program for another architecture fails
 )
 
 // Start creates the container of the job and starts the runner in it. If the engine already

@@ -19,13 +19,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-const (
-	oldLoader    = 10 * time.Minute    // a loader container of this age is abandoned; longer than fillLimit
-	idleVolume   = 24 * time.Hour      // an unused volume of this age is removed if no pool has its runner
-	oldDirectory = 7 * 24 * time.Hour  // a directory of this age is removed if it has no container
-	oldEnded     = runtime.LeftoverAge // an ended container of another agent is removed after this time
-)
-
 // processID is different for each process of the agent.
 var processID = rand.Text()
 
@@ -49,7 +42,7 @@ func (e *Executor) isEarlierRun(owner string) bool {
 	return ok && agent != "" && agent == e.agent && run != processID
 }
 
-// Sweep implements [runtime.Sweeper]. It removes leftovers of an earlier process of this
+// Sweep implements [runtime.Executor]. It removes leftovers of an earlier process of this
 // agent immediately, and those of other agents when they are so old that they are not in
 // use. The ages of containers and volumes are measured with the engine's clock, and the
 // ages of directories with the agent's clock. If the engine does not report its time, no

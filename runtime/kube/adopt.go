@@ -16,9 +16,8 @@ import (
 )
 
 const (
-	ownerCacheTime = 10 * time.Second // how long an owner that was found counts as existing, for all pools
-	maxAdoptTries  = 5                // updates of one Pod, each with a conflict, in one call of AdoptOrphans
-	maxProblems    = 3                // largest number of problems in one error
+	maxAdoptTries = 5 // updates of one Pod, each with a conflict, in one call of AdoptOrphans
+	maxProblems   = 3 // largest number of problems in one error
 )
 
 // LeavesJobs reports whether running jobs continue when the agent ends. They do if the

@@ -10,10 +10,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// outageGrace is how long the watch may take to show a started Pod after an outage that was longer
-// than the start timeout.
-const outageGrace = 30 * time.Second
-
 // starting is the start of one job.
 type starting struct {
 	executor *Executor
@@ -44,6 +40,10 @@ type starting struct {
 // It returns an error if the Pod cannot start, or does not start in time. While the watch
 // is down, a Pod with a handoff does not time out, because its job may run. If the watch no
 // longer shows the Pod, awaitStart gets the Pod, because a list can be outdated.
+//
+// For example, a Pod whose image is pulled: the watch shows it without a key, then with a key
+// (the init container ran, so the handoff is sent), then with a container that waits for its
+// image (step 0 gets the reason), and then with a container that has started.
 func (s *starting) awaitStart(ctx context.Context) error {
 	for {
 		// Act on the state that the watch shows.

@@ -13,9 +13,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// dryRunCacheTime is how long a successful dry run stays valid.
-const dryRunCacheTime = time.Minute
-
 // dryRunCache holds the settings and the time of the last successful dry run.
 type dryRunCache struct {
 	mu          sync.Mutex

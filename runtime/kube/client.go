@@ -26,22 +26,6 @@ const (
 	queryBurst       = 200
 )
 
-// Timeouts of requests to the API server. They include the time that a request waits for
-// the client's rate limiter.
-const (
-	callLimit   = time.Minute      // of a request with a single response
-	streamLimit = 30 * time.Second // until the first byte of a log
-
-	// watchStartLimit is the timeout for the headers of a watch. Some proxies delay the
-	// headers until the first event, and the API server sends a bookmark once a minute.
-	watchStartLimit = 2 * time.Minute
-
-	// watchOvertime is added to the time after which the API server ends a watch. After
-	// both times, the client ends the watch. Otherwise a watch whose server is lost behind
-	// a proxy would stay open forever.
-	watchOvertime = 30 * time.Second
-)
-
 // pods is the resource of Pods and their logs.
 const pods = "pods"
 

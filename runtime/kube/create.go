@@ -15,10 +15,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/records"
 )
 
-const (
-	discardLimit = time.Minute // timeout for the removal of a failed start
-	maxStopTime  = 1 << 20     // in seconds: limits a template's grace period, which could overflow a time.Duration
-)
+// maxStopTime limits the grace period of a template in seconds: it could overflow a time.Duration.
+const maxStopTime = 1 << 20
 
 // Start creates the job's Pod and sends it the handoff.
 //

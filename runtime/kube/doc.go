@@ -6,9 +6,19 @@
 // adoption. This comment has the decisions and their prices. The figures are medians, measured on
 // one idle node with two cores, Kubernetes 1.36 and containerd 1.6.
 //
-// The walk of a job: check.go, create.go (pod.go, template.go), await.go (watch.go, state.go,
-// failure.go), send.go or delivery.go, follow.go, wait.go, remove.go. After a crash: list.go,
-// adopt.go and package records.
+// One job goes through the files of runtime/pool and cloud that runtime/pool/doc.go lists, and
+// through these:
+//
+//  1. check.go: can the cluster run jobs?
+//  2. journal.go, records/store.go: the record of the claim.
+//  3. create.go: the start of a job, in order; pod.go, labels.go, template.go and patch/merge.go:
+//     the Pod.
+//  4. await.go: waits until the Pod is ready for the handoff; watch.go, state.go: its state;
+//     failure.go: why it cannot start.
+//  5. delivery.go, send.go, ../handoff/seal.go: the handoff.
+//  6. follow.go, wait.go, remove.go: the log, the end, the removal.
+//
+// After a crash: list.go, adopt.go, owner.go and records/adopt.go.
 //
 // # One create
 //

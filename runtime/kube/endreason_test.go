@@ -131,7 +131,7 @@ func TestEndReasonOnCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			service, job := newScriptJob(t, n.HostAddress(t),
-				`trap 'echo unlocked; exit 1' TERM; echo begun; while :; do sleep 0.1; done`)
+				`trap 'echo unlocked; exit 1' TERM; echo started; while :; do sleep 0.1; done`)
 			service.Add(job)
 			e := openExecutor(t, n.Agent, n.Name)
 			cloud := &oneJob{service, make(chan *runtime.Job, 1)}
@@ -151,7 +151,7 @@ func TestEndReasonOnCluster(t *testing.T) {
 			defer func() { cancel(); <-ended }()
 
 			service.Await(t, job.ID, "the step to begin",
-				func(r runtimetest.Record) bool { return strings.Contains(r.Text(1), "begun") })
+				func(r runtimetest.Record) bool { return strings.Contains(r.Text(1), "started") })
 			list := &corev1.PodList{}
 			if err := core.Get().Namespace(n.Name).Resource("pods").Param("labelSelector", labelJob+"="+
 				labelValue(job.ID)).

@@ -10,10 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-const (
-	eventsLimit = 10 * time.Second // timeout for the list of a Pod's events
-	maxEvents   = 100              // largest number of events read for one Pod; the API server sorts them by name
-)
+// maxEvents is the largest number of events read for one Pod. The API server sorts them by name.
+const maxEvents = 100
 
 // newestWarning returns the newest warning event of a Pod that does not start and whose
 // status has no reason: faults of mounts and sandboxes are only in events. The documented

@@ -62,10 +62,6 @@ func (e *Executor) handoffReceived(ctx context.Context, carrier delivery, pod st
 	}
 }
 
-// handoffRemoveLimit is how long the removal of a handoff may delay the progress of its
-// job.
-const handoffRemoveLimit = 10 * time.Second
-
 // stream returns the progress in a container's log. While it waits for the log, which it
 // does nearly all of the time, it holds no buffer.
 type stream struct {

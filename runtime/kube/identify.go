@@ -15,11 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cmwa-project/cmwa/runtime"
-)
-
-const (
-	identifyLimit = 15 * time.Second // timeout of one request for the agent's own Pod
-	identifyRetry = 2 * time.Second  // delay after a request that was refused
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 // agentPod identifies the agent's own Pod; zero if the agent runs in no Pod.
@@ -127,24 +123,24 @@ func (c *Cluster) warnOwnPod(hint string, err error) {
 // agent; files are the absolute paths of its configuration.
 func SelfCheckOwnPod(
 	options Options, grace time.Duration, files []string,
-) (check runtime.SelfCheck, inside bool) {
+) (check selfcheck.Check, inside bool) {
 	cluster, err := New(options)
 	if err != nil || cluster.agentPod == (agentPod{}) {
 		return check, false
 	}
-	return runtime.SelfCheck{Name: "kubernetes-agent-pod", Run: func(ctx context.Context) runtime.CheckResult {
+	return selfcheck.Check{Name: "kubernetes-agent-pod", Run: func(ctx context.Context) selfcheck.Result {
 		return cluster.checkOwnPod(ctx, grace, files)
 	}}, true
 }
 
 // checkOwnPod gets and evaluates the agent's own Pod. If the agent cannot read this Pod, no
 // other agent adopts its jobs.
-func (c *Cluster) checkOwnPod(ctx context.Context, grace time.Duration, files []string) runtime.CheckResult {
+func (c *Cluster) checkOwnPod(ctx context.Context, grace time.Duration, files []string) selfcheck.Result {
 	pod, err := c.client.get(ctx, c.agentPod.namespace, c.agentPod.name)
 	if err == nil {
 		return evaluateOwnPod(pod, grace, files)
 	}
-	unknown := runtime.CheckWarned("cannot read the agent's own Pod %s in namespace %s: "+
+	unknown := selfcheck.Warned("cannot read the agent's own Pod %s in namespace %s: "+
 		"when it ends, no other agent adopts its jobs: %s",
 		c.agentPod.name, c.agentPod.namespace, tail(err.Error()))
 	switch {
@@ -157,7 +153,7 @@ func (c *Cluster) checkOwnPod(ctx context.Context, grace time.Duration, files []
 }
 
 // evaluateOwnPod checks the grace period and the mounts of the agent's own Pod.
-func evaluateOwnPod(pod *corev1.Pod, grace time.Duration, files []string) runtime.CheckResult {
+func evaluateOwnPod(pod *corev1.Pod, grace time.Duration, files []string) selfcheck.Result {
 	var problems, hints []string
 	needed := int64(math.Ceil(grace.Seconds()))
 	if given := pod.Spec.TerminationGracePeriodSeconds; given != nil && *given < needed {
@@ -181,9 +177,9 @@ func evaluateOwnPod(pod *corev1.Pod, grace time.Duration, files []string) runtim
 		}
 	}
 	if len(problems) > 0 {
-		return runtime.CheckWarned("Pod %s: %s", pod.Name, strings.Join(problems, "; ")).
+		return selfcheck.Warned("Pod %s: %s", pod.Name, strings.Join(problems, "; ")).
 			WithHint("%s", strings.Join(hints, "; "))
 	}
-	return runtime.CheckPassed("Pod %s has a sufficient grace period, "+
+	return selfcheck.Passed("Pod %s has a sufficient grace period, "+
 		"and the agent can detect changes of its configuration", pod.Name)
 }

@@ -14,16 +14,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/records"
 )
 
-// StartTimeout is the default of kubernetes.start_timeout: how long a Pod may take to start.
-const StartTimeout = 10 * time.Minute
-
-// Limits of a Pod.
-const (
-	stuckLimit    = 2 * time.Minute  // a start with a permanent problem fails after this time
-	nodeLostLimit = 10 * time.Minute // a node without reports for this time is lost; equal to runtime.HeartbeatLimit
-	keepTime      = 24 * time.Hour   // how long the Pod of a failed job is kept
-)
-
 // Options are the arguments of [New].
 type Options struct {
 	// Environ looks up KUBECONFIG and HOME, and in a Pod POD_NAME, POD_NAMESPACE and

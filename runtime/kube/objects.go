@@ -128,10 +128,6 @@ func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err erro
 	return removed, errors.Join(failures...)
 }
 
-// sweepMargin is the time between annotationNeeded and the sweep of an object: a handoff
-// may be sent up to one minute after the start timeout, and clocks differ.
-const sweepMargin = 5 * time.Minute
-
 // explainObject returns an error that describes, in one line, why a request for an object
 // of a job failed, and the hint.
 func (e *Executor) explainObject(verb, resource string, err error) error {

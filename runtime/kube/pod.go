@@ -33,12 +33,6 @@ const (
 	oidcDirectory    = "/mnt/pulumi" // directory of the file pulumi.oidc, which contains a job's OIDC token
 )
 
-// deadlineMargin is a part of the active deadline of the Pod, which is the sum of the job's
-// timeout, the start timeout and this margin. The runner enforces the job's timeout, and
-// the agent enforces a later one. The deadline of the Pod ends a job that neither runner
-// nor agent ends.
-const deadlineMargin = 10 * time.Minute
-
 // podSettings are the settings that all Pods of an agent share.
 type podSettings struct {
 	image           string // default of kubernetes.image, from which the runner is copied

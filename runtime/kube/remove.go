@@ -13,13 +13,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Times of a removal.
-const (
-	overdueLimit        = 60 * time.Second // added to the grace period; then the Pod is deleted with a period of zero
-	missingPollInterval = time.Second      // between requests for a Pod that the watch does not show
-	shownPollInterval   = 10 * time.Second // between requests for a Pod that the watch still shows
-)
-
 // Remove deletes the Pod and blocks until it is gone. The kubelet first sends a TERM. The
 // grace period is rounded up to whole seconds. It is at least one second for a Pod that may
 // run: a grace period of zero removes the object at once, and the container ends later.

@@ -8,17 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"github.com/cmwa-project/cmwa/runtime"
 )
-
-// createBackoff is for requests that change an object.
-var createBackoff = runtime.Backoff{First: 500 * time.Millisecond, Max: 10 * time.Second}
-
-// refusalLimit is how long a request is retried that the API server refuses because of
-// missing rights or credentials: a token may have been replaced, and an API server that
-// has just started may not have loaded all Roles.
-const refusalLimit = 20 * time.Second
 
 // temporary reports whether a failed request may succeed later without a change of settings.
 func temporary(err error) bool {

@@ -186,6 +186,8 @@ func (s *jobQueue) Claim(context.Context) (claim runtime.Claim, err error) {
 }
 
 func (s *jobQueue) Tune(runtime.Tuning) runtime.NextPoll { return runtime.NextPoll{} }
+func (s *jobQueue) Retry() runtime.NextPoll              { return runtime.NextPoll{} }
+func (s *jobQueue) Health() runtime.ServiceHealth        { return runtime.ServiceHealth{} }
 
 func (s *jobQueue) Definition(context.Context, *runtime.Job) (runtime.Definition, error) {
 	return runtimetest.Definition("true"), nil

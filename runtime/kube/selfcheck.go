@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
@@ -28,7 +29,7 @@ const (
 // and whether Pods can reach the service. The checks create objects only as dry runs, which
 // create nothing. By default, every user of a cluster may review its own access. The
 // context of the pool overrides that of the options.
-func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
+func SelfChecks(options Options, spec runtime.PoolSpec) []selfcheck.Check {
 	// All checks share one connection.
 	options.Context = spec.Identity.Context
 	c := &selfChecker{
@@ -43,31 +44,31 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []runtime.SelfCheck {
 	}
 
 	// List the checks: the API server and the namespace, rights, the handoff, and the Pod.
-	checks := []runtime.SelfCheck{
+	checks := []selfcheck.Check{
 		{Name: apiCheck, Run: c.with(checkVersion)},
 		{Name: "kubernetes-namespace", Needs: apiCheck, Run: c.with(checkNamespace)},
 	}
 	for _, r := range rightsFor(spec.Tuning.Instance.Kubernetes) {
-		checks = append(checks, runtime.SelfCheck{
+		checks = append(checks, selfcheck.Check{
 			Name: r.check, Needs: apiCheck,
-			Run: c.with(func(ctx context.Context, e *Executor) runtime.CheckResult {
+			Run: c.with(func(ctx context.Context, e *Executor) selfcheck.Result {
 				return e.checkRight(ctx, r)
 			}),
 		})
 	}
 	if spec.Tuning.Instance.Kubernetes.Handoff == handoffSecret {
-		checks = append(checks, runtime.SelfCheck{
+		checks = append(checks, selfcheck.Check{
 			Name: "kubernetes-handoff", Needs: apiCheck,
-			Run: c.with(func(ctx context.Context, e *Executor) runtime.CheckResult {
-				return runtime.CheckError(e.checkDelivery(ctx, spec.Tuning), runtime.CheckPassed(
+			Run: c.with(func(ctx context.Context, e *Executor) selfcheck.Result {
+				return selfcheck.Error(e.checkDelivery(ctx, spec.Tuning), selfcheck.Passed(
 					"the cluster accepts the Secret that carries a handoff"))
 			}),
 		})
 	}
 	return append(checks,
-		runtime.SelfCheck{Name: podCheck, Needs: apiCheck, Run: c.with(c.checkPod)},
-		runtime.SelfCheck{Name: "kubernetes-pod-security", Needs: podCheck, Run: c.with(c.checkPodSecurity)},
-		runtime.SelfCheck{Name: "kubernetes-service", Run: c.checkService},
+		selfcheck.Check{Name: podCheck, Needs: apiCheck, Run: c.with(c.checkPod)},
+		selfcheck.Check{Name: "kubernetes-pod-security", Needs: podCheck, Run: c.with(c.checkPodSecurity)},
+		selfcheck.Check{Name: "kubernetes-service", Run: c.checkService},
 	)
 }
 
@@ -83,12 +84,12 @@ type selfChecker struct {
 
 // with returns the Run function of a check that needs an executor.
 func (c *selfChecker) with(
-	check func(context.Context, *Executor) runtime.CheckResult,
-) func(context.Context) runtime.CheckResult {
-	return func(ctx context.Context) runtime.CheckResult {
+	check func(context.Context, *Executor) selfcheck.Result,
+) func(context.Context) selfcheck.Result {
+	return func(ctx context.Context) selfcheck.Result {
 		e, err := c.open()
 		if err != nil {
-			return runtime.CheckError(err, runtime.CheckResult{})
+			return selfcheck.Error(err, selfcheck.Result{})
 		}
 		return check(ctx, e)
 	}
@@ -103,46 +104,46 @@ func (c *Cluster) unwatched(namespace string) *Executor {
 }
 
 // checkVersion gets the version of the API server, which every user may read.
-func checkVersion(ctx context.Context, e *Executor) runtime.CheckResult {
+func checkVersion(ctx context.Context, e *Executor) selfcheck.Result {
 	response := e.client.api.Get().AbsPath("/version").SetHeader("Accept", "application/json").Do(ctx)
 	err := response.Error()
 	if apierrors.IsForbidden(err) && !fromProxy(err) {
-		return runtime.CheckPassed("the API server at %s answers, but does not report its version", e.client.host)
+		return selfcheck.Passed("the API server at %s answers, but does not report its version", e.client.host)
 	}
 	if err != nil {
-		return runtime.CheckError(e.explain("request the version", withCause(ctx, err)), runtime.CheckResult{})
+		return selfcheck.Error(e.explain("request the version", withCause(ctx, err)), selfcheck.Result{})
 	}
 	text, _ := response.Raw()
 	var version struct {
 		GitVersion string `json:"gitVersion"`
 	}
 	if json.Unmarshal(text, &version) != nil || version.GitVersion == "" {
-		return runtime.CheckFailed("the server at %s is not a Kubernetes API server", e.client.host).
+		return selfcheck.Failed("the server at %s is not a Kubernetes API server", e.client.host).
 			WithHint("correct the kubeconfig, or check whether a proxy answers instead")
 	}
-	return runtime.CheckPassed("the API server at %s has version %s", e.client.host, version.GitVersion)
+	return selfcheck.Passed("the API server at %s has version %s", e.client.host, version.GitVersion)
 }
 
 // checkNamespace checks that the namespace exists. The documented Role does not allow the
 // agent to get the namespace. Then the check passes if the agent may list Pods in it.
-func checkNamespace(ctx context.Context, e *Executor) runtime.CheckResult {
+func checkNamespace(ctx context.Context, e *Executor) selfcheck.Result {
 	namespace := &corev1.Namespace{}
 	err := e.client.api.Get().Resource("namespaces").Name(e.namespace).Do(ctx).Into(namespace)
 	switch {
 	case err == nil && namespace.DeletionTimestamp != nil:
-		return runtime.CheckFailed("namespace %s is being deleted", e.namespace).WithHint("change kubernetes.namespace")
+		return selfcheck.Failed("namespace %s is being deleted", e.namespace).WithHint("change kubernetes.namespace")
 	case err == nil:
-		return runtime.CheckPassed("namespace %s exists", e.namespace)
+		return selfcheck.Passed("namespace %s exists", e.namespace)
 	case isNotFound(err):
-		return runtime.CheckFailed("namespace %s does not exist", e.namespace).
+		return selfcheck.Failed("namespace %s does not exist", e.namespace).
 			WithHint("create it, or change kubernetes.namespace")
 	case !apierrors.IsForbidden(err) || fromProxy(err):
-		return runtime.CheckError(e.explain("get the namespace", withCause(ctx, err)), runtime.CheckResult{})
+		return selfcheck.Error(e.explain("get the namespace", withCause(ctx, err)), selfcheck.Result{})
 	}
 	if _, err := e.client.list(ctx, e.namespace, metav1.ListOptions{Limit: 1}); err == nil {
-		return runtime.CheckPassed("the agent may list Pods in namespace %s", e.namespace)
+		return selfcheck.Passed("the agent may list Pods in namespace %s", e.namespace)
 	}
-	return runtime.CheckSkipped("the agent may neither get namespace %s nor list its Pods: "+
+	return selfcheck.Skipped("the agent may neither get namespace %s nor list its Pods: "+
 		"the namespace or its Role may be missing", e.namespace).
 		WithHint("check that the namespace exists, " +
 			"and that a RoleBinding grants the Role to the agent's service account")
@@ -171,44 +172,44 @@ func (c *selfChecker) tryDryRun(ctx context.Context, e *Executor) {
 }
 
 // checkPod checks that the cluster accepts the Pod of a job.
-func (c *selfChecker) checkPod(ctx context.Context, e *Executor) runtime.CheckResult {
+func (c *selfChecker) checkPod(ctx context.Context, e *Executor) selfcheck.Result {
 	c.tryDryRun(ctx, e)
 	if c.rejection != nil {
-		return runtime.CheckError(c.rejection, runtime.CheckResult{})
+		return selfcheck.Error(c.rejection, selfcheck.Result{})
 	}
 	others := slices.DeleteFunc(slices.Clone(c.warnings), isSecurityWarning)
 	if len(others) > 0 {
-		return runtime.CheckWarned("the cluster accepts the Pod of a job with warnings: %s",
+		return selfcheck.Warned("the cluster accepts the Pod of a job with warnings: %s",
 			strings.Join(others, "; ")).
 			WithHint("check kubernetes.* and pod_template")
 	}
 	account := cmp.Or(c.spec.Tuning.Instance.Kubernetes.ServiceAccount, "default, without its token")
-	return runtime.CheckPassed("the cluster accepts the Pod of a job in namespace %s, with service account %s",
+	return selfcheck.Passed("the cluster accepts the Pod of a job in namespace %s, with service account %s",
 		e.namespace, account)
 }
 
 // checkPodSecurity reports warnings about the Pod Security level of the namespace. If the
 // enforced level refuses the Pod, checkPod fails instead.
-func (c *selfChecker) checkPodSecurity(ctx context.Context, e *Executor) runtime.CheckResult {
+func (c *selfChecker) checkPodSecurity(ctx context.Context, e *Executor) selfcheck.Result {
 	c.tryDryRun(ctx, e)
 	if i := slices.IndexFunc(c.warnings, isSecurityWarning); i >= 0 {
-		return runtime.CheckWarned("the Pod of a job violates the warning level of Pod Security in namespace %s: %s",
+		return selfcheck.Warned("the Pod of a job violates the warning level of Pod Security in namespace %s: %s",
 			e.namespace, c.warnings[i]).
 			WithHint("set security contexts in pod_template")
 	}
-	return runtime.CheckPassed("the Pod of a job meets the Pod Security levels of namespace %s", e.namespace)
+	return selfcheck.Passed("the Pod of a job meets the Pod Security levels of namespace %s", e.namespace)
 }
 
 func isSecurityWarning(text string) bool { return strings.HasPrefix(text, securityWarning) }
 
 // checkService checks that Pods can reach the service at the address that the agent uses.
-func (c *selfChecker) checkService(context.Context) runtime.CheckResult {
+func (c *selfChecker) checkService(context.Context) selfcheck.Result {
 	service := c.spec.Identity.Service
-	if runtime.OnLoopback(service) {
-		return runtime.CheckFailed("%s is a loopback address: in a Pod, it is the Pod itself", service).
+	if selfcheck.OnLoopback(service) {
+		return selfcheck.Failed("%s is a loopback address: in a Pod, it is the Pod itself", service).
 			WithHint("set service_url to an address that Pods can reach, such as that of a Service")
 	}
-	return runtime.CheckPassed("Pods use the same address of the service, %s", service)
+	return selfcheck.Passed("Pods use the same address of the service, %s", service)
 }
 
 // right is a set of verbs that the agent needs for one resource of a namespace.
@@ -286,7 +287,7 @@ func (e *Executor) review(ctx context.Context, attributes resourceAttributes) (a
 }
 
 // checkRight reviews the access for each verb of a right.
-func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult {
+func (e *Executor) checkRight(ctx context.Context, r right) selfcheck.Result {
 	resource := strings.TrimSuffix(r.resource+"/"+r.subresource, "/")
 	var missing []string
 	for _, verb := range r.verbs {
@@ -294,10 +295,10 @@ func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult 
 		switch {
 		case apierrors.IsForbidden(err) && !fromProxy(err),
 			apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-			return runtime.CheckSkipped("the cluster does not allow the agent to review its access; "+
+			return selfcheck.Skipped("the cluster does not allow the agent to review its access; "+
 				"the dry run of a Pod checks the right to create one: %s", tail(err.Error()))
 		case err != nil:
-			return runtime.CheckError(e.explain("review the access to "+resource, err), runtime.CheckResult{})
+			return selfcheck.Error(e.explain("review the access to "+resource, err), selfcheck.Result{})
 		case !allowed:
 			missing = append(missing, verb)
 		}
@@ -305,12 +306,12 @@ func (e *Executor) checkRight(ctx context.Context, r right) runtime.CheckResult 
 
 	all := strings.Join(r.verbs, ", ")
 	if len(missing) == 0 {
-		return runtime.CheckPassed("the agent may %s %s in namespace %s", all, resource, e.namespace)
+		return selfcheck.Passed("the agent may %s %s in namespace %s", all, resource, e.namespace)
 	}
-	result := runtime.CheckFailed("the agent may not %s %s in namespace %s",
+	result := selfcheck.Failed("the agent may not %s %s in namespace %s",
 		strings.Join(missing, ", "), resource, e.namespace)
 	if r.only != "" {
-		result.Level = runtime.LevelWarning
+		result.Level = selfcheck.LevelWarning
 		result.Message += ", which is needed for " + r.only
 	}
 	return result.WithHint("grant them in its Role: apiGroups [\"\"], resources [%s], verbs [%s]", resource, all)

@@ -21,25 +21,26 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 // selfCheck runs the checks of a pool, and returns the results by name. A check has no
 // result if the check that it needs did not pass.
 func selfCheck(
 	t *testing.T, config *rest.Config, namespace string, edit func(*runtime.PoolSpec),
-) map[string]runtime.CheckResult {
+) map[string]selfcheck.Result {
 	t.Helper()
 	spec := runtime.PoolSpec{Identity: runtime.Identity{Service: "https://service.example", Target: target}}
 	if edit != nil {
 		edit(&spec)
 	}
-	results := map[string]runtime.CheckResult{}
+	results := map[string]selfcheck.Result{}
 	for _, c := range SelfChecks(Options{
 		RunnerDirectory: runnerDirectory, Config: config, Namespace: namespace, Image: agentImage,
 		Log: slog.New(slog.DiscardHandler),
 	}, spec) {
-		if need := results[c.Needs]; c.Needs == "" || need.Level == runtime.LevelOK ||
-			need.Level == runtime.LevelWarning {
+		if need := results[c.Needs]; c.Needs == "" || need.Level == selfcheck.LevelOK ||
+			need.Level == selfcheck.LevelWarning {
 			results[c.Name] = c.Run(t.Context())
 		}
 	}
@@ -48,7 +49,7 @@ func selfCheck(
 
 // wantResult checks the level of a result, and a substring of its texts.
 func wantResult(
-	t *testing.T, results map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string,
+	t *testing.T, results map[string]selfcheck.Result, name string, level selfcheck.Level, part string,
 ) {
 	t.Helper()
 	if got := results[name]; got.Level != level || !strings.Contains(got.Message+"; "+got.Hint, part) {
@@ -59,8 +60,8 @@ func wantResult(
 // awaitResult repeats the checks for up to a minute, until the one with this name has the
 // result: controllers and authorizers of a cluster process a new object a moment later.
 func awaitResult(
-	t *testing.T, check func() map[string]runtime.CheckResult, name string, level runtime.CheckLevel, part string,
-) map[string]runtime.CheckResult {
+	t *testing.T, check func() map[string]selfcheck.Result, name string, level selfcheck.Level, part string,
+) map[string]selfcheck.Result {
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); ; {
 		results := check()
@@ -103,11 +104,11 @@ func TestSelfChecksOnCluster(t *testing.T) {
 		n := kubetest.New(t)
 		results := selfCheck(t, n.Agent, n.Name, nil)
 		for name, got := range results {
-			if got.Level != runtime.LevelOK {
-				t.Errorf("%s is %+v, want %s", name, got, runtime.LevelOK)
+			if got.Level != selfcheck.LevelOK {
+				t.Errorf("%s is %+v, want %s", name, got, selfcheck.LevelOK)
 			}
 		}
-		wantResult(t, results, apiCheck, runtime.LevelOK, "has version v1.")
+		wantResult(t, results, apiCheck, selfcheck.LevelOK, "has version v1.")
 		var left corev1.PodList
 		admin := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
 		err := admin.Get().Namespace(n.Name).Resource(pods).Do(t.Context()).Into(&left)
@@ -127,14 +128,14 @@ func TestSelfChecksOnCluster(t *testing.T) {
 		for _, c := range []struct {
 			edit  func(*runtime.PoolSpec)
 			check string
-			level runtime.CheckLevel
+			level selfcheck.Level
 			part  string
 		}{
-			{account, podCheck, runtime.LevelFailed, "change kubernetes.service_account"},
-			{template(`{"spec": {"nodeSelector": {"a b": ""}}}`), podCheck, runtime.LevelFailed, "pod_template"},
-			{template(`{"spec": {"contaners": []}}`), podCheck, runtime.LevelFailed, "contaners"},
-			{loopback, "kubernetes-service", runtime.LevelFailed, "the Pod itself"},
-			{handoff(handoffSecret), "kubernetes-access-secrets", runtime.LevelFailed,
+			{account, podCheck, selfcheck.LevelFailed, "change kubernetes.service_account"},
+			{template(`{"spec": {"nodeSelector": {"a b": ""}}}`), podCheck, selfcheck.LevelFailed, "pod_template"},
+			{template(`{"spec": {"contaners": []}}`), podCheck, selfcheck.LevelFailed, "contaners"},
+			{loopback, "kubernetes-service", selfcheck.LevelFailed, "the Pod itself"},
+			{handoff(handoffSecret), "kubernetes-access-secrets", selfcheck.LevelFailed,
 				"may not create, update, list, delete secrets"},
 		} {
 			wantResult(t, selfCheck(t, n.Agent, n.Name, c.edit), c.check, c.level, c.part)
@@ -143,24 +144,24 @@ func TestSelfChecksOnCluster(t *testing.T) {
 		// Another namespace, and other credentials.
 		elsewhere := func(spec *runtime.PoolSpec) { spec.Identity.Namespace = "cmwa-none" }
 		results = selfCheck(t, n.Agent, n.Name, elsewhere)
-		wantResult(t, results, "kubernetes-namespace", runtime.LevelSkipped, "RoleBinding")
-		wantResult(t, results, "kubernetes-access-pods", runtime.LevelFailed,
+		wantResult(t, results, "kubernetes-namespace", selfcheck.LevelSkipped, "RoleBinding")
+		wantResult(t, results, "kubernetes-access-pods", selfcheck.LevelFailed,
 			"may not create, get, list, watch, update, delete pods")
-		wantResult(t, results, podCheck, runtime.LevelFailed, "lacks a right")
+		wantResult(t, results, podCheck, selfcheck.LevelFailed, "lacks a right")
 		results = selfCheck(t, n.Admin, n.Name, elsewhere)
-		wantResult(t, results, "kubernetes-namespace", runtime.LevelFailed,
+		wantResult(t, results, "kubernetes-namespace", selfcheck.LevelFailed,
 			"create it, or change kubernetes.namespace")
-		wantResult(t, results, "kubernetes-access-pods", runtime.LevelOK, "")
-		wantResult(t, results, podCheck, runtime.LevelFailed, "namespace cmwa-none does not exist")
+		wantResult(t, results, "kubernetes-access-pods", selfcheck.LevelOK, "")
+		wantResult(t, results, podCheck, selfcheck.LevelFailed, "namespace cmwa-none does not exist")
 		unknown := rest.CopyConfig(n.Agent)
 		unknown.BearerToken = "wrong"
-		wantResult(t, selfCheck(t, unknown, n.Name, nil), apiCheck, runtime.LevelFailed,
+		wantResult(t, selfCheck(t, unknown, n.Name, nil), apiCheck, selfcheck.LevelFailed,
 			"does not accept the agent's credentials")
 	})
 	t.Run("the agent's own Pod", func(t *testing.T) {
 		t.Parallel()
 		n := kubetest.New(t)
-		check := func(config *rest.Config, pod string) map[string]runtime.CheckResult {
+		check := func(config *rest.Config, pod string) map[string]selfcheck.Result {
 			own, inside := SelfCheckOwnPod(Options{
 				RunnerDirectory: runnerDirectory, Config: config, Namespace: n.Name, Pod: pod,
 				Log: slog.New(slog.DiscardHandler),
@@ -171,10 +172,10 @@ func TestSelfChecksOnCluster(t *testing.T) {
 			if !inside {
 				return nil
 			}
-			return map[string]runtime.CheckResult{own.Name: own.Run(t.Context())}
+			return map[string]selfcheck.Result{own.Name: own.Run(t.Context())}
 		}
 		check(n.Agent, "")
-		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning,
+		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", selfcheck.LevelWarning,
 			"set the variable POD_NAME")
 		addObject(t, n, pods, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "agent-1"},
@@ -183,10 +184,10 @@ func TestSelfChecksOnCluster(t *testing.T) {
 				Containers:   []corev1.Container{{Name: "agent", Image: agentImage}},
 			},
 		})
-		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", runtime.LevelWarning,
+		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", selfcheck.LevelWarning,
 			"terminationGracePeriodSeconds is 30, but the agent may need 3600")
 		wantResult(t, check(rest.AnonymousClientConfig(n.Agent), "agent-1"), "kubernetes-agent-pod",
-			runtime.LevelWarning, "no other agent adopts its jobs")
+			selfcheck.LevelWarning, "no other agent adopts its jobs")
 	})
 	t.Run("Role lacks a verb", func(t *testing.T) {
 		t.Parallel()
@@ -205,24 +206,24 @@ func TestSelfChecksOnCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
-		results := awaitResult(t, check, "kubernetes-access-pods", runtime.LevelFailed,
+		check := func() map[string]selfcheck.Result { return selfCheck(t, n.Agent, n.Name, nil) }
+		results := awaitResult(t, check, "kubernetes-access-pods", selfcheck.LevelFailed,
 			"may not delete pods in namespace "+n.Name)
-		wantResult(t, results, "kubernetes-access-pods", runtime.LevelFailed,
+		wantResult(t, results, "kubernetes-access-pods", selfcheck.LevelFailed,
 			"resources [pods], verbs [create, get, list, watch, update, delete]")
-		wantResult(t, results, "kubernetes-access-logs", runtime.LevelFailed, "may not get pods/log")
-		wantResult(t, results, "kubernetes-access-configmaps", runtime.LevelWarning, "a handoff of more than 160 KiB")
-		wantResult(t, results, podCheck, runtime.LevelOK, "")
+		wantResult(t, results, "kubernetes-access-logs", selfcheck.LevelFailed, "may not get pods/log")
+		wantResult(t, results, "kubernetes-access-configmaps", selfcheck.LevelWarning, "a handoff of more than 160 KiB")
+		wantResult(t, results, podCheck, selfcheck.LevelOK, "")
 	})
 	t.Run("Pod Security level warns or refuses", func(t *testing.T) {
 		t.Parallel()
 		n := kubetest.New(t)
-		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
+		check := func() map[string]selfcheck.Result { return selfCheck(t, n.Agent, n.Name, nil) }
 		labelNamespace(t, n, "pod-security.kubernetes.io/warn", "restricted")
-		results := awaitResult(t, check, "kubernetes-pod-security", runtime.LevelWarning, "runAsNonRoot")
-		wantResult(t, results, podCheck, runtime.LevelOK, "")
+		results := awaitResult(t, check, "kubernetes-pod-security", selfcheck.LevelWarning, "runAsNonRoot")
+		wantResult(t, results, podCheck, selfcheck.LevelOK, "")
 		labelNamespace(t, n, "pod-security.kubernetes.io/enforce", "restricted")
-		awaitResult(t, check, podCheck, runtime.LevelFailed, "set security contexts in pod_template")
+		awaitResult(t, check, podCheck, selfcheck.LevelFailed, "set security contexts in pod_template")
 	})
 	t.Run("quota or limit range refuses the Pod", func(t *testing.T) {
 		t.Parallel()
@@ -233,26 +234,26 @@ func TestSelfChecksOnCluster(t *testing.T) {
 				Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")},
 			}}},
 		})
-		large := func() map[string]runtime.CheckResult {
+		large := func() map[string]selfcheck.Result {
 			return selfCheck(t, n.Agent, n.Name,
 				func(spec *runtime.PoolSpec) { spec.Tuning.Instance.Kubernetes.CPU = "2" })
 		}
-		awaitResult(t, large, podCheck, runtime.LevelFailed, "cpu")
+		awaitResult(t, large, podCheck, selfcheck.LevelFailed, "cpu")
 		addObject(t, n, "resourcequotas", &corev1.ResourceQuota{
 			ObjectMeta: metav1.ObjectMeta{Name: "quota"},
 			Spec: corev1.ResourceQuotaSpec{
 				Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")},
 			},
 		})
-		check := func() map[string]runtime.CheckResult { return selfCheck(t, n.Agent, n.Name, nil) }
-		awaitResult(t, check, podCheck, runtime.LevelFailed, "ResourceQuota")
+		check := func() map[string]selfcheck.Result { return selfCheck(t, n.Agent, n.Name, nil) }
+		awaitResult(t, check, podCheck, selfcheck.LevelFailed, "ResourceQuota")
 	})
 }
 
 func TestSelfChecksWithoutCluster(t *testing.T) {
 	t.Run("server is down", func(t *testing.T) {
 		results := selfCheck(t, &rest.Config{Host: "http://127.0.0.1:1"}, "jobs", nil)
-		wantResult(t, results, apiCheck, runtime.LevelFailed, "cannot be reached")
+		wantResult(t, results, apiCheck, selfcheck.LevelFailed, "cannot be reached")
 		if len(results) != 2 {
 			t.Errorf("got results of checks that need the API server, want only the other two: %+v", results)
 		}
@@ -267,14 +268,14 @@ func TestSelfChecksWithoutCluster(t *testing.T) {
 			RunnerDirectory: runnerDirectory, Log: slog.New(slog.DiscardHandler),
 			Environ: func(name string) (string, bool) { return file, name == "KUBECONFIG" },
 		}, runtime.PoolSpec{Identity: runtime.Identity{Target: target, Context: "theirs"}})
-		results := map[string]runtime.CheckResult{apiCheck: checks[0].Run(t.Context())}
-		wantResult(t, results, apiCheck, runtime.LevelFailed, "theirs")
+		results := map[string]selfcheck.Result{apiCheck: checks[0].Run(t.Context())}
+		wantResult(t, results, apiCheck, selfcheck.LevelFailed, "theirs")
 	})
 	t.Run("another server answers", func(t *testing.T) {
 		page := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }
 		server := httptest.NewServer(http.HandlerFunc(page))
 		t.Cleanup(server.Close)
-		wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), apiCheck, runtime.LevelFailed,
+		wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), apiCheck, selfcheck.LevelFailed,
 			"not a Kubernetes API server")
 	})
 	t.Run("quota refuses the object with the handoff", func(t *testing.T) {
@@ -287,10 +288,10 @@ func TestSelfChecksWithoutCluster(t *testing.T) {
 				Status: http.StatusForbidden, Message: "exceeded quota: q, requested: count/secrets=1",
 			}
 		})
-		check := func(setting string) map[string]runtime.CheckResult {
+		check := func(setting string) map[string]selfcheck.Result {
 			spec := runtime.PoolSpec{Identity: runtime.Identity{Target: target}}
 			spec.Tuning.Instance.Kubernetes.Handoff = setting
-			results := map[string]runtime.CheckResult{}
+			results := map[string]selfcheck.Result{}
 			for _, c := range SelfChecks(Options{
 				RunnerDirectory: runnerDirectory, Config: s.Config(), Namespace: testNamespace, Image: agentImage,
 			}, spec) {
@@ -303,9 +304,9 @@ func TestSelfChecksWithoutCluster(t *testing.T) {
 		if results := check(""); len(results) > 0 {
 			t.Errorf("got checks %+v for a sealed handoff, want none", results)
 		}
-		wantResult(t, check(handoffSecret), "kubernetes-handoff", runtime.LevelFailed, "exceeded quota")
+		wantResult(t, check(handoffSecret), "kubernetes-handoff", selfcheck.LevelFailed, "exceeded quota")
 		s.Inject(nil)
-		wantResult(t, check(handoffSecret), "kubernetes-handoff", runtime.LevelOK, "accepts the Secret")
+		wantResult(t, check(handoffSecret), "kubernetes-handoff", selfcheck.LevelOK, "accepts the Secret")
 		if left := s.Objects(secrets, testNamespace); len(left) > 0 {
 			t.Errorf("got leftover object %s", left[0].GetName())
 		}
@@ -332,7 +333,7 @@ func TestSelfChecksWithoutCluster(t *testing.T) {
 					"/version": apiCheck, "/api/v1/namespaces/jobs": "kubernetes-namespace",
 					"/apis/authorization.k8s.io/": "kubernetes-access-pods",
 				}[only]
-				wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), name, runtime.LevelFailed,
+				wantResult(t, selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil), name, selfcheck.LevelFailed,
 					"is not from a Kubernetes API server")
 			}
 		}
@@ -363,11 +364,11 @@ func TestSelfChecksWithoutCluster(t *testing.T) {
 		}))
 		t.Cleanup(server.Close)
 		results := selfCheck(t, &rest.Config{Host: server.URL}, "jobs", nil)
-		wantResult(t, results, apiCheck, runtime.LevelOK, "v1.99.0")
-		wantResult(t, results, "kubernetes-namespace", runtime.LevelOK, "jobs")
-		wantResult(t, results, "kubernetes-access-pods", runtime.LevelSkipped, "dry run of a Pod checks")
-		wantResult(t, results, podCheck, runtime.LevelWarning, "deprecated")
-		wantResult(t, results, "kubernetes-pod-security", runtime.LevelOK, "")
+		wantResult(t, results, apiCheck, selfcheck.LevelOK, "v1.99.0")
+		wantResult(t, results, "kubernetes-namespace", selfcheck.LevelOK, "jobs")
+		wantResult(t, results, "kubernetes-access-pods", selfcheck.LevelSkipped, "dry run of a Pod checks")
+		wantResult(t, results, podCheck, selfcheck.LevelWarning, "deprecated")
+		wantResult(t, results, "kubernetes-pod-security", selfcheck.LevelOK, "")
 	})
 }
 
@@ -382,28 +383,28 @@ func TestEvaluateOwnPod(t *testing.T) {
 	files := []string{"/etc/cmwa/pulumi-workflow-agent.yaml", "/mnt/worker-pod.json"}
 	for name, c := range map[string]struct {
 		pod   *corev1.Pod
-		level runtime.CheckLevel
+		level selfcheck.Level
 		part  string
 	}{
 		"directory mounted whole, and sufficient grace period": {
-			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa"}), runtime.LevelOK, "agent-1",
+			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa"}), selfcheck.LevelOK, "agent-1",
 		},
-		"grace period too short": {pod(30), runtime.LevelWarning,
+		"grace period too short": {pod(30), selfcheck.LevelWarning,
 			"terminationGracePeriodSeconds is 30, but the agent may need 3630"},
 		"template mounted with subPath": {
 			pod(3700, corev1.VolumeMount{MountPath: "/mnt/worker-pod.json", SubPath: "worker-pod.json"}),
-			runtime.LevelWarning, "/mnt/worker-pod.json",
+			selfcheck.LevelWarning, "/mnt/worker-pod.json",
 		},
 		"directory mounted with subPath": {
-			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa", SubPath: "config"}), runtime.LevelWarning,
+			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa", SubPath: "config"}), selfcheck.LevelWarning,
 			"without subPath",
 		},
 		"directory with a final slash mounted with subPath": {
-			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa/", SubPath: "config"}), runtime.LevelWarning,
+			pod(3700, corev1.VolumeMount{MountPath: "/etc/cmwa/", SubPath: "config"}), selfcheck.LevelWarning,
 			"without subPath",
 		},
 		"another file mounted with subPath": {
-			pod(3700, corev1.VolumeMount{MountPath: "/etc/ssl/ca.crt", SubPath: "ca.crt"}), runtime.LevelOK, "",
+			pod(3700, corev1.VolumeMount{MountPath: "/etc/ssl/ca.crt", SubPath: "ca.crt"}), selfcheck.LevelOK, "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

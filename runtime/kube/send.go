@@ -15,13 +15,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/records"
 )
 
-// Timeouts for sending the handoff. The runner waits ten minutes for it.
-const (
-	minSendTime = 50 * time.Second               // even if the start has less time left
-	maxSendTime = 9*time.Minute + 30*time.Second // even if the start has more time left
-	resendLimit = 10 * time.Second               // for a handoff with more lines, after a first handoff has arrived
-)
-
 // send sends the handoff, or a later version with more lines of step 0. If a later version
 // does not arrive, the job continues with the earlier one.
 func (s *starting) send(ctx context.Context, key string) error {
@@ -127,10 +120,6 @@ func (s *starting) tryWrite(ctx context.Context, sealed string) error {
 	}
 	return e.update(ctx, pod, sealed)
 }
-
-// newerLimit is how long awaitNewer waits after a conflict. Usually the watch shows the
-// change some milliseconds later.
-const newerLimit = 200 * time.Millisecond
 
 // awaitNewer returns the Pod when the watch shows another version of it. It returns nil
 // after newerLimit, or if version is empty.

@@ -128,6 +128,8 @@ func (s *simulated) Claim(context.Context) (runtime.Claim, error) {
 }
 
 func (s *simulated) Tune(tuning runtime.Tuning) runtime.NextPoll { return s.service.Tune(tuning) }
+func (s *simulated) Retry() runtime.NextPoll                     { return s.service.Retry() }
+func (s *simulated) Health() runtime.ServiceHealth               { return s.service.Health() }
 
 func (s *simulated) Definition(ctx context.Context, job *runtime.Job) (runtime.Definition, error) {
 	return s.service.Definition(ctx, job)

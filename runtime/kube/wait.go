@@ -10,10 +10,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// reasonLimit is how long Wait waits for the reason of an end. The phase and the reason of
-// a Pod, such as Evicted, follow the end of its container by up to 2.5 seconds.
-const reasonLimit = 4 * time.Second
-
 // Wait blocks until the job's container has ended. It reads the store of the watch, and
 // gets the Pod only if the store does not contain it. Therefore an outage of the API server
 // usually delays Wait and causes no error.
@@ -82,9 +78,6 @@ func (w *waiter) check(ctx context.Context) (delay time.Duration, changed <-chan
 	return delay, changed, nil
 }
 
-// idleWait is the delay until the next check if only a change of the Pod matters.
-const idleWait = 24 * time.Hour
-
 // evaluate returns how the Pod ended, or the delay until the next check.
 func (w *waiter) evaluate(now *state) (time.Duration, *runtime.Exit) {
 	// The container has ended: wait for the reason.
@@ -96,7 +89,7 @@ func (w *waiter) evaluate(now *state) (time.Duration, *runtime.Exit) {
 		if w.endedSince.IsZero() {
 			w.endedSince = time.Now()
 		}
-		delay := time.Until(w.endedSince.Add(reasonLimit))
+		delay := time.Until(w.endedSince.Add(endReasonLimit))
 		if delay <= 0 {
 			return 0, &exit
 		}

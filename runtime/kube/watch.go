@@ -19,13 +19,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Times of the watch.
-// watchBackoff is for watches. Its first delay is also the shortest time between two watches.
-var watchBackoff = runtime.Backoff{First: time.Second, Max: 10 * time.Second}
-
-// syncLimit is how long a call waits for the first list.
-const syncLimit = 30 * time.Second
-
 // observer watches the Pods of one namespace that match its selector: those of the agent
 // and of its group (see watchedSelector). It stores their states, and is the store of
 // client-go's reflector, which lists, watches, reconnects, and lists again after a 410. It

@@ -83,8 +83,8 @@ func playAdopter(t *testing.T, s runtime.PoolSpec, story func(st *fixture, a *ad
 		a := &adopter{Executor: st.engine, taken: map[string]bool{}}
 		st.pool = pool.New(s, pool.Parts{
 			Cloud: st.cloud, Executor: a, Agent: "agent-1", Environ: unset,
-			Log:      slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-			Recorder: st.recorder,
+			Log:     slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			Metrics: st.metrics,
 		})
 		story(st, a)
 		st.stop(errors.New("the test is over"))
@@ -327,7 +327,7 @@ func TestAdoptRecordsFails(t *testing.T) {
 			})
 		})
 	}
-	t.Run("instance is removed after ten minutes without an answer", func(t *testing.T) {
+	t.Run("instance is removed after ten minutes without a response", func(t *testing.T) {
 		playOrphan(t, 1000, 0, func(st *fixture) {
 			wait(9 * time.Minute)
 			st.wantOperations("a", "was adopted")
@@ -380,8 +380,8 @@ func TestLeavesInstance(t *testing.T) {
 			next.engine = st.engine
 			next.pool = pool.New(spec(most(2)), pool.Parts{
 				Cloud: st.cloud, Executor: a, Agent: "agent-1", Environ: unset,
-				Log:      slog.New(slog.NewTextHandler(next.log, nil)),
-				Recorder: next.recorder,
+				Log:     slog.New(slog.NewTextHandler(next.log, nil)),
+				Metrics: next.metrics,
 			})
 			next.start()
 			wait(time.Minute)

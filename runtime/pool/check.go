@@ -3,8 +3,6 @@ package pool
 import (
 	"context"
 	"time"
-
-	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // check is the result of the last check of the executor.
@@ -35,19 +33,18 @@ const (
 // checkExecutor returns the executor's ability, and starts a check if one is due. A check is
 // made only if the source is about to poll, or if the last check found a problem. Next is the
 // time until another check is due. Next is zero while the result of a check is awaited, and if no
-// check is made, for example because the executor is not a [runtime.Checker].
+// check is made, for example because the pool drains.
 func (p *Pool) checkExecutor(ctx context.Context, s *source, polls bool) (a ability, next time.Duration) {
-	checker, ok := p.parts.Executor.(runtime.Checker)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !ok || p.draining || p.spec.Tuning.Paused || !polls && p.check.problem == nil {
+	if p.draining || p.spec.Tuning.Paused || !polls && p.check.problem == nil {
 		return able, 0
 	}
 	now := time.Now()
 	left := p.check.due().Sub(now)
 	if left <= 0 && !p.check.running {
 		p.check.running, p.check.started = true, now
-		p.jobs.Go(func() { p.runCheck(ctx, checker) })
+		p.jobs.Go(func() { p.runCheck(ctx) })
 	}
 	switch {
 	case p.check.problem != nil:
@@ -67,7 +64,7 @@ func (p *Pool) checkExecutor(ctx context.Context, s *source, polls bool) (a abil
 
 // runCheck checks the executor once and wakes the loop. If the settings change during the
 // check, the check is cancelled, its result is dropped, and another check is due at once.
-func (p *Pool) runCheck(ctx context.Context, checker runtime.Checker) {
+func (p *Pool) runCheck(ctx context.Context) {
 	tuning, tuned := p.settings()
 	limited, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -78,7 +75,7 @@ func (p *Pool) runCheck(ctx context.Context, checker runtime.Checker) {
 		case <-limited.Done():
 		}
 	})
-	err := checker.Check(limited, tuning)
+	err := p.parts.Executor.Check(limited, tuning)
 
 	// Record the result, and log a change.
 	p.mu.Lock()

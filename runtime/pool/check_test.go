@@ -155,7 +155,7 @@ func TestExecutorCheck(t *testing.T) {
 			st.engine.FailWhen(func(ctx context.Context, t runtime.Tuning) error {
 				if t.Instance.WorkingDirectory == "/hangs" {
 					<-ctx.Done()
-					return errors.New("no answer")
+					return errors.New("no response")
 				}
 				return nil
 			})
@@ -167,7 +167,7 @@ func TestExecutorCheck(t *testing.T) {
 			st.pool.Tune(in("/works"))
 			synctest.Wait()
 			st.wantClaimed(1, 1)
-			if strings.Contains(st.log.String(), "no answer") {
+			if strings.Contains(st.log.String(), "no response") {
 				t.Error("the result of a check with the old settings was used")
 			}
 		})
@@ -177,12 +177,12 @@ func TestExecutorCheck(t *testing.T) {
 			st := newFixture(t, spec())
 			st.engine.FailWhen(func(ctx context.Context, _ runtime.Tuning) error {
 				<-ctx.Done()
-				return errors.New("no answer")
+				return errors.New("no response")
 			})
 			st.queue(1)
 			st.start()
 			wait(11 * time.Second)
-			if problem := st.pool.State().ExecutorProblem; problem != "no answer" {
+			if problem := st.pool.State().ExecutorProblem; problem != "no response" {
 				t.Errorf("after 11 s the problem is %q", problem)
 			}
 			wait(5 * time.Second) // during the next check

@@ -53,7 +53,7 @@ func (d *deployments) claim(ctx context.Context) (runtime.Claim, error) {
 	name := d.pool.spec.Name
 	d.pool.mu.Unlock()
 	claim, err := d.pool.parts.Cloud.Claim(ctx)
-	d.pool.parts.Recorder.Poll(name, pollResult(claim, err))
+	d.pool.parts.Metrics.Poll(name, pollResult(claim, err))
 	return claim, err
 }
 

@@ -51,7 +51,7 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 	last.Lines += r.ending.agentLogLines
 	finalCtx, cancel := context.WithTimeout(r.reporting, finalReportLimit)
 	defer cancel()
-	defer runtime.Measure(r.pool.parts.Recorder, runtime.StageReport)()
+	defer runtime.Measure(r.pool.parts.Metrics, runtime.StageReport)()
 	if err := r.fetchSteps(finalCtx); err != nil {
 		r.log.Error("cannot report job outcome; "+runtime.DeclaredFailed, "error", err)
 		return isRefusal(err)

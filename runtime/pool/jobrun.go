@@ -118,7 +118,7 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 				gone = r.removeFailedStart(err)
 				r.countFailedStart(ctx, err)
 				r.result.outcome, r.result.startErr = startOutcome(ctx, err), err
-				r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
+				r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
 				r.recordReport()
 				return r.removeRecord() && gone
 			}
@@ -155,7 +155,7 @@ func (r *jobRun) waitForEnd(
 	}
 	end, stopped := r.wait(ctx, children)
 	if stopped {
-		r.pool.parts.Recorder.JobStage(runtime.StageRun, time.Since(runningSince))
+		r.pool.parts.Metrics.JobStage(runtime.StageRun, time.Since(runningSince))
 	}
 	return end, stopped
 }
@@ -180,10 +180,10 @@ func (r *jobRun) finish(ctx context.Context, end instanceEnd, stopped bool) (gon
 	killpoint.Hit(killpoint.Reported)
 	r.recordReport()
 	r.result.outcome, r.result.end = r.outcome(ctx, end), end
-	r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
+	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
 
 	// Remove the instance. If that fails, a later sweep finds it by its labels.
-	removed := runtime.Measure(r.pool.parts.Recorder, runtime.StageRemove)
+	removed := runtime.Measure(r.pool.parts.Metrics, runtime.StageRemove)
 	// A recovered job, or a job that was started again, may have other instances.
 	gone = r.removeEnded(r.id)
 	if r.recovery != nil || r.startLost {

@@ -11,7 +11,7 @@ import (
 // service has cancelled the job or no longer has it, or when the runner does not exit in
 // its grace period.
 //
-//  1. A new interval counts from the last answer.
+//  1. A new interval counts from the last response.
 //  2. A call that fails never stops a job.
 //  3. For an adopted job, the status Gone is ignored until the service has returned another
 //     status, because this pool's token may belong to a service or pool that never had the
@@ -65,7 +65,7 @@ func (r *jobRun) pollStatus(ctx context.Context, stop context.CancelCauseFunc, k
 		}
 		if status != runtime.Gone && status != runtime.Unanswered {
 			known = true
-			r.pool.noteAnswer() // the call used the pool's token, so it is an answer to the pool
+			r.pool.noteAnswer() // the call used the pool's token, so it is a response to the pool
 		}
 
 		// 4. Begin the grace period once.

@@ -78,7 +78,7 @@ func TestJournal(t *testing.T) {
 			if !strings.Contains(st.log.String(), "cannot record the job in the journal") {
 				t.Errorf("the log has no warning:\n%s", st.log)
 			}
-			if failures := st.recorder.JournalFailures(); failures["default"] != 1 {
+			if failures := st.metrics.JournalFailures(); failures["default"] != 1 {
 				t.Errorf("the failures are %v, want one", failures)
 			}
 		})

@@ -127,7 +127,7 @@ func (r *jobRun) runLeased(ctx context.Context, leaser runtime.Leaser) {
 			outcome = runtime.OutcomeCancelled
 			r.completeLease(leaser, runtime.LeaseRetry, "the agent stops")
 		}
-		r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, outcome)
+		r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, outcome)
 		return
 	}
 

@@ -182,7 +182,7 @@ func TestLeaseLoop(t *testing.T) {
 			st.cloud.Queue("c", "d")
 			st.start()
 			wait(time.Hour)
-			run := runtimetest.Total(st.recorder.Claimed())
+			run := runtimetest.Total(st.metrics.Claimed())
 			if state := st.pool.State(); !state.Completed || st.engine.Peak() != 1 || run != 1 {
 				t.Errorf("the pool has run %d jobs, %d at a time, and is %s, want one job and a completed pool",
 					run, st.engine.Peak(), state.Phase)

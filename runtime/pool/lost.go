@@ -57,7 +57,7 @@ func (r *jobRun) reportLost(ctx context.Context) {
 }
 
 // isOver requests the status of a recovered job, and reports whether the job is over at the
-// service. It repeats a request that fails, for up to statusLimit. Without an answer the job
+// service. It repeats a request that fails, for up to statusLimit. Without a response the job
 // counts as not over. A pool that is not configured has no credentials for the request.
 func (r *jobRun) isOver(ctx context.Context) bool {
 	if interval, _ := r.pool.statusInterval(); interval <= 0 {

@@ -19,7 +19,7 @@ type Parts struct {
 	Agent     string                      // id of the agent, for the labels of instances
 	UserAgent string                      // of the runner's calls
 	Environ   func(string) (string, bool) // the agent's environment
-	Recorder  runtime.Recorder            // counts the work of the pool; nil counts nothing
+	Metrics   runtime.Metrics             // counts the work of the pool; nil counts nothing
 	Log       *slog.Logger
 }
 
@@ -58,8 +58,8 @@ type Pool struct {
 
 // New returns a pool that does nothing until [Pool.Run].
 func New(spec runtime.PoolSpec, parts Parts) *Pool {
-	if parts.Recorder == nil {
-		parts.Recorder = runtime.NoRecorder{}
+	if parts.Metrics == nil {
+		parts.Metrics = runtime.NoMetrics{}
 	}
 	if parts.Journal == nil {
 		parts.Journal = runtime.NoJournal{}
@@ -219,13 +219,9 @@ func (p *Pool) Tune(spec runtime.PoolSpec) {
 // fails, the delay starts again. A delay that the service requested stays, and so does the
 // interval after a poll that succeeded.
 func (p *Pool) Retry() {
-	cloud, ok := p.parts.Cloud.(runtime.PollRetrier)
-	if !ok {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if next := cloud.Retry(); next.At.Before(p.polls.next.At) {
+	if next := p.parts.Cloud.Retry(); next.At.Before(p.polls.next.At) {
 		p.polls.next = next
 	}
 	p.polls.outdated = true

@@ -34,7 +34,7 @@ type fixture struct {
 	records *runtimetest.Journal
 	parts   pool.Parts // of pool
 
-	recorder *runtimetest.Recorder
+	metrics *runtimetest.Metrics
 
 	pool  *pool.Pool
 	log   *logBuffer
@@ -114,7 +114,7 @@ func newFixtureOf(t testing.TB, s runtime.PoolSpec, slots *pool.Slots, leases *r
 	}
 	st := &fixture{
 		t: t, cloud: service, leases: leases, engine: runtimetest.NewExecutor(), slots: slots, log: &logBuffer{},
-		recorder: &runtimetest.Recorder{}, ended: make(chan error, 1), records: runtimetest.NewJournal(),
+		metrics: &runtimetest.Metrics{}, ended: make(chan error, 1), records: runtimetest.NewJournal(),
 	}
 	var cloud runtime.Cloud = st.cloud
 	if leases != nil {
@@ -127,14 +127,14 @@ func newFixtureOf(t testing.TB, s runtime.PoolSpec, slots *pool.Slots, leases *r
 			value, ok := map[string]string{"DOCKER_HOST": "unix:///engine", "AWS_REGION": "mars", "HIDDEN": "x"}[name]
 			return value, ok
 		},
-		Log:      slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Recorder: st.recorder,
+		Log:     slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Metrics: st.metrics,
 	}
 	st.pool = pool.New(s, st.parts)
 	return st
 }
 
-// wantAllEnded checks the recorder after the end of the pool: there is one end for each job
+// wantAllEnded checks the metrics after the end of the pool: there is one end for each job
 // that was claimed or adopted and not left running, and one claim for each job that was not
 // adopted.
 func (st *fixture) wantAllEnded() {
@@ -142,13 +142,13 @@ func (st *fixture) wantAllEnded() {
 	log := st.log.String()
 	left := strings.Count(log, "left running for ") + strings.Count(log, "job left to the next agent")
 	adopted := st.takenOver(log)
-	begun := adopted + strings.Count(log, `msg="job claimed"`) + strings.Count(log, `msg="lease acquired"`)
-	claimed, ended := st.recorder.Claimed(), st.recorder.Ended()
-	if runtimetest.Total(ended) != begun-left || runtimetest.Total(claimed) != begun-adopted {
+	started := adopted + strings.Count(log, `msg="job claimed"`) + strings.Count(log, `msg="lease acquired"`)
+	claimed, ended := st.metrics.Claimed(), st.metrics.Ended()
+	if runtimetest.Total(ended) != started-left || runtimetest.Total(claimed) != started-adopted {
 		st.t.Errorf("recorded claims %v and ends %v; want %d of %d jobs, %d of them adopted, ended", claimed, ended,
-			begun-left, begun, adopted)
+			started-left, started, adopted)
 	}
-	if polls := st.recorder.Polls(); st.leases == nil && polls["default job"] < runtimetest.Total(claimed) {
+	if polls := st.metrics.Polls(); st.leases == nil && polls["default job"] < runtimetest.Total(claimed) {
 		st.t.Errorf("recorded polls %v and claims %v, want a poll for each claim", polls, claimed)
 	}
 }
@@ -909,7 +909,7 @@ func TestSweep(t *testing.T) {
 		})
 	})
 
-	// An engine may create such an instance if its answer to the agent's create call is lost.
+	// An engine may create such an instance if its response to the agent's create call is lost.
 	t.Run("instance that was never started is removed", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.start()

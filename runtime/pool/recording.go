@@ -18,7 +18,7 @@ func (r *jobRun) record() {
 	if err != nil {
 		r.log.Warn("cannot record the job in the journal; if the agent is killed, "+runtime.DeclaredFailed,
 			"error", err)
-		r.pool.parts.Recorder.JournalFailed(r.job.PoolName)
+		r.pool.parts.Metrics.JournalFailed(r.job.PoolName)
 		// The record may be stored in spite of the error. If it cannot be removed, it counts as
 		// stored: recordHandoff sets its stage or removes it.
 		r.recorded = r.pool.parts.Journal.Remove(ctx, r.job.ID) != nil
@@ -45,7 +45,7 @@ func (r *jobRun) recordHandoff(ctx context.Context) error {
 		return fmt.Errorf("record that the job starts: %w; remove its record: %w", err, removal)
 	}
 	r.recorded = false
-	r.pool.parts.Recorder.JournalFailed(r.job.PoolName)
+	r.pool.parts.Metrics.JournalFailed(r.job.PoolName)
 	r.log.Warn("cannot record that the job starts, so its record is removed; if the agent is killed, "+
 		runtime.DeclaredFailed, "error", err)
 	return nil

@@ -23,7 +23,7 @@ var (
 //     its instance shows that nothing has run. If it has no instance, it has failed.
 type recovery struct {
 	record    runtime.Record
-	instances []runtime.Instance // usually one; an engine may create another for a call whose answer was lost
+	instances []runtime.Instance // usually one; an engine may create another for a call whose response was lost
 	orphan    bool               // the record was that of an agent that no longer exists
 
 	// reclaimed receives a new claim of the job, if the job has not run and the service has
@@ -75,7 +75,7 @@ func (p *Pool) removeReported(ctx context.Context, r leftover) {
 		log.Warn("cannot remove the record of a reported job", "error", err)
 		return
 	}
-	p.parts.Recorder.JobRecovered(r.record.PoolName, runtime.RecoveryRemoved)
+	p.parts.Metrics.JobRecovered(r.record.PoolName, runtime.RecoveryRemoved)
 	log.Info("job was reported before the agent ended: its leftovers are removed")
 }
 
@@ -141,7 +141,7 @@ func (r *jobRun) recover(ctx context.Context) (continues bool) {
 
 // noteRecovery counts what is done with the job.
 func (r *jobRun) noteRecovery(action runtime.RecoveryAction) {
-	r.pool.parts.Recorder.JobRecovered(r.job.PoolName, action)
+	r.pool.parts.Metrics.JobRecovered(r.job.PoolName, action)
 }
 
 // hasNotRun reports whether the instance of an earlier run has ended without a handoff, so that
@@ -160,7 +160,7 @@ func (r *jobRun) endRecovery() (gone bool) {
 		r.log.Info("job left to the next agent, because the pool stops")
 		return false
 	}
-	r.pool.parts.Recorder.JobEnded(r.job.PoolName, r.job.Kind, r.recovery.outcome)
+	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.recovery.outcome)
 	return r.removeRecord()
 }
 

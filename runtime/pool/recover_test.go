@@ -93,7 +93,7 @@ func TestRecovery(t *testing.T) {
 			wait(time.Minute)
 			st.wantOperations("a", "start", "started", "remove", "removed")
 			st.wantNothingLeft("a", again)
-			if recovered := st.recorder.Recovered(); recovered["default started"] != 1 || len(recovered) != 1 {
+			if recovered := st.metrics.Recovered(); recovered["default started"] != 1 || len(recovered) != 1 {
 				t.Errorf("the recovered jobs are %v, want one started job", recovered)
 			}
 			for _, report := range st.cloud.Reports("a") {
@@ -331,7 +331,7 @@ func TestRecovery(t *testing.T) {
 		}
 	})
 
-	t.Run("job is started again after a minute without an answer about its status", func(t *testing.T) {
+	t.Run("job is started again after a minute without a response about its status", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.leave("a", runtime.RecordClaimed, time.Minute)
 			st.cloud.Fail(runtimetest.JobStatus, 1000, errors.New("502"))
@@ -344,7 +344,7 @@ func TestRecovery(t *testing.T) {
 		})
 	})
 
-	t.Run("pool that stops without an answer about the status leaves the job to the next agent", func(t *testing.T) {
+	t.Run("pool that stops without a response about the status leaves the job to the next agent", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.leave("a", runtime.RecordClaimed, time.Minute)
 			st.cloud.Fail(runtimetest.JobStatus, 1000, errors.New("502"))

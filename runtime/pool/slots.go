@@ -6,19 +6,19 @@ import (
 )
 
 // Slots limits the jobs of all pools together. A pool takes a slot before it polls,
-// because the answer may be a job, and releases it when there is no job or when the job
+// because the response may be a job, and releases it when there is no job or when the job
 // has ended. Methods of Slots are safe for concurrent use; a nil *Slots has no limit.
 //
 //  1. A free slot goes to the pool in the queue that holds the fewest slots. If several pools
 //     hold the same number, it goes to the pool that has waited longest. When a pool releases
 //     a slot, its wait starts again.
-//  2. A poll without an answer shares its slot after slotGrace: a pool in the queue may
-//     take the slot over. If the answer is a job after all, the job takes a slot even if
+//  2. A poll without a response shares its slot after slotGrace: a pool in the queue may
+//     take the slot over. If the response is a job after all, the job takes a slot even if
 //     none is free. A pool makes one poll at a time, so each pool can exceed the limit by
 //     one job. No slot is granted while the limit is exceeded.
 //
 // For example, with a limit of 1 the pool a polls a service that hangs, and b waits. After two
-// seconds b takes the slot over and polls. If both answers are jobs, two jobs run, and no slot is
+// seconds b takes the slot over and polls. If both responses are jobs, two jobs run, and no slot is
 // granted until one of them has ended.
 //
 // A slot has six states: queued, granted, shared, taken over, with a job, and released.
@@ -30,7 +30,7 @@ type Slots struct {
 	taken  int
 	held   map[*Pool]int // number of slots by pool; a pool without slots is not in it
 	queue  []*slot       // in the order of arrival
-	shared []*slot       // of polls without an answer, the oldest first
+	shared []*slot       // of polls without a response, the oldest first
 }
 
 // slot is a place in the queue, and then the slot itself.

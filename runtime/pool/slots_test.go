@@ -194,7 +194,7 @@ func TestSlots(t *testing.T) {
 			defer fixtures[0].cloud.Hang(runtimetest.Claim)()
 			wait(9 * time.Minute)
 			if asked := fixtures[0].cloud.Calls(runtimetest.Claim); len(asked) != 2 {
-				t.Fatalf("polls of the service without answers at %v, want the first and one that is under way", asked)
+				t.Fatalf("polls of the service without responses at %v, want the first and one that is under way", asked)
 			}
 			asked := fixtures[1].cloud.Calls(runtimetest.Claim)
 			last := asked[0]
@@ -207,7 +207,7 @@ func TestSlots(t *testing.T) {
 		}, 0, 0)
 	})
 
-	t.Run("several services without answers delay a pool by seconds", func(t *testing.T) {
+	t.Run("several services without responses delay a pool by seconds", func(t *testing.T) {
 		share(t, 1, func(t *testing.T, _ *pool.Slots, fixtures []*fixture) {
 			for _, st := range fixtures[:5] {
 				defer st.cloud.Hang(runtimetest.Claim)()
@@ -216,12 +216,12 @@ func TestSlots(t *testing.T) {
 			fixtures[5].cloud.Queue("x", "y")
 			wait(80 * time.Second)
 			if now := fixtures[5].engine.Present(); len(now) != 1 {
-				t.Errorf("%v jobs run next to five services without answers, want one", now)
+				t.Errorf("%v jobs run next to five services without responses, want one", now)
 			}
 		}, 0, 0, 0, 0, 0, 0)
 	})
 
-	t.Run("job of a late answer may exceed the limit", func(t *testing.T) {
+	t.Run("job of a late response may exceed the limit", func(t *testing.T) {
 		share(t, 1, func(t *testing.T, _ *pool.Slots, fixtures []*fixture) {
 			release := fixtures[0].cloud.Hang(runtimetest.Claim)
 			defer release()
@@ -235,7 +235,7 @@ func TestSlots(t *testing.T) {
 			release()
 			synctest.Wait()
 			if each, _ := running(fixtures); !slices.Equal(each, []int{1, 1}) {
-				t.Errorf("%v jobs run after the late answer, want the late job to run", each)
+				t.Errorf("%v jobs run after the late response, want the late job to run", each)
 			}
 			wait(61 * time.Minute) // the end of the first job frees no slot, because the limit was exceeded
 			for range 60 {
@@ -253,7 +253,7 @@ func TestSlots(t *testing.T) {
 		}, 0, 0)
 	})
 
-	t.Run("late answer without a job leaves the slot to its new pool", func(t *testing.T) {
+	t.Run("late response without a job leaves the slot to its new pool", func(t *testing.T) {
 		share(t, 1, func(t *testing.T, _ *pool.Slots, fixtures []*fixture) {
 			release := fixtures[0].cloud.Hang(runtimetest.Claim)
 			defer release()

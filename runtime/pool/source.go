@@ -178,7 +178,7 @@ func (p *Pool) pollOnce(ctx context.Context, s *source, granted *slot) {
 	}
 
 	// 3. Start the job.
-	p.parts.Recorder.JobClaimed(r.job.PoolName, r.job.Kind)
+	p.parts.Metrics.JobClaimed(r.job.PoolName, r.job.Kind)
 	if granted.keep() {
 		r.log.Info("the response to a poll was late, and another pool uses the slot: " +
 			"this job exceeds the limit of all pools")

@@ -37,7 +37,7 @@ func (r *jobRun) start(ctx context.Context, children *sync.WaitGroup) (id string
 	// 2. Fetch the definition. If the service no longer has the job, end it here.
 	setup := runtime.NewSetup(job, cloud, r.handoff())
 	setup.Hook(runtime.SetupHooks{
-		Recorder: r.pool.parts.Recorder, HandingOff: r.recordHandoff, Withdrawn: r.recordNotRun,
+		Metrics: r.pool.parts.Metrics, HandingOff: r.recordHandoff, Withdrawn: r.recordNotRun,
 		Progressed: func(p runtime.Progress) { r.pool.parts.Journal.SetProgress(job.ID, p) },
 	})
 	if r.recovery != nil {

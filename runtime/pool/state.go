@@ -20,14 +20,11 @@ func (p *Pool) State() runtime.PoolState {
 		Due:   p.nextDue(),
 		Ready: closed(p.ready),
 
+		Service:    p.parts.Cloud.Health(),
 		AnsweredAt: p.polls.answered, FailingSince: p.polls.failingSince, PollingSince: p.deployments.polling,
 
 		Completed: p.err == nil && p.spec.Tuning.SingleRun && (p.single.ended > 0 || p.single.idle),
 		Err:       p.err,
-	}
-	if reporter, ok := p.parts.Cloud.(runtime.ServiceHealthReporter); ok {
-		health := reporter.ServiceHealth()
-		state.BreakerOpen, state.TokenExpiry = health.BreakerOpen, health.TokenExpiry
 	}
 	if p.polls.failing != nil {
 		state.PollError = p.polls.failing.Error()

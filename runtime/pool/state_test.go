@@ -36,7 +36,7 @@ func (st *fixture) use(cloud runtime.Cloud) {
 func TestPoolState(t *testing.T) {
 	refused := fmt.Errorf("poll: %w", runtime.ErrUnauthorized)
 
-	t.Run("a rejected token keeps the loop on time and is not an answer", func(t *testing.T) {
+	t.Run("a rejected token keeps the loop on time and is not a response", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.cloud.Fail(runtimetest.Claim, 1000, refused)
 			st.start()
@@ -51,7 +51,7 @@ func TestPoolState(t *testing.T) {
 		})
 	})
 
-	t.Run("an answer ends the failure, and its time is kept during the next failure", func(t *testing.T) {
+	t.Run("a response ends the failure, and its time is kept during the next failure", func(t *testing.T) {
 		play(t, spec(), func(t *testing.T, st *fixture) {
 			st.cloud.Fail(runtimetest.Claim, 1, errors.New("connection refused"))
 			st.start()
@@ -66,7 +66,7 @@ func TestPoolState(t *testing.T) {
 			state := st.pool.State()
 			if state.FailingSince.IsZero() || state.AnsweredAt.Before(answered) ||
 				!state.AnsweredAt.Before(state.FailingSince) {
-				t.Errorf("after more failures the last answer was at %s, and polls fail since %s", state.AnsweredAt,
+				t.Errorf("after more failures the last response was at %s, and polls fail since %s", state.AnsweredAt,
 					state.FailingSince)
 			}
 		})
@@ -79,7 +79,7 @@ func TestPoolState(t *testing.T) {
 			wait(20 * time.Second)
 			st.cloud.Fail(runtimetest.Claim, 1000, refused)
 			release()
-			wait(0) // the first poll gets its answer
+			wait(0) // the first poll gets its response
 			st.wantFailingSince(-1)
 		})
 	})
@@ -105,12 +105,12 @@ func TestPoolState(t *testing.T) {
 			wait(5 * time.Minute)
 			state := st.pool.State()
 			if since := time.Since(state.PollingSince); since < 3*time.Minute || since > 5*time.Minute {
-				t.Errorf("after five minutes without an answer the poll is under way for %s", since)
+				t.Errorf("after five minutes without a response the poll is under way for %s", since)
 			}
 			release()
 			wait(0)
 			if state := st.pool.State(); !state.PollingSince.IsZero() {
-				t.Errorf("after its answer the poll is under way since %s", state.PollingSince)
+				t.Errorf("after its response the poll is under way since %s", state.PollingSince)
 			}
 		})
 	})
@@ -126,7 +126,7 @@ func TestPoolState(t *testing.T) {
 			st.start()
 			wait(time.Minute)
 			if at := st.pool.State().AnsweredAt; !at.IsZero() {
-				t.Errorf("a service without an answer counts as having answered at %s", at)
+				t.Errorf("a service without a response counts as having answered at %s", at)
 			}
 			st.cloud.SetJobStatus("old", runtime.Continue)
 			wait(time.Minute)
@@ -142,7 +142,7 @@ func TestPoolState(t *testing.T) {
 			st.cloud.Queue("a")
 			st.start()
 			wait(time.Minute)
-			release := st.cloud.Hang(runtimetest.JobStatus) // status polls of the job get no answer
+			release := st.cloud.Hang(runtimetest.JobStatus) // status polls of the job get no response
 			wait(2 * time.Hour)
 			st.wantNotOverdue()
 			release()
@@ -215,22 +215,21 @@ func (c stuckCloud) Claim(context.Context) (runtime.Claim, error) {
 	return runtime.Claim{Next: runtime.NextPoll{At: time.Now().Add(time.Minute)}}, errors.New("too late")
 }
 
-// healthCloud is a Cloud that implements [runtime.ServiceHealthReporter].
+// healthCloud is a fake service whose circuit breaker is open.
 type healthCloud struct{ *runtimetest.Cloud }
 
-func (healthCloud) ServiceHealth() runtime.ServiceHealth {
+func (healthCloud) Health() runtime.ServiceHealth {
 	return runtime.ServiceHealth{BreakerOpen: true, TokenExpiry: time.Unix(1, 0)}
 }
 
 func TestServiceHealth(t *testing.T) {
 	play(t, spec(), func(t *testing.T, st *fixture) {
-		if state := st.pool.State(); state.BreakerOpen || !state.TokenExpiry.IsZero() {
-			t.Errorf("without a ServiceHealthReporter the state is %+v", state)
+		if state := st.pool.State(); state.Service != (runtime.ServiceHealth{}) {
+			t.Errorf("the health of a service without problems is %+v", state.Service)
 		}
 		st.use(healthCloud{st.cloud})
-		if state := st.pool.State(); !state.BreakerOpen || !state.TokenExpiry.Equal(time.Unix(1, 0)) {
-			t.Errorf("got breaker open %v and token expiry %s, want those of ServiceHealth", state.BreakerOpen,
-				state.TokenExpiry)
+		if got, want := st.pool.State().Service, (healthCloud{}).Health(); got != want {
+			t.Errorf("the health is %+v, want %+v", got, want)
 		}
 		st.start()
 	})

@@ -37,7 +37,7 @@ func (st *fixture) timeOf(job string, operation, since runtimetest.Operation) ti
 // replace replaces the pool by one with the cancel grace period and another executor.
 func (st *fixture) replace(executor runtime.Executor, period time.Duration) {
 	st.pool = pool.New(spec(graceOf(period)), pool.Parts{
-		Cloud: st.cloud, Executor: executor, Agent: "agent-1", Recorder: st.recorder,
+		Cloud: st.cloud, Executor: executor, Agent: "agent-1", Metrics: st.metrics,
 		Environ: func(string) (string, bool) { return "", false }, Log: slog.New(slog.NewTextHandler(st.log, nil)),
 	})
 }

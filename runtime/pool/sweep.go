@@ -66,7 +66,7 @@ func (r *jobRun) removeEnded(id string) (gone bool) {
 
 // removeFailedStart removes what a failed start has left, and reports whether nothing is left.
 // A start that fails because of the engine may be unable to remove its instance, or the engine
-// may have created an instance although its answer was lost. After a fault of the job itself,
+// may have created an instance although its response was lost. After a fault of the job itself,
 // nothing is left unless an earlier start of the job lost the connection to the engine.
 func (r *jobRun) removeFailedStart(reason error) (gone bool) {
 	return errors.Is(reason, runtime.ErrJobFault) && !r.startLost || r.removeAll()

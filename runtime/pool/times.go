@@ -11,7 +11,7 @@ const (
 	claimLimit   = 10 * time.Minute // of one poll for deployments; only for a Cloud without a timeout
 	acquireLimit = 2 * time.Minute  // of one poll for leased work
 
-	// slotGrace is the time after which a poll without an answer shares its slot with a pool in the
+	// slotGrace is the time after which a poll without a response shares its slot with a pool in the
 	// queue. A service that works answers sooner. Without sharing, a service that does not answer
 	// would block all other pools until the poll times out.
 	slotGrace = 2 * time.Second

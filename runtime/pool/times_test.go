@@ -1,16 +1,16 @@
 package pool
 
 import (
-	"slices"
 	"testing"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
 // TestTimes checks the orders of times that keep a job from being lost or from running twice.
 func TestTimes(t *testing.T) {
-	for name, chain := range map[string][]time.Duration{
+	runtimetest.WantAscending(t, map[string][]time.Duration{
 		"a heartbeat comes before the service gives the job to another agent, and a start ends before " +
 			"the service declares the job failed": {
 			runtime.HeartbeatInterval, requeue, confirmLimit, heartbeatTimeout, runtime.HeartbeatLimit},
@@ -18,16 +18,7 @@ func TestTimes(t *testing.T) {
 		"the agent adds the reason while the runner waits":  {reasonLimit, reasonWait, runtime.StopGrace},
 		"the stream ends before the engine reports the end": {exitGrace, streamGrace, waitGrace},
 		"an attempt to adopt ends before the next sweep":    {adoptInterval, adoptLimit, sweepInterval},
-	} {
-		for i := range chain[1:] {
-			if chain[i] >= chain[i+1] {
-				t.Errorf("%s: %v is not in ascending order", name, chain)
-			}
-		}
-		if slices.Min(chain) <= 0 {
-			t.Errorf("%s: %v contains a time that is not positive", name, chain)
-		}
-	}
+	})
 }
 
 // Times of the other side.

@@ -555,7 +555,7 @@ func TestIdleTimeout(t *testing.T) {
 }
 
 // service is an HTTP service for a real client in a bubble of testing/synctest. Its
-// connections are pipes. If its answer is empty, it refuses connections.
+// connections are pipes. If its response is empty, it refuses connections.
 type service struct {
 	answer atomic.Value // status line and headers of an HTTP response
 	dials  atomic.Int32
@@ -632,7 +632,7 @@ func TestTuneBreaker(t *testing.T) {
 		})
 	})
 
-	t.Run("edit that may hint the failure allows one poll at once", func(t *testing.T) {
+	t.Run("edit that may fix the failure allows one poll at once", func(t *testing.T) {
 		for name, c := range map[string]struct {
 			answer string
 			hint   func(*runtime.Tuning)

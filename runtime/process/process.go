@@ -53,7 +53,7 @@ type Executor struct {
 }
 
 // New creates an executor. It removes incomplete directories that no process is creating, and
-// directories whose removal has begun. It logs a warning that jobs are not isolated.
+// directories whose removal has started. It logs a warning that jobs are not isolated.
 func New(options Options) (*Executor, error) {
 	directory, err := makeParent(options.Directory)
 	if err != nil {
@@ -75,7 +75,7 @@ func New(options Options) (*Executor, error) {
 	}, nil
 }
 
-// Sweep implements [runtime.Sweeper]: it removes half created directories that no process is
+// Sweep implements [runtime.Executor]: it removes half created directories that no process is
 // creating, half removed directories that have not changed for ten minutes, and the directories of
 // other agents' jobs that ended a week ago. An agent removes the directories of its own jobs
 // within minutes, unless its id is lost.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 // jobPrograms are the programs that a deployment needs: the steps that the service defines
@@ -22,20 +23,20 @@ var jobPrograms = []string{"pulumi", "git", "curl"}
 
 // SelfChecks returns the checks of the things that jobs need on this machine. They create
 // no directory.
-func SelfChecks(options Options, tuning runtime.Tuning) []runtime.SelfCheck {
-	return []runtime.SelfCheck{
-		{Name: "process-runner", Run: func(context.Context) runtime.CheckResult {
+func SelfChecks(options Options, tuning runtime.Tuning) []selfcheck.Check {
+	return []selfcheck.Check{
+		{Name: "process-runner", Run: func(context.Context) selfcheck.Result {
 			runner, err := findRunner(tuning.Instance.WorkingDirectory)
-			return runtime.CheckError(err, runtime.CheckPassed("jobs are run by %s", runner))
+			return selfcheck.Error(err, selfcheck.Passed("jobs are run by %s", runner))
 		}},
-		{Name: "process-shell", Run: func(context.Context) runtime.CheckResult {
-			return runtime.CheckError(checkShell(), runtime.CheckPassed("jobs have the shell %s", shellPath))
+		{Name: "process-shell", Run: func(context.Context) selfcheck.Result {
+			return selfcheck.Error(checkShell(), selfcheck.Passed("jobs have the shell %s", shellPath))
 		}},
-		{Name: "process-directory", Run: func(context.Context) runtime.CheckResult {
+		{Name: "process-directory", Run: func(context.Context) selfcheck.Result {
 			directory, err := checkParentUsable(options.Directory)
-			return runtime.CheckError(err, runtime.CheckPassed("jobs have their directories in %s", directory))
+			return selfcheck.Error(err, selfcheck.Passed("jobs have their directories in %s", directory))
 		}},
-		{Name: "process-programs", Run: func(context.Context) runtime.CheckResult {
+		{Name: "process-programs", Run: func(context.Context) selfcheck.Result {
 			return checkPrograms(options.Environ)
 		}},
 	}
@@ -62,7 +63,7 @@ func checkParentUsable(directory string) (string, error) {
 }
 
 // checkPrograms checks that the PATH of jobs has the programs that jobs use.
-func checkPrograms(agent []string) runtime.CheckResult {
+func checkPrograms(agent []string) selfcheck.Result {
 	path := ""
 	for _, entry := range jobEnviron(agent, "") {
 		if value, ok := strings.CutPrefix(entry, "PATH="); ok {
@@ -78,9 +79,9 @@ func checkPrograms(agent []string) runtime.CheckResult {
 	}
 	missing := slices.DeleteFunc(slices.Clone(jobPrograms), exists)
 	if len(missing) == 0 {
-		return runtime.CheckPassed("jobs find %s on the PATH", strings.Join(jobPrograms, ", "))
+		return selfcheck.Passed("jobs find %s on the PATH", strings.Join(jobPrograms, ", "))
 	}
-	return runtime.CheckWarned("jobs do not find %s on the PATH %s", strings.Join(missing, ", "), path).
+	return selfcheck.Warned("jobs do not find %s on the PATH %s", strings.Join(missing, ", "), path).
 		WithHint("install the programs that the steps of your deployments use, " +
 			"or start the agent with a PATH that has them")
 }

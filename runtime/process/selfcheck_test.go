@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 func TestSelfChecks(t *testing.T) {
@@ -21,9 +22,9 @@ func TestSelfChecks(t *testing.T) {
 		}
 		return directory
 	}
-	results := func(t *testing.T, working, directory, path string) map[string]runtime.CheckResult {
+	results := func(t *testing.T, working, directory, path string) map[string]selfcheck.Result {
 		t.Helper()
-		all := map[string]runtime.CheckResult{}
+		all := map[string]selfcheck.Result{}
 		tuning := runtime.Tuning{Instance: runtime.InstanceSpec{WorkingDirectory: working}}
 		for _, c := range SelfChecks(Options{Directory: directory, Environ: []string{"PATH=" + path}}, tuning) {
 			all[c.Name] = c.Run(t.Context())
@@ -35,8 +36,8 @@ func TestSelfChecks(t *testing.T) {
 		directory := filepath.Join(above, "a", "jobs")
 		for name, got := range results(t, program(t, t.TempDir(), "workflow-runner"), directory,
 			program(t, t.TempDir(), jobPrograms...)) {
-			if got.Level != runtime.LevelOK {
-				t.Errorf("%s is %+v, want %s", name, got, runtime.LevelOK)
+			if got.Level != selfcheck.LevelOK {
+				t.Errorf("%s is %+v, want %s", name, got, selfcheck.LevelOK)
 			}
 		}
 		if entries, err := os.ReadDir(above); err != nil || len(entries) > 0 {
@@ -47,12 +48,12 @@ func TestSelfChecks(t *testing.T) {
 		file := filepath.Join(program(t, t.TempDir(), "file"), "file")
 		got := results(t, t.TempDir(), file, program(t, t.TempDir(), "git"))
 		for name, want := range map[string]struct {
-			level runtime.CheckLevel
+			level selfcheck.Level
 			part  string
 		}{
-			"process-runner":    {runtime.LevelFailed, "set working_directory"},
-			"process-directory": {runtime.LevelFailed, "must be a directory that belongs to this user"},
-			"process-programs":  {runtime.LevelWarning, "do not find pulumi, curl"},
+			"process-runner":    {selfcheck.LevelFailed, "set working_directory"},
+			"process-directory": {selfcheck.LevelFailed, "must be a directory that belongs to this user"},
+			"process-programs":  {selfcheck.LevelWarning, "do not find pulumi, curl"},
 		} {
 			if got[name].Level != want.level || !strings.Contains(got[name].Message, want.part) {
 				t.Errorf("%s is %+v, want %s with %q", name, got[name], want.level, want.part)
@@ -64,8 +65,8 @@ func TestSelfChecks(t *testing.T) {
 		if err := os.Chmod(directory, 0o777); err != nil {
 			t.Fatal(err)
 		}
-		if got := results(t, "", directory, "")["process-directory"]; got.Level != runtime.LevelFailed {
-			t.Errorf("process-directory is %+v, want %s", got, runtime.LevelFailed)
+		if got := results(t, "", directory, "")["process-directory"]; got.Level != selfcheck.LevelFailed {
+			t.Errorf("process-directory is %+v, want %s", got, selfcheck.LevelFailed)
 		}
 	})
 }

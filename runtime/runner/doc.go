@@ -12,10 +12,10 @@
 //
 // # Output
 //
-//	pipe -> redactor -> splitter -> journal -> service
+//	pipe -> redactor -> splitter -> log queue -> service
 //
 // Secrets are redacted in the stream before it is split into lines, so that a secret is
-// found across the borders of reads and lines. The journal is bounded: a slow service
+// found across the borders of reads and lines. The log queue is bounded: a slow service
 // slows the step down. If the service does not respond for [stallLimit], the oldest lines
 // are dropped, and the job continues.
 //

@@ -27,23 +27,23 @@ const forever = `while :; do sleep 1 & wait $!; done`
 func TestRunEnd(t *testing.T) {
 	t.Parallel()
 	t.Run("step that exceeds its time limit is terminated", func(t *testing.T) {
-		definition := steps(`trap 'echo asked to end; exit 0' TERM; echo begun; `+forever, "echo never")
+		definition := steps(`trap 'echo asked to end; exit 0' TERM; echo started; `+forever, "echo never")
 		definition.Steps[1].Timeout = cloud.Duration(300 * time.Millisecond)
 		w := newFixture(t, definition)
-		w.expireAfter(300*time.Millisecond, 1, "\nbegun\n")
+		w.expireAfter(300*time.Millisecond, 1, "\nstarted\n")
 		w.run(runtime.CodeFailed)
 		w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
-		w.wantLog(1, "begun\nasked to end\nError: the step took longer than its time limit of 300ms and was stopped\n")
+		w.wantLog(1, "started\nasked to end\nError: the step took longer than its time limit of 300ms and was stopped\n")
 	})
 
 	t.Run("job that exceeds its time limit is terminated", func(t *testing.T) {
-		definition := steps("echo quick", "echo begun; sleep 600")
+		definition := steps("echo quick", "echo started; sleep 600")
 		definition.Timeout = cloud.Duration(500 * time.Millisecond)
 		w := newFixture(t, definition)
-		w.expireAfter(500*time.Millisecond, 2, "\nbegun\n")
+		w.expireAfter(500*time.Millisecond, 2, "\nstarted\n")
 		w.run(runtime.CodeFailed)
 		w.wantSteps(runtime.Succeeded, runtime.Succeeded, runtime.Failed)
-		w.wantLog(2, "begun\nError: the job took longer than its time limit of 500ms and was stopped\n")
+		w.wantLog(2, "started\nError: the job took longer than its time limit of 500ms and was stopped\n")
 	})
 
 	t.Run("time limits of a job and of a step, and the grace period, last as long as they are set", func(t *testing.T) {
@@ -64,13 +64,13 @@ func TestRunEnd(t *testing.T) {
 			})
 		}
 		t.Run("grace period", func(t *testing.T) {
-			definition := steps(`trap '' TERM; echo begun; ` + forever)
+			definition := steps(`trap '' TERM; echo started; ` + forever)
 			definition.Steps[1].Timeout = cloud.Duration(time.Second)
 			w := newFixture(t, definition)
 			w.handoff.Grace = 0.5
 			var expired time.Time
 			w.options.Expire(time.Second, func() {
-				w.awaitLog(1, "\nbegun\n")
+				w.awaitLog(1, "\nstarted\n")
 				expired = time.Now()
 			})
 			w.run(runtime.CodeFailed)
@@ -86,49 +86,49 @@ func TestRunEnd(t *testing.T) {
 		sh -c 'trap "" TERM; echo $$ > stubborn; ` + forever + `' &
 		trap 'echo parent was asked; exit 0' TERM
 		while [ ! -s ready ] || [ ! -s stubborn ]; do sleep 0.01; done
-		echo begun; ` + forever)
+		echo started; ` + forever)
 		definition.Steps[1].Timeout = cloud.Duration(time.Second)
 		w := newFixture(t, definition)
 		w.handoff.Grace = 0.5
-		w.expireAfter(time.Second, 1, "\nbegun\n")
+		w.expireAfter(time.Second, 1, "\nstarted\n")
 		w.options.Expire(500*time.Millisecond, func() {
 			w.awaitLog(1, "\nchild was asked\n")
 			w.awaitLog(1, "\nparent was asked\n")
 		})
 		w.run(runtime.CodeFailed)
-		w.wantLog(1, "begun\n", "was asked\n", "was asked\n", "Error: the step took longer than its time limit of 1s")
+		w.wantLog(1, "started\n", "was asked\n", "was asked\n", "Error: the step took longer than its time limit of 1s")
 		wantDead(t, filepath.Join(w.handoff.Root, "stubborn"))
 	})
 
 	t.Run("output of children is kept after the shell has ended", func(t *testing.T) {
 		definition := steps(
-			`sh -c 'trap "sleep 0.7; echo tidied up; exit 0" TERM; echo begun; ` + forever + `' & ` + forever)
+			`sh -c 'trap "sleep 0.7; echo tidied up; exit 0" TERM; echo started; ` + forever + `' & ` + forever)
 		definition.Steps[1].Timeout = cloud.Duration(300 * time.Millisecond)
 		w := newFixture(t, definition)
-		w.expireAfter(300*time.Millisecond, 1, "\nbegun\n")
+		w.expireAfter(300*time.Millisecond, 1, "\nstarted\n")
 		w.run(runtime.CodeFailed)
-		w.wantLog(1, "begun\n", "tidied up\n", "Error: the step took longer")
+		w.wantLog(1, "started\n", "tidied up\n", "Error: the step took longer")
 	})
 
 	t.Run("stop request of the agent fails the job", func(t *testing.T) {
-		w := newFixture(t, steps(`trap 'echo unlocking; exit 0' TERM; echo begun; `+forever, "echo never"))
+		w := newFixture(t, steps(`trap 'echo unlocking; exit 0' TERM; echo started; `+forever, "echo never"))
 		ctx, stop := context.WithCancel(t.Context())
 		go func() {
-			w.awaitLog(1, "\nbegun\n")
+			w.awaitLog(1, "\nstarted\n")
 			stop()
 		}()
 		w.runIn(ctx, runtime.CodeFailed)
 		w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
-		w.wantLog(1, "begun\nunlocking\nError: the job was stopped by a signal to its runner\n")
+		w.wantLog(1, "started\nunlocking\nError: the job was stopped by a signal to its runner\n")
 	})
 
 	t.Run("forced stop kills the step immediately", func(t *testing.T) {
-		w := newFixture(t, steps(`trap 'echo not yet' TERM; echo $$ > id; echo begun; `+forever))
+		w := newFixture(t, steps(`trap 'echo not yet' TERM; echo $$ > id; echo started; `+forever))
 		ctx, stop := context.WithCancel(t.Context())
 		forceStop := make(chan struct{})
 		w.options.ForceStop = forceStop
 		go func() {
-			w.awaitLog(1, "\nbegun\n")
+			w.awaitLog(1, "\nstarted\n")
 			stop()
 			w.awaitLog(1, "\nnot yet\n")
 			close(forceStop)
@@ -138,7 +138,7 @@ func TestRunEnd(t *testing.T) {
 		if took := time.Since(begin); took > 10*time.Second {
 			t.Errorf("it took %s, want at most 10s", took)
 		}
-		w.wantLog(1, "begun\nnot yet\nError: the job was stopped by a signal to its runner\n")
+		w.wantLog(1, "started\nnot yet\nError: the job was stopped by a signal to its runner\n")
 		wantDead(t, filepath.Join(w.handoff.Root, "id"))
 	})
 
@@ -162,9 +162,9 @@ func TestRunEnd(t *testing.T) {
 			"sh -c 'kill -9 $$'; exit $?": "Error: the script ended with exit code 137" + memory,
 			"no-such-program":             "Error: the script ended with exit code 127\n",
 		} {
-			w := newFixture(t, steps("echo begun\n"+script))
+			w := newFixture(t, steps("echo started\n"+script))
 			w.run(runtime.CodeFailed)
-			w.wantLog(1, "begun\n", want)
+			w.wantLog(1, "started\n", want)
 			if !strings.HasSuffix(w.record().Text(1), want) {
 				t.Errorf("script %q: the last line of the log is not the reason:\n%s", script, w.record().Text(1))
 			}
@@ -251,12 +251,12 @@ func wantDead(t *testing.T, file string) {
 // TestYield checks that a stopped runner reports the stop in its progress and then waits, so
 // that the agent can log the reason before the runner reports the failure.
 func TestYield(t *testing.T) {
-	w := newFixture(t, steps(`trap 'echo unlocking; exit 0' TERM; echo begun; `+forever, "echo never"))
+	w := newFixture(t, steps(`trap 'echo unlocking; exit 0' TERM; echo started; `+forever, "echo never"))
 	w.handoff.Yield = runtime.Seconds(0.3)
 	ctx, stop := context.WithCancel(t.Context())
 	var stopped time.Time
 	go func() {
-		w.awaitLog(1, "\nbegun\n")
+		w.awaitLog(1, "\nstarted\n")
 		stopped = time.Now()
 		stop()
 	}()
@@ -264,7 +264,7 @@ func TestYield(t *testing.T) {
 	if took := time.Since(stopped); took < w.handoff.Yield.Duration() {
 		t.Errorf("the runner ended %s after the stop request, want at least %s", took, w.handoff.Yield.Duration())
 	}
-	w.wantLog(1, "begun\nunlocking\nError: the job was stopped by a signal to its runner")
+	w.wantLog(1, "started\nunlocking\nError: the job was stopped by a signal to its runner")
 	lines := strings.Count(w.record().Text(1), "\n")
 	want := fmt.Sprintf(`{"step":1,"lines":%d,"status":"running","stopped":true}`, lines)
 	if !strings.Contains(w.progress.String(), want) {
@@ -280,12 +280,12 @@ func TestRunGone(t *testing.T) {
 				t.Parallel()
 				gate := &gate{}
 				w := newFixture(t, steps(`trap 'echo asked > asked; exit 0' TERM
-				echo begun
+				echo started
 				while [ ! -e speak ]; do sleep 0.02; done
 				echo this line meets the refusal
 				`+forever, "echo never"), gate.filter)
 				go func() {
-					w.awaitLog(1, "\nbegun\n")
+					w.awaitLog(1, "\nstarted\n")
 					w.awaitHeartbeat() // if it is refused, it counts as a call
 					gate.refuse(status)
 					if err := os.WriteFile(filepath.Join(w.handoff.Root, "speak"), nil, 0o600); err != nil {
@@ -312,10 +312,10 @@ func TestRunGone(t *testing.T) {
 	t.Run("rejection after a stop request ends the job without a report", func(t *testing.T) {
 		t.Parallel()
 		gate := &gate{}
-		w := newFixture(t, steps("echo begun; "+forever), gate.filter)
+		w := newFixture(t, steps("echo started; "+forever), gate.filter)
 		ctx, stop := context.WithCancel(t.Context())
 		go func() {
-			w.awaitLog(1, "\nbegun\n")
+			w.awaitLog(1, "\nstarted\n")
 			gate.refuse(400)
 			stop()
 		}()

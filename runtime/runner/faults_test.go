@@ -102,8 +102,8 @@ func TestRunServiceFaults(t *testing.T) {
 				w.Header().Set("Retry-After", "0")
 				w.WriteHeader(429)
 			}),
-			"resets":      every(3, reset),
-			"lost answer": func(next http.Handler) http.Handler { return lost(next)(next) },
+			"resets":        every(3, reset),
+			"lost response": func(next http.Handler) http.Handler { return lost(next)(next) },
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

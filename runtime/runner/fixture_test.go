@@ -81,8 +81,8 @@ func newFixture(t testing.TB, definition cloud.Definition, filters ...func(http.
 	}
 	service.Add(w.job)
 	line := runtime.Line{Time: time.Now(), Text: "the agent was here\n"}
-	begun := runtime.Report{Step: 0, Lines: []runtime.Line{line}, Status: runtime.Running}
-	if err := service.Report(t.Context(), w.job, begun); err != nil {
+	started := runtime.Report{Step: 0, Lines: []runtime.Line{line}, Status: runtime.Running}
+	if err := service.Report(t.Context(), w.job, started); err != nil {
 		t.Fatal(err)
 	}
 	w.handoff = runtimetest.BaseHandoff(w.job)

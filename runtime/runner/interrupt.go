@@ -9,14 +9,8 @@ import (
 	"time"
 )
 
-const (
-	// maxNoted is the number of interrupts that the log of a step names.
-	maxNoted = 10
-
-	// startupTime is how long a process that starts during the stop is not interrupted: pulumi
-	// does not handle signals in the first moments after its start, and a SIGINT would kill it.
-	startupTime = time.Second
-)
+// maxNoted is the number of interrupts that the log of a step names.
+const maxNoted = 10
 
 // process is a snapshot of one process.
 type process struct {

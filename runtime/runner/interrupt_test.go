@@ -40,7 +40,7 @@ func pretend() {
 		pretendExecutor()
 	case "tool":
 		signals := notify()
-		fmt.Println("begun")
+		fmt.Println("started")
 		fmt.Println("tool got", <-signals)
 		os.Exit(1)
 	}
@@ -87,7 +87,7 @@ func pretendPulumi() {
 		fmt.Println(err)
 		os.Exit(2)
 	}
-	fmt.Println("begun")
+	fmt.Println("started")
 	var done <-chan time.Time
 	for n := 1; ; {
 		select {
@@ -136,7 +136,7 @@ const quickPulumi = `#!/bin/sh
 n=0
 trap 'n=$((n+1)); echo "pulumi got interrupt as signal $n"' INT
 touch lock
-echo begun
+echo started
 while [ $n = 0 ]; do sleep 0.1; done
 sleep 0.5 # for a second signal
 rm lock
@@ -170,14 +170,14 @@ func (w *fixture) programs() {
 	}
 }
 
-// stopStep runs the job until the log of step 1 contains "begun", and requests a stop. It
+// stopStep runs the job until the log of step 1 contains "started", and requests a stop. It
 // returns this log and the time that the stop took. During is called after the request.
 func (w *fixture) stopStep(during func()) (log string, took time.Duration) {
 	w.t.Helper()
 	ctx, stop := context.WithCancel(w.t.Context())
 	requested := make(chan time.Time, 1)
 	go func() {
-		w.awaitLog(1, "\nbegun\n")
+		w.awaitLog(1, "\nstarted\n")
 		requested <- time.Now()
 		stop()
 		during()
@@ -216,7 +216,7 @@ func TestInterrupt(t *testing.T) {
 		},
 		"pulumi that starts after another one": {
 			"pulumi 100ms; scripts/pulumi; sleep 600",
-			[]string{"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n", "begun\n",
+			[]string{"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n", "started\n",
 				"pulumi got interrupt as signal 1\n", "pulumi releases the lock\n"},
 			[]string{"signal 2"},
 		},
@@ -226,7 +226,7 @@ func TestInterrupt(t *testing.T) {
 			[]string{"pulumi"},
 		},
 		"no program that handles SIGINT": {
-			"trap 'echo shell got TERM; exit 0' TERM; echo begun; " + forever,
+			"trap 'echo shell got TERM; exit 0' TERM; echo started; " + forever,
 			[]string{"shell got TERM\n"},
 			[]string{"Interrupting", "pulumi"},
 		},
@@ -240,7 +240,7 @@ func TestInterrupt(t *testing.T) {
 			w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
 			w.wantLog(1, append(c.want, "Error: the job was stopped by a signal to its runner\n")...)
 			for _, text := range c.refuse {
-				if _, output, _ := strings.Cut(log, "\nbegun\n"); strings.Contains(output, text) {
+				if _, output, _ := strings.Cut(log, "\nstarted\n"); strings.Contains(output, text) {
 					t.Errorf("the log contains %q, which it must not:\n%s", text, log)
 				}
 			}
@@ -364,7 +364,7 @@ func TestStop(t *testing.T) {
 		w := newFixture(t, definition)
 		w.programs()
 		w.handoff.CancelGrace = 60
-		w.expireAfter(time.Second, 1, "\nbegun\n")
+		w.expireAfter(time.Second, 1, "\nstarted\n")
 		w.run(runtime.CodeFailed)
 		w.wantLog(1, "Interrupting pulumi (process ", "which has 1m0s to end (cancel_grace_period)\n",
 			"pulumi releases the lock\n", "pulumi ended by itself ",

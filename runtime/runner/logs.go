@@ -12,26 +12,15 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// flushTimeout is the time without progress after which the remaining lines of an ended
-// step are dropped: problems with logs never fail a job.
-const flushTimeout = 5 * time.Minute
-
-// unknownRetryDelay is the delay before a batch is sent again after an error that the client
-// does not retry itself.
-const unknownRetryDelay = 5 * time.Second
-
-// A rejected line that cannot be split is sent again before it is dropped, unless the
-// line before it was dropped too.
-const (
-	maxLineTries   = 2
-	lineRetryDelay = time.Second
-)
+// maxLineTries is how often a rejected line that cannot be split is sent before it is dropped. If
+// the line before it was dropped, it is sent once.
+const maxLineTries = 2
 
 // maxRefusals is the number of consecutive lines that a service may reject before the
 // runner stops sending the log of the step.
 const maxRefusals = 20
 
-// sender sends the journal of one step, one batch at a time and at exact offsets. The
+// sender sends the log of one step, one batch at a time and at exact offsets. The
 // client retries a batch unchanged, because the service may have accepted it.
 type sender struct {
 	jobs       *cloud.Jobs
@@ -47,39 +36,39 @@ type sender struct {
 	refusals int // consecutive rejected lines
 }
 
-// run sends lines until the journal is closed and empty, or ctx ends. If the service rejects
-// all lines, run takes further lines from the journal and does not send them. The batch in
+// run sends lines until the queue is closed and empty, or ctx ends. If the service rejects
+// all lines, run takes further lines from the queue and does not send them. The batch in
 // first is sent without other lines, because a service that already has it rejects any other
 // batch at its offset.
-func (s *sender) run(ctx context.Context, j *journal) {
+func (s *sender) run(ctx context.Context, q *logQueue) {
 	if len(s.first) > 0 {
-		j.busy()
-		s.send(ctx, j, s.first)
-		j.idle()
+		q.busy()
+		s.send(ctx, q, s.first)
+		q.idle()
 	}
 	var last time.Time
 	for {
-		batch, ok := j.next(ctx, last, s.limit)
+		batch, ok := q.next(ctx, last, s.limit)
 		if !ok {
 			return
 		}
 		last = time.Now()
 		if s.refusals < maxRefusals {
-			j.busy()
-			s.send(ctx, j, batch)
-			j.idle()
+			q.busy()
+			s.send(ctx, q, batch)
+			q.idle()
 		}
 	}
 }
 
 // send sends one batch, in parts if the service requires it.
-func (s *sender) send(ctx context.Context, j *journal, batch []cloud.LogLine) {
+func (s *sender) send(ctx context.Context, q *logQueue, batch []cloud.LogLine) {
 	for len(batch) > 0 && ctx.Err() == nil {
 		part := batch[:s.countFitting(batch)]
 		err := s.jobs.Logs(ctx, s.step, cloud.LogBatch{Offset: s.accepted, Lines: part})
 		result, stored := batchResultOf(err), len(part)
 		if lines, ok := cloud.StoredLines(err); ok && lines > s.accepted && lines <= s.accepted+len(batch) {
-			// The service has stored lines of an earlier attempt whose answer was lost.
+			// The service has stored lines of an earlier attempt whose response was lost.
 			result, stored = batchAccepted, lines-s.accepted
 		}
 		switch {
@@ -88,7 +77,7 @@ func (s *sender) send(ctx context.Context, j *journal, batch []cloud.LogLine) {
 			s.refusals, s.tries = 0, 0
 			batch = batch[stored:]
 			s.onAccepted(s.accepted)
-			j.busy()
+			q.busy()
 		case result == batchGone:
 			s.refusals = maxRefusals
 			s.onGone(err)
@@ -107,7 +96,7 @@ func (s *sender) send(ctx context.Context, j *journal, batch []cloud.LogLine) {
 				s.log.Warn("log rejected; the log of this step ends here", "step", s.step, "error", err)
 				return
 			}
-			j.addLost(len(part))
+			q.addLost(len(part))
 			batch = batch[len(part):]
 		case result == batchRejected:
 			s.refusals = maxRefusals
@@ -177,45 +166,45 @@ func batchResultOf(err error) batchResult {
 
 // stepLog sends the log of one step to the service.
 type stepLog struct {
-	journal *journal
-	sender  *sender
-	done    chan struct{}
-	ctx     context.Context // of the sender
-	cancel  context.CancelFunc
+	queue  *logQueue
+	sender *sender
+	done   chan struct{}
+	ctx    context.Context // of the sender
+	cancel context.CancelFunc
 }
 
 // openLog starts the sender of a step's log. The caller must close the log.
 func openLog(ctx context.Context, s *sender) *stepLog {
-	l := &stepLog{journal: newJournal(), sender: s, done: make(chan struct{})}
+	l := &stepLog{queue: newLogQueue(), sender: s, done: make(chan struct{})}
 	s.limit = fullBytes
 	l.ctx, l.cancel = context.WithCancel(ctx)
 	go func() {
 		defer close(l.done)
-		s.run(l.ctx, l.journal)
+		s.run(l.ctx, l.queue)
 	}()
 	return l
 }
 
-// add adds lines; see [journal.add].
+// add adds lines; see [queue.add].
 func (l *stepLog) add(lines []cloud.LogLine) {
 	for part := range slices.Chunk(lines, fullLines) {
-		l.journal.add(l.ctx, part)
+		l.queue.add(l.ctx, part)
 	}
 }
 
 // close blocks until the service has accepted every line, or has accepted none for
 // flushTimeout. It returns the number of accepted lines. Nothing is sent afterwards.
 func (l *stepLog) close() (accepted int) {
-	l.journal.close()
+	l.queue.close()
 	for {
-		timer := time.NewTimer(max(flushTimeout-l.journal.stalledFor(), time.Millisecond))
+		timer := time.NewTimer(max(flushTimeout-l.queue.stalledFor(), time.Millisecond))
 		select {
 		case <-l.done:
 			timer.Stop()
 			l.cancel()
 			return l.sender.accepted
 		case <-timer.C:
-			if l.journal.stalledFor() < flushTimeout {
+			if l.queue.stalledFor() < flushTimeout {
 				continue
 			}
 			l.sender.log.Warn("log dropped: service did not accept its last lines", "step", l.sender.step)

@@ -253,7 +253,7 @@ func TestStepLogBatches(t *testing.T) {
 		})
 	})
 
-	t.Run("full journal blocks the step while the service makes progress", func(t *testing.T) {
+	t.Run("full queue blocks the step while the service makes progress", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &logServer{respond: func(cloud.LogBatch, int) (int, error) {
 				time.Sleep(8 * time.Second)
@@ -265,11 +265,11 @@ func TestStepLogBatches(t *testing.T) {
 			for i := range 400 { // 25 MB
 				log.add(line(i, maxLine))
 				want.WriteString(line(i, maxLine)[0].Text)
-				log.journal.mu.Lock()
-				waiting := log.journal.bytes
-				log.journal.mu.Unlock()
-				if waiting > maxJournal+maxLine+lineOverhead {
-					t.Fatalf("%d bytes wait, want at most %d", waiting, maxJournal+maxLine+lineOverhead)
+				log.queue.mu.Lock()
+				waiting := log.queue.bytes
+				log.queue.mu.Unlock()
+				if waiting > maxLogQueue+maxLine+lineOverhead {
+					t.Fatalf("%d bytes wait, want at most %d", waiting, maxLogQueue+maxLine+lineOverhead)
 				}
 			}
 			if time.Since(begin) < time.Minute {
@@ -330,7 +330,7 @@ func TestStepLogFaults(t *testing.T) {
 			s := &logServer{strict: true}
 			s.respond = func(batch cloud.LogBatch, _ int) (int, error) {
 				switch attempts++; attempts {
-				case 1: // the batch is stored, and the answer is lost
+				case 1: // the batch is stored, and the response is lost
 					s.mu.Lock()
 					defer s.mu.Unlock()
 					s.lines = append(s.lines, batch.Lines...)
@@ -381,7 +381,7 @@ func TestStepLogFaults(t *testing.T) {
 					s := &logServer{respond: func(cloud.LogBatch, int) (int, error) { calls++; return status, nil }}
 					log, gone, logged := s.open(t)
 					begin := time.Now()
-					for i := range 20_000 { // 20 MB, more than the journal takes
+					for i := range 20_000 { // 20 MB, more than the queue takes
 						log.add(line(i, 1000))
 					}
 					log.close()

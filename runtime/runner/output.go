@@ -10,13 +10,9 @@ import (
 	"github.com/cmwa-project/cmwa/cloud"
 )
 
-// Limits for reading the output of a step after its shell has ended, while other
-// processes keep the pipe open.
-const (
-	quietTime      = 100 * time.Millisecond // silence after which reading ends
-	maxLingerTime  = 2 * time.Second        // time after which it ends
-	maxLingerBytes = 1 << 20                // size after which it ends; larger than a pipe, so that no output is lost
-)
+// maxLingerBytes is how much of the output of a step is read after its shell has ended, while other
+// processes keep the pipe open. It is larger than a pipe, so that no output is lost.
+const maxLingerBytes = 1 << 20
 
 // readSize is the usual capacity of a pipe.
 const readSize = 64 << 10

@@ -10,10 +10,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// progressFlush is how long the runner waits after the end of the job until the agent has
-// read the last line of progress. The agent waits for the end of the stream equally long.
-const progressFlush = 5 * time.Second
-
 // progress reports to the agent which lines and statuses the service has accepted. It is
 // safe for concurrent use and never blocks its callers: a goroutine writes the latest
 // value, and newer values replace those that a slow agent has not read. The agent needs

@@ -17,20 +17,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Limits for the end of a job.
-const (
-	finalReportTimeout = time.Minute      // for the last reports, after a stop request and the end of the step
-	agentYield         = 5 * time.Second  // for the agent to log the reason of its request
-	statusTimeout      = 15 * time.Minute // for the report of one status
-)
-
-// Retries of calls. The contexts of the calls limit their number.
-const (
-	requestTimeout = 30 * time.Second
-	retryCount     = 1 << 30
-	retryWait      = 500 * time.Millisecond
-	retryMaxWait   = 15 * time.Second
-)
+// retryCount is the number of retries of a call. The context of the call limits them.
+const retryCount = 1 << 30
 
 // Options are the options of [Run].
 type Options struct {
@@ -230,7 +218,7 @@ type reportLimit struct {
 
 	mu       sync.Mutex
 	stepping bool // a step runs
-	begun    bool // the job is stopped
+	started  bool // the job is stopped
 	timer    *time.Timer
 }
 
@@ -252,13 +240,13 @@ func (l *reportLimit) endStep() {
 func (l *reportLimit) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.begun = true
+	l.started = true
 	l.start()
 }
 
 // start starts the timer if the job is stopped and no step runs. The caller holds the lock.
 func (l *reportLimit) start() {
-	if l.begun && !l.stepping && l.timer == nil {
+	if l.started && !l.stepping && l.timer == nil {
 		l.timer = time.AfterFunc(finalReportTimeout, l.exceeded)
 	}
 }

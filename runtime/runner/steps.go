@@ -13,7 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
-// setUp completes step 0, which the agent has begun. Broken is the error of an invalid
+// setUp completes step 0, which the agent has started. Broken is the error of an invalid
 // definition.
 func (j *job) setUp(logCtx, jobCtx, workCtx context.Context, broken error) error {
 	pending := logLines(j.handoff.Pending)

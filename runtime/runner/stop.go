@@ -11,14 +11,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Times for the end of a step.
-const (
-	groupPoll   = 20 * time.Millisecond  // interval at which a process group that is stopped is checked
-	scanPoll    = 200 * time.Millisecond // interval at which the step's processes are listed in the first stage
-	settleTime  = 2 * time.Second        // for the other processes to end after all interrupted ones have ended
-	killTimeout = 10 * time.Second       // for a killed program to end
-)
-
 // stages are the times between the signals to a step, and the requests to cut them short.
 type stages struct {
 	cancelGrace time.Duration   // between SIGINT and SIGTERM; 0 sends no SIGINT
@@ -51,7 +43,7 @@ type stopping struct {
 // not only for its leader:
 //
 //  1. SIGINT to some processes; see interrupter. They have the cancel grace period to end.
-//     When they have ended, the other processes have settleTime to end.
+//     When they have ended, the other processes have remainingGrace to end.
 //  2. SIGTERM to the group. It has the grace period to end.
 //  3. SIGKILL to the group.
 //
@@ -96,7 +88,7 @@ func stop(group int, ended <-chan error, s stages) stopped {
 	return result
 }
 
-// interrupt interrupts processes until none of them is left and the group had settleTime
+// interrupt interrupts processes until none of them is left and the group had remainingGrace
 // to end. It returns false if the grace period ends first.
 func (e *stopping) interrupt() bool {
 	var settled <-chan time.Time // receives when the others had time to end; nil while a process is interrupted
@@ -116,7 +108,7 @@ func (e *stopping) interrupt() bool {
 			case settled == nil && !e.targets.any():
 				return true // no process handles an interrupt
 			case settled == nil:
-				settled = time.After(settleTime)
+				settled = time.After(remainingGrace)
 			}
 		}
 		select {

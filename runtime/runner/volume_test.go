@@ -35,7 +35,7 @@ func flood(short, long int) string {
 func TestRunLargeLog(t *testing.T) {
 	t.Parallel()
 	t.Run("log of 50 MB arrives complete", func(t *testing.T) {
-		// The short lines fill the journal, and make batches of batchLines. The long lines make
+		// The short lines fill the log queue, and make batches of batchLines. The long lines make
 		// batches of fullBytes. With short lines only, the race detector takes most of the time.
 		const short, long, lines = 100_000, 40_000, 140_000
 		w := newFixture(t, steps(flood(short, long)))

@@ -128,6 +128,16 @@ func (c *Cloud) Tune(tuning runtime.Tuning) runtime.NextPoll {
 	return c.next()
 }
 
+// Retry changes nothing.
+func (c *Cloud) Retry() runtime.NextPoll {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.next()
+}
+
+// Health returns the zero value.
+func (c *Cloud) Health() runtime.ServiceHealth { return runtime.ServiceHealth{} }
+
 // next returns the hold in force, or else the end of the polling interval. Before the first
 // poll, and after a poll that returned a job, the next poll is allowed at once. The caller
 // holds the lock.
@@ -175,7 +185,7 @@ func (c *Cloud) Queued() []string {
 	return slices.Clone(c.queue)
 }
 
-// Lost returns the jobs of claims whose context ended before the answer. A pool must never
+// Lost returns the jobs of claims whose context ended before the response. A pool must never
 // lose a job.
 func (c *Cloud) Lost() []string {
 	c.mu.Lock()
@@ -239,7 +249,7 @@ func (c *Cloud) take(ctx context.Context) (*runtime.Job, error) {
 	id := c.queue[0]
 	c.queue = c.queue[1:]
 	c.jobs[id].claimed = true
-	if ctx.Err() != nil { // the answer is lost, and the job with it
+	if ctx.Err() != nil { // the response is lost, and the job with it
 		c.lost = append(c.lost, id)
 		return nil, context.Cause(ctx)
 	}
@@ -317,7 +327,7 @@ func (c *Cloud) applyFault(ctx context.Context, call Call) error {
 		case <-ctx.Done():
 		}
 	}
-	if call != Claim && ctx.Err() != nil { // Claim handles a lost answer itself
+	if call != Claim && ctx.Err() != nil { // Claim handles a lost response itself
 		return context.Cause(ctx)
 	}
 	return next.err

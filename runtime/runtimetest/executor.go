@@ -135,6 +135,9 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	return e.startError(ctx, tuning)
 }
 
+// Sweep removes nothing.
+func (e *Executor) Sweep(context.Context, []runtime.InstanceSpec) ([]string, error) { return nil, nil }
+
 // startError calls the function of FailWhen.
 func (e *Executor) startError(ctx context.Context, tuning runtime.Tuning) error {
 	e.mu.Lock()

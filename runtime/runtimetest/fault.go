@@ -14,14 +14,14 @@ type FaultKind string
 // The kinds of faults. A fault is injected before or after the proxy forwards the call to the
 // service; see [Fault.After]. If it is injected before, the service never gets the request;
 // only Latency forwards the request later. If it is injected after, the service has acted,
-// and its answer is lost or changed.
+// and its response is lost or changed.
 const (
 	Latency   FaultKind = "latency"    // the request is forwarded after Delay
 	Reset     FaultKind = "reset"      // the client's connection is reset
 	BlackHole FaultKind = "black hole" // nothing passes the client's connection any more
-	Stray     FaultKind = "stray"      // an answer with Status, as a gateway between client and service sends it
+	Stray     FaultKind = "stray"      // a response with Status, as a gateway between client and service sends it
 	HTML      FaultKind = "html"       // 200 with the HTML page of a proxy or single-page application
-	SlowBody  FaultKind = "slow body"  // the service's answer arrives in pieces over Delay; always after
+	SlowBody  FaultKind = "slow body"  // the service's response arrives in pieces over Delay; always after
 	Truncated FaultKind = "truncated"  // half of the service's body arrives as if it were complete; always after
 	Cut       FaultKind = "cut"        // half of the service's body arrives, and then a reset; always after
 )
@@ -32,7 +32,7 @@ type Fault struct {
 	After      bool          // inject the fault after the service has acted; only for Reset, BlackHole, Stray and HTML
 	Status     int           // of Stray: an HTTP status
 	RetryAfter string        // of Stray: the header's value; empty sends none
-	Body       string        // of Stray: the answer's body
+	Body       string        // of Stray: the response's body
 	Delay      time.Duration // of Latency and SlowBody
 }
 
@@ -54,8 +54,8 @@ func (f Fault) String() string {
 	return name
 }
 
-// before returns a similar fault that loses no answer of the service. It is for polls: the
-// answer to a poll may hand out a job, and must not be lost.
+// before returns a similar fault that loses no response of the service. It is for polls: the
+// response to a poll may hand out a job, and must not be lost.
 func (f Fault) before() Fault {
 	f.After = false
 	switch f.Kind {
@@ -65,7 +65,7 @@ func (f Fault) before() Fault {
 	return f
 }
 
-// Bodies of stray answers, as ingresses, gateways and load balancers send them. They do
+// Bodies of stray responses, as ingresses, gateways and load balancers send them. They do
 // not have the form of the service's errors, which have a code.
 var strayBodies = []string{
 	"",
@@ -79,7 +79,7 @@ var strayBodies = []string{
 // pastDate is a Retry-After in the past, such as a service with a slow clock sends.
 const pastDate = "Mon, 02 Jan 2006 15:04:05 GMT"
 
-// The statuses of stray answers.
+// The statuses of stray responses.
 var (
 	strayClient = []int{
 		http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed,

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// answer is an answer of the service.
+// answer is a response of the service.
 type answer struct {
 	status int
 	header http.Header
@@ -54,7 +54,7 @@ func (p *Proxy) ask(r *http.Request, body []byte) (answer, error) {
 	return answer{response.StatusCode, header, text}, nil
 }
 
-// write sends the answer to the client. It applies a fault that changes the body.
+// write sends the response to the client. It applies a fault that changes the body.
 func (a answer) write(w http.ResponseWriter, r *http.Request, conn *faultConn, fault Fault) {
 	maps.Copy(w.Header(), a.header)
 	text := a.body

@@ -37,7 +37,7 @@ type leasedWork struct {
 type heldLease struct {
 	job     string
 	expires time.Time
-	begun   bool
+	started bool
 	lost    bool
 	result  runtime.LeaseResult
 	renewed []time.Time
@@ -72,7 +72,7 @@ func (l *Leases) SetUnhealthy(unhealthy bool) {
 	l.unhealthy = unhealthy
 }
 
-// SetSlow delays the answer to each Renew by this time.
+// SetSlow delays the response to each Renew by this time.
 func (l *Leases) SetSlow(slow time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -206,7 +206,7 @@ func (l *Leases) Renew(ctx context.Context, job *runtime.Job, begin bool) (time.
 	l.mu.Lock()
 	lease, err := l.lease(job)
 	if err == nil {
-		lease.expires, lease.begun = time.Now().Add(l.Span), lease.begun || begin
+		lease.expires, lease.started = time.Now().Add(l.Span), lease.started || begin
 		if !begin {
 			lease.renewed = append(lease.renewed, time.Now())
 		}

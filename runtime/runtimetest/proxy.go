@@ -63,7 +63,7 @@ type ProxyOptions struct {
 // orders a fault ([Proxy.Inject]). It counts calls per program, and records claims and
 // reports of failed steps.
 //
-// A poll hands out a job as its side effect, so the protocol loses a job if the answer is
+// A poll hands out a job as its side effect, so the protocol loses a job if the response is
 // lost. A poll therefore gets only faults before it reaches the service, and a connection
 // that carried a poll to the service is never broken.
 //
@@ -86,7 +86,7 @@ type Proxy struct {
 	series   map[string]int // calls so far, by kind of call and job: see seriesOf
 	injected map[string]int // by name of the fault or the storm: see Injected
 	failed   []string       // calls with the status "failed", each as method, path and program
-	lost     []string       // polls whose answer may be lost
+	lost     []string       // polls whose response may be lost
 	calls    map[string][]time.Time
 	weather  storms
 	broken   tls.Certificate // of an unknown authority
@@ -228,7 +228,7 @@ func (p *Proxy) ReportedFailed() []string {
 }
 
 // LostPolls returns the polls whose job may be lost. Either the client had disconnected before
-// the answer, which no fault of the proxy causes, or an answer with status 200 had no job id.
+// the response, which no fault of the proxy causes, or a response with status 200 had no job id.
 func (p *Proxy) LostPolls() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -269,7 +269,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.handedOut(r, answer)
 	}
 
-	// 4. Inject a fault that applies after the service has answered, or send the answer.
+	// 4. Inject a fault that applies after the service has answered, or send the response.
 	if fault.After && p.inject(w, r, conn, fault) {
 		return
 	}
@@ -342,7 +342,7 @@ func (p *Proxy) handedOut(r *http.Request, a answer) {
 	}
 	var poll struct{ JobID, DeploymentID string }
 	if err := json.Unmarshal(a.body, &poll); err != nil || poll.JobID == "" {
-		p.lost = append(p.lost, fmt.Sprintf("the answer to a poll is %q", a.body))
+		p.lost = append(p.lost, fmt.Sprintf("the response to a poll is %q", a.body))
 		return
 	}
 	if r.Context().Err() != nil {

@@ -107,7 +107,7 @@ func TestProxy(t *testing.T) {
 					t.Errorf("the proxy counts the faults %v", injected)
 				}
 			})
-			t.Run(fmt.Sprintf("poll that reaches the service gets its answer despite %s with TLS %t", c.fault, secure),
+			t.Run(fmt.Sprintf("poll that reaches the service gets its response despite %s with TLS %t", c.fault, secure),
 				func(t *testing.T) {
 					p, client, served := proxied(t, runtimetest.ProxyOptions{TLS: secure})
 					p.Inject(c.fault, 1, everything)

@@ -115,12 +115,18 @@ func (s *Service) Report(_ context.Context, job *runtime.Job, report runtime.Rep
 	})
 }
 
-// Claim returns no job. It makes the service a [runtime.Cloud], together with Report, Tune,
-// Definition and JobStatus.
+// Claim returns no job. It makes the service a [runtime.Cloud], together with the
+// following methods and Report.
 func (s *Service) Claim(context.Context) (runtime.Claim, error) { return runtime.Claim{}, nil }
 
 // Tune does nothing.
 func (s *Service) Tune(runtime.Tuning) runtime.NextPoll { return runtime.NextPoll{} }
+
+// Retry does nothing.
+func (s *Service) Retry() runtime.NextPoll { return runtime.NextPoll{} }
+
+// Health returns the zero value.
+func (s *Service) Health() runtime.ServiceHealth { return runtime.ServiceHealth{} }
 
 // Definition returns the definition that the given job contains.
 func (s *Service) Definition(_ context.Context, job *runtime.Job) (runtime.Definition, error) {

@@ -227,22 +227,18 @@ func (s *fixture) wantStartError(t *testing.T, job *runtime.Job, own bool) {
 }
 
 func testCheck(t *testing.T, s *fixture) {
-	checker, ok := s.executor.(runtime.Checker)
-	if !ok {
-		t.Fatalf("%T does not check whether jobs can be started", s.executor)
-	}
 	good, own, bad := s.job(t, Quick), s.job(t, BadJob), s.job(t, Misconfigured)
-	if err := checker.Check(t.Context(), good.Tuning); err != nil {
+	if err := s.executor.Check(t.Context(), good.Tuning); err != nil {
 		t.Errorf("checking settings that work returns %v", err)
 	}
-	if err := checker.Check(t.Context(), own.Tuning); err != nil {
+	if err := s.executor.Check(t.Context(), own.Tuning); err != nil {
 		t.Errorf("checking the settings of a bad job returns %v", err)
 	}
-	err := checker.Check(t.Context(), bad.Tuning)
+	err := s.executor.Check(t.Context(), bad.Tuning)
 	if err == nil || strings.Contains(err.Error(), "\n") || errors.Is(err, runtime.ErrJobFault) {
 		t.Errorf("checking settings that fail every job returns %v, want one line", err)
 	}
-	if err := checker.Check(t.Context(), good.Tuning); err != nil {
+	if err := s.executor.Check(t.Context(), good.Tuning); err != nil {
 		t.Errorf("checking settings that work afterwards returns %v", err)
 	}
 	s.wantGone(t, good)

@@ -14,8 +14,8 @@ import (
 	"syscall"
 
 	"github.com/cmwa-project/cmwa/reconcile/status"
-	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/agentid"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
@@ -35,7 +35,7 @@ func Files(c *schema.Config) (paths []string) {
 }
 
 // checkMounts checks that the agent can detect the replacement of its configuration files.
-func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult {
+func checkMounts(c *schema.Config, frozen func(string) bool) selfcheck.Result {
 	var names, directories []string
 	for _, path := range Files(c) {
 		if frozen(path) {
@@ -44,16 +44,16 @@ func checkMounts(c *schema.Config, frozen func(string) bool) runtime.CheckResult
 		}
 	}
 	if len(names) == 0 {
-		return runtime.CheckPassed("the agent can detect changes of the configuration and of its files")
+		return selfcheck.Passed("the agent can detect changes of the configuration and of its files")
 	}
 	const why = "mounted as a single file or with subPath: the agent cannot detect that the file is replaced"
-	return runtime.CheckWarned("%s: %s", why, strings.Join(names, ", ")).
+	return selfcheck.Warned("%s: %s", why, strings.Join(names, ", ")).
 		WithHint("mount the directory without subPath: %s", strings.Join(slices.Compact(directories), ", "))
 }
 
 // checkState checks that the agent can store its id, without storing one. If owned is true,
 // the agent needs no id.
-func checkState(c *schema.Config, environ func(string) (string, bool), owned bool) runtime.CheckResult {
+func checkState(c *schema.Config, environ func(string) (string, bool), owned bool) selfcheck.Result {
 	directory, err := agentid.Directory(c.StateDirectory, environ, os.Getuid())
 	checked := directory
 	if err == nil {
@@ -61,33 +61,33 @@ func checkState(c *schema.Config, environ func(string) (string, bool), owned boo
 	}
 	switch {
 	case err != nil && owned:
-		return runtime.CheckPassed("the state directory cannot be used, but is not needed: " +
+		return selfcheck.Passed("the state directory cannot be used, but is not needed: " +
 			"the agent's Pod identifies its jobs")
 	case err != nil:
-		return runtime.CheckWarned("cannot use the state directory: a restarted agent does not adopt its jobs: %v",
+		return selfcheck.Warned("cannot use the state directory: a restarted agent does not adopt its jobs: %v",
 			err).
 			WithHint("set state_directory to a directory that the agent's user can write to; " +
 				"in a container, mount a volume there")
 	case !strings.HasPrefix(checked+"/", directory+"/"):
-		return runtime.CheckPassed("the state directory %s can be created in %s", directory, checked)
+		return selfcheck.Passed("the state directory %s can be created in %s", directory, checked)
 	}
-	return runtime.CheckPassed("the state directory %s is writable and supports locks", directory)
+	return selfcheck.Passed("the state directory %s is writable and supports locks", directory)
 }
 
 // checkServer checks that the port of the HTTP server is free, or in use by the agent with
 // this configuration.
-func checkServer(ctx context.Context, c *schema.Config) runtime.CheckResult {
+func checkServer(ctx context.Context, c *schema.Config) selfcheck.Result {
 	if c.HTTPServerPort == 0 {
-		return runtime.CheckPassed("the HTTP server is off (http_server_port is 0)")
+		return selfcheck.Passed("the HTTP server is off (http_server_port is 0)")
 	}
 	address := net.JoinHostPort(c.HTTPServerAddress, strconv.Itoa(c.HTTPServerPort))
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	switch {
 	case err == nil:
 		_ = listener.Close()
-		return runtime.CheckPassed("port %d is free", c.HTTPServerPort)
+		return selfcheck.Passed("port %d is free", c.HTTPServerPort)
 	case !errors.Is(err, syscall.EADDRINUSE):
-		return runtime.CheckFailed("cannot open the port of the HTTP server: %v", err).
+		return selfcheck.Failed("cannot open the port of the HTTP server: %v", err).
 			WithHint("correct http_server_address and http_server_port")
 	}
 
@@ -99,7 +99,7 @@ func checkServer(ctx context.Context, c *schema.Config) runtime.CheckResult {
 	url := "http://" + net.JoinHostPort(host, strconv.Itoa(c.HTTPServerPort)) + "/status"
 	d, err := status.Fetch(ctx, url, true)
 	if err != nil {
-		return runtime.CheckFailed("port %d is in use: %v", c.HTTPServerPort, err).
+		return selfcheck.Failed("port %d is in use: %v", c.HTTPServerPort, err).
 			WithHint("set http_server_port to a free port, or to 0 to turn the HTTP server off")
 	}
 	ownPath := ""
@@ -107,21 +107,21 @@ func checkServer(ctx context.Context, c *schema.Config) runtime.CheckResult {
 		ownPath = Files(c)[0]
 	}
 	if d.Config.Path != ownPath {
-		return runtime.CheckFailed("port %d is in use by an agent with another configuration: %s",
+		return selfcheck.Failed("port %d is in use by an agent with another configuration: %s",
 			c.HTTPServerPort, cmp.Or(d.Config.Path, "its environment")).
 			WithHint("set http_server_port to a free port, or to 0 to turn the HTTP server off")
 	}
-	return runtime.CheckPassed("port %d is in use by the agent with this configuration, version %s",
+	return selfcheck.Passed("port %d is in use by the agent with this configuration, version %s",
 		c.HTTPServerPort, d.Agent.Version)
 }
 
 // checkSyslog checks that a syslog daemon accepts messages.
-func checkSyslog(context.Context) runtime.CheckResult {
+func checkSyslog(context.Context) selfcheck.Result {
 	writer, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_INFO, "cmwa")
 	if err != nil {
-		return runtime.CheckFailed("cannot reach syslog: %v", err).
+		return selfcheck.Failed("cannot reach syslog: %v", err).
 			WithHint("start a syslog daemon, or set syslog to false")
 	}
 	_ = writer.Close()
-	return runtime.CheckPassed("a syslog daemon accepts messages")
+	return selfcheck.Passed("a syslog daemon accepts messages")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
@@ -27,9 +28,9 @@ type Parts struct {
 	// not run in a Pod, or if it runs in another cluster than its jobs. Shutdown is the
 	// shutdown timeout; files are the files of the configuration. OwnPod is called only if
 	// a pool has deploy_target kubernetes without kubernetes.context.
-	OwnPod func(shutdown time.Duration, files []string) (runtime.SelfCheck, bool)
+	OwnPod func(shutdown time.Duration, files []string) (selfcheck.Check, bool)
 	// Pool returns the checks of the service and the executor of a pool.
-	Pool func(runtime.PoolSpec) []runtime.SelfCheck
+	Pool func(runtime.PoolSpec) []selfcheck.Check
 }
 
 // Checks loads the configuration, and returns the checks for it. The first check is about
@@ -37,25 +38,25 @@ type Parts struct {
 func Checks(ctx context.Context, parts Parts) []Check {
 	began := time.Now()
 	c, result := load(ctx, parts.Find)
-	first := runtime.SelfCheck{
-		Name: "configuration", Run: func(context.Context) runtime.CheckResult { return result },
+	first := selfcheck.Check{
+		Name: "configuration", Run: func(context.Context) selfcheck.Result { return result },
 	}
-	checks := []Check{{SelfCheck: first, duration: time.Since(began)}}
+	checks := []Check{{Check: first, duration: time.Since(began)}}
 	if c == nil {
 		return checks
 	}
 
 	// Checks of the agent.
 	own, owned := ownPod(c, parts)
-	agent := func(name string, run func(context.Context) runtime.CheckResult) {
-		checks = append(checks, Check{SelfCheck: runtime.SelfCheck{Name: name, Run: run}})
+	agent := func(name string, run func(context.Context) selfcheck.Result) {
+		checks = append(checks, Check{Check: selfcheck.Check{Name: name, Run: run}})
 	}
-	agent("configuration-mounts", func(context.Context) runtime.CheckResult { return checkMounts(c, watch.Frozen) })
-	agent("state-directory", func(context.Context) runtime.CheckResult { return checkState(c, parts.Environ, owned) })
-	agent("free-disk", func(context.Context) runtime.CheckResult {
+	agent("configuration-mounts", func(context.Context) selfcheck.Result { return checkMounts(c, watch.Frozen) })
+	agent("state-directory", func(context.Context) selfcheck.Result { return checkState(c, parts.Environ, owned) })
+	agent("free-disk", func(context.Context) selfcheck.Result {
 		return checkDisks(directories(c, parts.Environ), spaceOf)
 	})
-	agent("http-server", func(ctx context.Context) runtime.CheckResult { return checkServer(ctx, c) })
+	agent("http-server", func(ctx context.Context) selfcheck.Result { return checkServer(ctx, c) })
 	if c.Syslog {
 		agent("syslog", checkSyslog)
 	}
@@ -68,7 +69,7 @@ func Checks(ctx context.Context, parts Parts) []Check {
 	slices.SortFunc(pools, func(a, b runtime.PoolSpec) int { return cmp.Compare(a.Name, b.Name) })
 	for _, spec := range pools {
 		for _, check := range parts.Pool(spec) {
-			checks = append(checks, Check{Pool: spec.Name, SelfCheck: check})
+			checks = append(checks, Check{Pool: spec.Name, Check: check})
 		}
 	}
 	return checks
@@ -76,7 +77,7 @@ func Checks(ctx context.Context, parts Parts) []Check {
 
 // ownPod returns the check of the agent's own Pod, if there is one. Owned reports whether
 // the agent finds all of its instances by this Pod, so that it needs no id.
-func ownPod(c *schema.Config, parts Parts) (check runtime.SelfCheck, owned bool) {
+func ownPod(c *schema.Config, parts Parts) (check selfcheck.Check, owned bool) {
 	elsewhere := 0
 	for i := range c.Pools {
 		if c.Pools[i].DeployTarget != "kubernetes" || c.Pools[i].Kubernetes.Context != "" {
@@ -91,7 +92,7 @@ func ownPod(c *schema.Config, parts Parts) (check runtime.SelfCheck, owned bool)
 }
 
 // load finds and loads the configuration. It returns nil if the configuration is not valid.
-func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Config, runtime.CheckResult) {
+func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Config, selfcheck.Result) {
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	type loaded struct {
@@ -120,19 +121,19 @@ func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Conf
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, runtime.CheckFailed("cannot read the configuration within %s", checkLimit).
+		return nil, selfcheck.Failed("cannot read the configuration within %s", checkLimit).
 			WithHint("check the file systems of its files")
 	case err != nil:
-		return nil, runtime.CheckFailed("%v", err)
+		return nil, selfcheck.Failed("%v", err)
 	case l.config == nil:
 		text := fmt.Sprintf("%s is not valid: %s", name, l.problems[0])
 		if more := len(l.problems) - 1; more > 0 {
 			text += fmt.Sprintf(" (and %d more)", more)
 		}
-		return nil, runtime.CheckFailed("%s", text).WithHint("run %s for all problems", vet)
+		return nil, selfcheck.Failed("%s", text).WithHint("run %s for all problems", vet)
 	case l.warnings > 0:
-		return l.config, runtime.CheckWarned("%s is valid, with warnings: %d", name, l.warnings).
+		return l.config, selfcheck.Warned("%s is valid, with warnings: %d", name, l.warnings).
 			WithHint("run %s for the warnings", vet)
 	}
-	return l.config, runtime.CheckPassed("%s is valid", name)
+	return l.config, selfcheck.Passed("%s is valid", name)
 }

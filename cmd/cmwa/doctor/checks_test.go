@@ -15,6 +15,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -25,18 +26,18 @@ func partsWith(content string) Parts {
 			return schema.Source{Path: "agent.yaml", Content: []byte(content)}, nil
 		},
 		Environ: func(string) (string, bool) { return "", false },
-		OwnPod: func(time.Duration, []string) (runtime.SelfCheck, bool) {
-			run := func(context.Context) runtime.CheckResult { return runtime.CheckPassed("good") }
-			return runtime.SelfCheck{Name: "of-pod", Run: run}, true
+		OwnPod: func(time.Duration, []string) (selfcheck.Check, bool) {
+			run := func(context.Context) selfcheck.Result { return selfcheck.Passed("good") }
+			return selfcheck.Check{Name: "of-pod", Run: run}, true
 		},
-		Pool: func(spec runtime.PoolSpec) []runtime.SelfCheck {
-			return []runtime.SelfCheck{{Name: "of-" + spec.Identity.Target}}
+		Pool: func(spec runtime.PoolSpec) []selfcheck.Check {
+			return []selfcheck.Check{{Name: "of-" + spec.Identity.Target}}
 		},
 	}
 }
 
 // wantResult checks the level of a result, and a substring of its texts.
-func wantResult(t *testing.T, got runtime.CheckResult, level runtime.CheckLevel, part string) {
+func wantResult(t *testing.T, got selfcheck.Result, level selfcheck.Level, part string) {
 	t.Helper()
 	if got.Level != level || !strings.Contains(got.Message+"; "+got.Hint, part) {
 		t.Errorf("%+v, want %s with %q", got, level, part)
@@ -55,9 +56,9 @@ func TestChecks(t *testing.T) {
 	})
 	t.Run("agent in a cluster checks its Pod and may need no id", func(t *testing.T) {
 		const unusable = "token: pul-1\nstate_directory: /proc/cmwa\ndeploy_target: kubernetes\n"
-		for content, level := range map[string]runtime.CheckLevel{
-			unusable: runtime.LevelOK,
-			unusable + "pools: [{name: a}, {name: b, token: pul-2, deploy_target: process}]\n": runtime.LevelWarning,
+		for content, level := range map[string]selfcheck.Level{
+			unusable: selfcheck.LevelOK,
+			unusable + "pools: [{name: a}, {name: b, token: pul-2, deploy_target: process}]\n": selfcheck.LevelWarning,
 		} {
 			checks := Checks(t.Context(), partsWith(content))
 			want := "configuration, configuration-mounts, state-directory, free-disk, http-server, of-pod"
@@ -76,19 +77,19 @@ func TestChecks(t *testing.T) {
 	})
 	for name, c := range map[string]struct {
 		content string
-		level   runtime.CheckLevel
+		level   selfcheck.Level
 		part    string
 	}{
-		"valid": {"token: pul-1\n", runtime.LevelOK, "agent.yaml is valid"},
-		"with warnings": {"token: pul-1\nfoo_bar_baz: 1\n", runtime.LevelWarning,
+		"valid": {"token: pul-1\n", selfcheck.LevelOK, "agent.yaml is valid"},
+		"with warnings": {"token: pul-1\nfoo_bar_baz: 1\n", selfcheck.LevelWarning,
 			"with warnings: 1; run cmwa vet 'agent.yaml' for the warnings"},
-		"not valid": {"token: pul-1\npoling_interval: 3s\nsyslog: 7\n", runtime.LevelFailed,
+		"not valid": {"token: pul-1\npoling_interval: 3s\nsyslog: 7\n", selfcheck.LevelFailed,
 			"(and 1 more); run cmwa vet 'agent.yaml' for all problems"},
 	} {
 		t.Run("configuration is "+name, func(t *testing.T) {
 			checks := Checks(t.Context(), partsWith(c.content))
 			wantResult(t, checks[0].Run(t.Context()), c.level, c.part)
-			if c.level == runtime.LevelFailed && len(checks) != 1 {
+			if c.level == selfcheck.LevelFailed && len(checks) != 1 {
 				t.Errorf("the checks are %s, want only that of the configuration", names(checks))
 			}
 		})
@@ -97,32 +98,32 @@ func TestChecks(t *testing.T) {
 		parts := partsWith("")
 		parts.Find = func() (schema.Source, error) { return schema.Source{}, errors.New("no such file: name another") }
 		checks := Checks(t.Context(), parts)
-		wantResult(t, checks[0].Run(t.Context()), runtime.LevelFailed, "name another")
+		wantResult(t, checks[0].Run(t.Context()), selfcheck.LevelFailed, "name another")
 	})
 }
 
 func TestCheckMounts(t *testing.T) {
 	c := &schema.Config{Path: "/etc/cmwa/agent.yaml", Files: []string{"/etc/cmwa/token", "/mnt/worker-pod.json"}}
-	wantResult(t, checkMounts(c, func(string) bool { return false }), runtime.LevelOK, "can detect changes")
+	wantResult(t, checkMounts(c, func(string) bool { return false }), selfcheck.LevelOK, "can detect changes")
 	got := checkMounts(c, func(path string) bool { return path != "/etc/cmwa/token" })
-	wantResult(t, got, runtime.LevelWarning,
+	wantResult(t, got, selfcheck.LevelWarning,
 		"/etc/cmwa/agent.yaml, /mnt/worker-pod.json; mount the directory without subPath: /etc/cmwa, /mnt")
 }
 
 func TestCheckState(t *testing.T) {
 	environ := func(string) (string, bool) { return "", false }
 	directory := t.TempDir()
-	wantResult(t, checkState(&schema.Config{StateDirectory: directory}, environ, false), runtime.LevelOK,
+	wantResult(t, checkState(&schema.Config{StateDirectory: directory}, environ, false), selfcheck.LevelOK,
 		"supports locks")
 	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(directory, "new")}, environ, false),
-		runtime.LevelOK, "can be created in "+directory)
+		selfcheck.LevelOK, "can be created in "+directory)
 	if err := os.WriteFile(filepath.Join(directory, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(directory, "file")}, environ, false),
-		runtime.LevelWarning, "set state_directory")
+		selfcheck.LevelWarning, "set state_directory")
 	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(directory, "file")}, environ, true),
-		runtime.LevelOK, "is not needed")
+		selfcheck.LevelOK, "is not needed")
 	if entries, err := os.ReadDir(directory); err != nil || len(entries) != 1 {
 		t.Errorf("the directory contains %v (%v), want only the file", entries, err)
 	}
@@ -149,28 +150,28 @@ func TestCheckServer(t *testing.T) {
 	}
 	used := listen(t, nil)
 	t.Run("HTTP server is off", func(t *testing.T) {
-		wantResult(t, checkServer(t.Context(), &schema.Config{}), runtime.LevelOK, "HTTP server is off")
+		wantResult(t, checkServer(t.Context(), &schema.Config{}), selfcheck.LevelOK, "HTTP server is off")
 	})
 	t.Run("agent uses the port", func(t *testing.T) {
 		agent := listen(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_ = json.NewEncoder(w).Encode(status.Document{Version: status.Version, Agent: status.Agent{Version: "v7"}})
 		}))
-		wantResult(t, checkServer(t.Context(), agent), runtime.LevelOK, "version v7")
+		wantResult(t, checkServer(t.Context(), agent), selfcheck.LevelOK, "version v7")
 		agent.Path = "/etc/other.yaml"
-		wantResult(t, checkServer(t.Context(), agent), runtime.LevelFailed, "an agent with another configuration")
+		wantResult(t, checkServer(t.Context(), agent), selfcheck.LevelFailed, "an agent with another configuration")
 	})
 	t.Run("another program uses the port", func(t *testing.T) {
-		wantResult(t, checkServer(t.Context(), listen(t, http.NotFoundHandler())), runtime.LevelFailed, "free port")
+		wantResult(t, checkServer(t.Context(), listen(t, http.NotFoundHandler())), selfcheck.LevelFailed, "free port")
 	})
 	t.Run("address of another machine", func(t *testing.T) {
 		other := *used
 		other.HTTPServerAddress = "192.0.2.1"
-		wantResult(t, checkServer(t.Context(), &other), runtime.LevelFailed, "correct http_server_address")
+		wantResult(t, checkServer(t.Context(), &other), selfcheck.LevelFailed, "correct http_server_address")
 	})
 }
 
 func TestCheckDisks(t *testing.T) {
-	with := func(found map[string]space) runtime.CheckResult {
+	with := func(found map[string]space) selfcheck.Result {
 		return checkDisks([]string{"/a", "/b"}, func(directory string) (space, error) {
 			s, ok := found[directory]
 			if !ok {
@@ -180,14 +181,14 @@ func TestCheckDisks(t *testing.T) {
 		})
 	}
 	plenty := space{free: 1 << 20, files: true}
-	wantResult(t, with(map[string]space{"/a": plenty, "/b": plenty}), runtime.LevelOK, "in /a, /b")
-	wantResult(t, with(map[string]space{"/a": plenty, "/b": {499, true}}), runtime.LevelWarning,
+	wantResult(t, with(map[string]space{"/a": plenty, "/b": plenty}), selfcheck.LevelOK, "in /a, /b")
+	wantResult(t, with(map[string]space{"/a": plenty, "/b": {499, true}}), selfcheck.LevelWarning,
 		"warning below 500 MiB, failure below 10 MiB): /b has 499 MiB")
-	wantResult(t, with(map[string]space{"/a": {9, true}, "/b": {499, true}}), runtime.LevelFailed, "/a has 9 MiB")
-	wantResult(t, with(map[string]space{"/a": {1 << 20, false}, "/b": plenty}), runtime.LevelFailed,
+	wantResult(t, with(map[string]space{"/a": {9, true}, "/b": {499, true}}), selfcheck.LevelFailed, "/a has 9 MiB")
+	wantResult(t, with(map[string]space{"/a": {1 << 20, false}, "/b": plenty}), selfcheck.LevelFailed,
 		"/a has no free inodes")
-	wantResult(t, with(map[string]space{"/a": plenty}), runtime.LevelSkipped, "/b: not mounted")
-	wantResult(t, with(map[string]space{"/a": {9, true}}), runtime.LevelFailed, "/a has 9 MiB")
+	wantResult(t, with(map[string]space{"/a": plenty}), selfcheck.LevelSkipped, "/b: not mounted")
+	wantResult(t, with(map[string]space{"/a": {9, true}}), selfcheck.LevelFailed, "/a has 9 MiB")
 	if got, err := spaceOf(t.TempDir()); err != nil || got.free == 0 || !got.files {
 		t.Errorf("got %+v, %v, want free space and files", got, err)
 	}

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/agentid"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -80,8 +80,8 @@ func spaceOf(directory string) (space, error) {
 }
 
 // checkDisks checks the free space of the directories.
-func checkDisks(directories []string, of func(directory string) (space, error)) runtime.CheckResult {
-	result := runtime.CheckResult{Level: runtime.LevelOK}
+func checkDisks(directories []string, of func(directory string) (space, error)) selfcheck.Result {
+	result := selfcheck.Result{Level: selfcheck.LevelOK}
 	var short, unknown []string
 	for _, directory := range directories {
 		found, err := of(directory)
@@ -96,9 +96,9 @@ func checkDisks(directories []string, of func(directory string) (space, error)) 
 		}
 		switch {
 		case !found.files || found.free < minDisk:
-			result.Level = runtime.LevelFailed
-		case found.free < lowDisk && result.Level == runtime.LevelOK:
-			result.Level = runtime.LevelWarning
+			result.Level = selfcheck.LevelFailed
+		case found.free < lowDisk && result.Level == selfcheck.LevelOK:
+			result.Level = selfcheck.LevelWarning
 		}
 	}
 
@@ -108,7 +108,7 @@ func checkDisks(directories []string, of func(directory string) (space, error)) 
 		result.Message = fmt.Sprintf("little free disk space (%s): %s", limits, strings.Join(short, ", "))
 		result.Hint = "delete files there, or configure other directories"
 	case len(unknown) > 0:
-		return runtime.CheckSkipped("cannot determine the free disk space: %s", strings.Join(unknown, ", "))
+		return selfcheck.Skipped("cannot determine the free disk space: %s", strings.Join(unknown, ", "))
 	default:
 		result.Message = fmt.Sprintf("enough free disk space (%s) in %s", limits, strings.Join(directories, ", "))
 	}

@@ -4,7 +4,7 @@
 // It checks the configuration, the state directory, disks and mounts. It decides the order of
 // checks and their output. It has no checks of engines, clusters and services: the packages
 // that use them (cloud, runtime/docker, runtime/kube, runtime/process) return their checks
-// as [runtime.SelfCheck], and cmd/cmwa passes them to this package. Only cmd/cmwa imports
+// as [selfcheck.Check], and cmd/cmwa passes them to this package. Only cmd/cmwa imports
 // it.
 //
 // Decisions:

@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -84,12 +84,12 @@ type Document struct {
 
 // DocumentCheck is one check in a [Document].
 type DocumentCheck struct {
-	Name     string             `json:"name"`
-	Pool     string             `json:"pool,omitempty"` // empty for checks of the agent
-	Result   runtime.CheckLevel `json:"result"`         // ok, warning, failed or skipped
-	Message  string             `json:"message"`
-	Hint     string             `json:"hint,omitempty"` // empty if there is none, or if message contains it
-	Duration float64            `json:"duration"`       // in seconds
+	Name     string          `json:"name"`
+	Pool     string          `json:"pool,omitempty"` // empty for checks of the agent
+	Result   selfcheck.Level `json:"result"`         // ok, warning, failed or skipped
+	Message  string          `json:"message"`
+	Hint     string          `json:"hint,omitempty"` // empty if there is none, or if message contains it
+	Duration float64         `json:"duration"`       // in seconds
 }
 
 // documentOf returns the document of a run.
@@ -128,8 +128,8 @@ func newPrinter(to io.Writer, checks []Check, colours bool) *printer {
 }
 
 // colours has the ANSI colour of each level, as in cmwa vet.
-var colours = map[runtime.CheckLevel]string{
-	runtime.LevelOK: "32", runtime.LevelWarning: "33", runtime.LevelFailed: "31", runtime.LevelSkipped: "2",
+var colours = map[selfcheck.Level]string{
+	selfcheck.LevelOK: "32", selfcheck.LevelWarning: "33", selfcheck.LevelFailed: "31", selfcheck.LevelSkipped: "2",
 }
 
 // print prints an outcome.
@@ -152,12 +152,12 @@ func (p *printer) print(o Outcome) error {
 
 // summary returns the number of outcomes of each level.
 func summary(outcomes []Outcome) string {
-	count := map[runtime.CheckLevel]int{}
+	count := map[selfcheck.Level]int{}
 	for _, o := range outcomes {
 		count[o.Level]++
 	}
-	text := fmt.Sprintf("%d checks: %d ok", len(outcomes), count[runtime.LevelOK])
-	for _, level := range []runtime.CheckLevel{runtime.LevelWarning, runtime.LevelFailed, runtime.LevelSkipped} {
+	text := fmt.Sprintf("%d checks: %d ok", len(outcomes), count[selfcheck.LevelOK])
+	for _, level := range []selfcheck.Level{selfcheck.LevelWarning, selfcheck.LevelFailed, selfcheck.LevelSkipped} {
 		if count[level] > 0 {
 			text += fmt.Sprintf(", %d %s", count[level], level)
 		}

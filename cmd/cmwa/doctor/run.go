@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
@@ -22,7 +22,7 @@ const (
 // Check is a check of one pool, or of the agent.
 type Check struct {
 	Pool string // name of the pool; empty for the agent
-	runtime.SelfCheck
+	selfcheck.Check
 	duration time.Duration // of a check that ran before Run
 }
 
@@ -30,7 +30,7 @@ type Check struct {
 type Outcome struct {
 	Pool string
 	Name string
-	runtime.CheckResult
+	selfcheck.Result
 	Duration time.Duration // 0 for a check that did not run
 }
 
@@ -57,8 +57,8 @@ func Run(ctx context.Context, checks []Check, to Reporter) bool {
 			defer close(ended[i])
 			if need >= 0 {
 				<-ended[need]
-				if level := outcomes[need].Level; level == runtime.LevelFailed || level == runtime.LevelSkipped {
-					result := runtime.CheckSkipped("not checked, because %s did not pass", checks[need].Name)
+				if level := outcomes[need].Level; level == selfcheck.LevelFailed || level == selfcheck.LevelSkipped {
+					result := selfcheck.Skipped("not checked, because %s did not pass", checks[need].Name)
 					outcomes[i] = outcome(checks[i], result, 0)
 					return
 				}
@@ -84,7 +84,7 @@ func Run(ctx context.Context, checks []Check, to Reporter) bool {
 				to.Waiting(running(checks, ended))
 			}
 		}
-		good = good && outcomes[i].Level != runtime.LevelFailed
+		good = good && outcomes[i].Level != selfcheck.LevelFailed
 		to.Outcome(outcomes[i])
 		slow.Reset(slowAfter)
 	}
@@ -114,7 +114,7 @@ func running(checks []Check, ended []chan struct{}) (left []Check) {
 }
 
 // runOne runs one check within its timeout.
-func runOne(ctx context.Context, c Check) runtime.CheckResult {
+func runOne(ctx context.Context, c Check) selfcheck.Result {
 	limited, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
 	late, cancelLate := context.WithTimeout(context.WithoutCancel(ctx), checkLimit+returnLimit)
@@ -122,9 +122,9 @@ func runOne(ctx context.Context, c Check) runtime.CheckResult {
 	stop := context.AfterFunc(ctx, cancelLate)
 	defer stop()
 	if ctx.Err() != nil {
-		return runtime.CheckSkipped("interrupted")
+		return selfcheck.Skipped("interrupted")
 	}
-	result, err := cli.Await(late, func() (result runtime.CheckResult, err error) {
+	result, err := cli.Await(late, func() (result selfcheck.Result, err error) {
 		defer func() {
 			if fault := recover(); fault != nil {
 				err = errFault
@@ -135,12 +135,12 @@ func runOne(ctx context.Context, c Check) runtime.CheckResult {
 
 	// Report an interrupt, a panic or a timeout.
 	switch {
-	case ctx.Err() != nil && (err != nil || result.Level == runtime.LevelFailed):
-		return runtime.CheckSkipped("interrupted")
+	case ctx.Err() != nil && (err != nil || result.Level == selfcheck.LevelFailed):
+		return selfcheck.Skipped("interrupted")
 	case errors.Is(err, errFault):
-		return runtime.CheckFailed("%v", err).WithHint("report this error")
+		return selfcheck.Failed("%v", err).WithHint("report this error")
 	case err != nil:
-		return runtime.CheckFailed("no result within %s", checkLimit).
+		return selfcheck.Failed("no result within %s", checkLimit).
 			WithHint("find out what does not respond: a file system, a name server, " +
 				"or the server that this check calls")
 	}
@@ -151,9 +151,9 @@ func runOne(ctx context.Context, c Check) runtime.CheckResult {
 var errFault = errors.New("the check failed because of a bug in the program")
 
 // outcome returns the outcome of a check, with texts that can be printed.
-func outcome(c Check, result runtime.CheckResult, took time.Duration) Outcome {
+func outcome(c Check, result selfcheck.Result, took time.Duration) Outcome {
 	result.Message, result.Hint = shown(result.Message), shown(result.Hint)
-	return Outcome{Pool: c.Pool, Name: c.Name, CheckResult: result, Duration: took}
+	return Outcome{Pool: c.Pool, Name: c.Name, Result: result, Duration: took}
 }
 
 // names returns the names of checks in one line.

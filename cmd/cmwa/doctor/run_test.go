@@ -14,26 +14,26 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 var update = flag.Bool("update", false, "write golden files")
 
 // delayed returns a check function that returns result after a delay, or a failure if its
 // context ends before.
-func delayed(took time.Duration, result runtime.CheckResult) func(context.Context) runtime.CheckResult {
-	return func(ctx context.Context) runtime.CheckResult {
+func delayed(took time.Duration, result selfcheck.Result) func(context.Context) selfcheck.Result {
+	return func(ctx context.Context) selfcheck.Result {
 		select {
 		case <-time.After(took):
 			return result
 		case <-ctx.Done():
-			return runtime.CheckResult{Level: runtime.LevelFailed, Message: "too late"}
+			return selfcheck.Result{Level: selfcheck.LevelFailed, Message: "too late"}
 		}
 	}
 }
 
-func newCheck(pool, name, needs string, run func(context.Context) runtime.CheckResult) Check {
-	return Check{Pool: pool, SelfCheck: runtime.SelfCheck{Name: name, Needs: needs, Run: run}}
+func newCheck(pool, name, needs string, run func(context.Context) selfcheck.Result) Check {
+	return Check{Pool: pool, Check: selfcheck.Check{Name: name, Needs: needs, Run: run}}
 }
 
 // result is the result of a run.
@@ -62,9 +62,9 @@ func (r result) levels() (levels []string) {
 }
 
 func TestRun(t *testing.T) {
-	ok := runtime.CheckPassed("good")
-	bad := runtime.CheckResult{Level: runtime.LevelFailed, Message: "bad", Hint: "correct it"}
-	warned := runtime.CheckResult{Level: runtime.LevelWarning, Message: "odd"}
+	ok := selfcheck.Passed("good")
+	bad := selfcheck.Result{Level: selfcheck.LevelFailed, Message: "bad", Hint: "correct it"}
+	warned := selfcheck.Result{Level: selfcheck.LevelWarning, Message: "odd"}
 	bubble := func(name string, f func(t *testing.T)) {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 	}
@@ -82,7 +82,7 @@ func TestRun(t *testing.T) {
 		}
 	})
 	bubble("skips checks that need a failed check", func(t *testing.T) {
-		never := func(context.Context) runtime.CheckResult {
+		never := func(context.Context) selfcheck.Result {
 			t.Error("a check ran although the check it needs failed")
 			return ok
 		}
@@ -101,7 +101,7 @@ func TestRun(t *testing.T) {
 		release := make(chan struct{})
 		defer close(release)
 		r := run(t.Context(), []Check{
-			newCheck("", "hangs", "", func(context.Context) runtime.CheckResult { <-release; return ok }),
+			newCheck("", "hangs", "", func(context.Context) selfcheck.Result { <-release; return ok }),
 			newCheck("", "late", "", delayed(time.Hour, ok)),
 		})
 		if got := r.levels(); !slices.Equal(got, []string{"hangs failed", "late failed"}) ||
@@ -113,9 +113,10 @@ func TestRun(t *testing.T) {
 		}
 	})
 	bubble("fails a check that panics, and does not show the value of the panic", func(t *testing.T) {
-		fault := func(context.Context) runtime.CheckResult { panic("pul-0123456789") }
+		fault := func(context.Context) selfcheck.Result { panic("pul-0123456789") }
 		r := run(t.Context(), []Check{newCheck("", "a", "", fault)})
-		if r.passed || r.outcomes[0].Level != runtime.LevelFailed || strings.Contains(fmt.Sprint(r.outcomes), "pul-") {
+		if r.passed || r.outcomes[0].Level != selfcheck.LevelFailed ||
+			strings.Contains(fmt.Sprint(r.outcomes), "pul-") {
 			t.Errorf("%+v", r.outcomes)
 		}
 	})
@@ -180,11 +181,11 @@ func TestReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		checks := []Check{
 			newCheck("", "configuration", "",
-				delayed(12*time.Millisecond, runtime.CheckPassed("agent.yaml is valid"))),
+				delayed(12*time.Millisecond, selfcheck.Passed("agent.yaml is valid"))),
 			newCheck("", "free-disk", "", delayed(0,
-				runtime.CheckWarned("free disk is short").WithHint("remove something"))),
-			newCheck("default", "service-connection", "", delayed(1500*time.Millisecond, runtime.CheckResult{
-				Level: runtime.LevelFailed, Message: "cannot connect:\n\x1b[2Jpul-0123456789",
+				selfcheck.Warned("free disk is short").WithHint("remove something"))),
+			newCheck("default", "service-connection", "", delayed(1500*time.Millisecond, selfcheck.Result{
+				Level: selfcheck.LevelFailed, Message: "cannot connect:\n\x1b[2Jpul-0123456789",
 				Hint: "correct service_url",
 			})),
 			newCheck("default", "service-token", "service-connection", nil),
@@ -201,11 +202,11 @@ func TestReport(t *testing.T) {
 		texts("one-pool.txt", Output{}, checks)
 		texts("colours.txt", Output{Colours: true}, checks)
 		texts("two-pools.txt", Output{}, append(slices.Clone(checks),
-			newCheck("team-a", "service-token", "", delayed(4*time.Second, runtime.CheckPassed("accepted")))))
+			newCheck("team-a", "service-token", "", delayed(4*time.Second, selfcheck.Passed("accepted")))))
 		texts("document.json", Output{JSON: true}, checks)
 	})
 	t.Run("full disk is an error", func(t *testing.T) {
-		checks := []Check{newCheck("", "a", "", delayed(0, runtime.CheckPassed("good")))}
+		checks := []Check{newCheck("", "a", "", delayed(0, selfcheck.Passed("good")))}
 		for _, asJSON := range []bool{false, true} {
 			if passed, err := Report(t.Context(), checks, Output{Text: fullDisk{}, JSON: asJSON}); err == nil ||
 				passed {

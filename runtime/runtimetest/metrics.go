@@ -10,9 +10,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// Recorder is a [runtime.Recorder] that stores what it records in memory. The zero value is
+// Metrics is a [runtime.Metrics] that stores what it records in memory. The zero value is
 // ready for use. Methods are safe for concurrent use.
-type Recorder struct {
+type Metrics struct {
 	mu      sync.Mutex
 	polls   map[string]int
 	claimed map[string]int
@@ -24,25 +24,25 @@ type Recorder struct {
 }
 
 // ServiceCall records nothing: the fakes make no HTTP calls.
-func (r *Recorder) ServiceCall(runtime.ServiceCall) {}
+func (r *Metrics) ServiceCall(runtime.ServiceCall) {}
 
-// Poll implements [runtime.Recorder].
-func (r *Recorder) Poll(pool string, result runtime.PollResult) {
+// Poll implements [runtime.Metrics].
+func (r *Metrics) Poll(pool string, result runtime.PollResult) {
 	r.count(&r.polls, pool, result)
 }
 
-// JobClaimed implements [runtime.Recorder].
-func (r *Recorder) JobClaimed(pool string, kind runtime.Kind) {
+// JobClaimed implements [runtime.Metrics].
+func (r *Metrics) JobClaimed(pool string, kind runtime.Kind) {
 	r.count(&r.claimed, pool, kind)
 }
 
-// JobEnded implements [runtime.Recorder].
-func (r *Recorder) JobEnded(pool string, kind runtime.Kind, outcome runtime.Outcome) {
+// JobEnded implements [runtime.Metrics].
+func (r *Metrics) JobEnded(pool string, kind runtime.Kind, outcome runtime.Outcome) {
 	r.count(&r.ended, pool, kind, outcome)
 }
 
-// JobStage implements [runtime.Recorder].
-func (r *Recorder) JobStage(stage runtime.Stage, took time.Duration) {
+// JobStage implements [runtime.Metrics].
+func (r *Metrics) JobStage(stage runtime.Stage, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stages == nil {
@@ -51,16 +51,16 @@ func (r *Recorder) JobStage(stage runtime.Stage, took time.Duration) {
 	r.stages[stage] = append(r.stages[stage], took)
 }
 
-// JobRecovered implements [runtime.Recorder].
-func (r *Recorder) JobRecovered(pool string, action runtime.RecoveryAction) {
+// JobRecovered implements [runtime.Metrics].
+func (r *Metrics) JobRecovered(pool string, action runtime.RecoveryAction) {
 	r.count(&r.recovered, pool, action)
 }
 
-// JournalFailed implements [runtime.Recorder].
-func (r *Recorder) JournalFailed(pool string) { r.count(&r.failed, pool) }
+// JournalFailed implements [runtime.Metrics].
+func (r *Metrics) JournalFailed(pool string) { r.count(&r.failed, pool) }
 
 // count adds one to the counter with these labels.
-func (r *Recorder) count(counter *map[string]int, labels ...any) {
+func (r *Metrics) count(counter *map[string]int, labels ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if *counter == nil {
@@ -71,21 +71,21 @@ func (r *Recorder) count(counter *map[string]int, labels ...any) {
 }
 
 // Polls returns the number of polls by pool and result, such as "default empty".
-func (r *Recorder) Polls() map[string]int { return r.snapshot(&r.polls) }
+func (r *Metrics) Polls() map[string]int { return r.snapshot(&r.polls) }
 
 // Claimed returns the number of claimed jobs by pool and kind.
-func (r *Recorder) Claimed() map[string]int { return r.snapshot(&r.claimed) }
+func (r *Metrics) Claimed() map[string]int { return r.snapshot(&r.claimed) }
 
 // Ended returns the number of ended jobs by pool, kind and outcome.
-func (r *Recorder) Ended() map[string]int { return r.snapshot(&r.ended) }
+func (r *Metrics) Ended() map[string]int { return r.snapshot(&r.ended) }
 
 // Recovered returns the number of recovered jobs by pool and action.
-func (r *Recorder) Recovered() map[string]int { return r.snapshot(&r.recovered) }
+func (r *Metrics) Recovered() map[string]int { return r.snapshot(&r.recovered) }
 
 // JournalFailures returns, by pool, the number of failures to record a job in the journal.
-func (r *Recorder) JournalFailures() map[string]int { return r.snapshot(&r.failed) }
+func (r *Metrics) JournalFailures() map[string]int { return r.snapshot(&r.failed) }
 
-func (r *Recorder) snapshot(counter *map[string]int) map[string]int {
+func (r *Metrics) snapshot(counter *map[string]int) map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(*counter)
@@ -100,7 +100,7 @@ func Total(counters map[string]int) (sum int) {
 }
 
 // Stages returns the durations of a stage, in the order in which they were recorded.
-func (r *Recorder) Stages(stage runtime.Stage) []time.Duration {
+func (r *Metrics) Stages(stage runtime.Stage) []time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.stages[stage])

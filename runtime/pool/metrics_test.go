@@ -17,10 +17,10 @@ import (
 // wantRecorded checks the counters of claims and ends.
 func (st *fixture) wantRecorded(claims int, ended map[string]int) {
 	st.t.Helper()
-	if got := st.recorder.Claimed(); runtimetest.Total(got) != claims {
+	if got := st.metrics.Claimed(); runtimetest.Total(got) != claims {
 		st.t.Errorf("recorded claims %v, want %d", got, claims)
 	}
-	if got := st.recorder.Ended(); !maps.Equal(got, ended) {
+	if got := st.metrics.Ended(); !maps.Equal(got, ended) {
 		st.t.Errorf("recorded ends %v, want %v", got, ended)
 	}
 }
@@ -32,13 +32,13 @@ func (st *fixture) wantStages(want map[runtime.Stage][]time.Duration) {
 		runtime.StageDefinition, runtime.StagePull, runtime.StageCreate, runtime.StageStart,
 		runtime.StageRun, runtime.StageReport, runtime.StageRemove,
 	} {
-		if got := st.recorder.Stages(stage); !slices.Equal(got, want[stage]) {
+		if got := st.metrics.Stages(stage); !slices.Equal(got, want[stage]) {
 			st.t.Errorf("stage %s took %v, want %v", stage, got, want[stage])
 		}
 	}
 }
 
-func TestRecorder(t *testing.T) {
+func TestMetrics(t *testing.T) {
 	type durations = map[runtime.Stage][]time.Duration
 	const ended = "default deployment "
 	endless := runtimetest.Script{Running: runtimetest.Forever, OnTerm: runtime.Exit{Code: runtime.CodeFailed}}
@@ -67,7 +67,7 @@ func TestRecorder(t *testing.T) {
 			st.start()
 			wait(150 * time.Second)
 			want := map[string]int{"default failed": 2, "default job": 1, "default empty": 1}
-			if got := st.recorder.Polls(); !maps.Equal(got, want) {
+			if got := st.metrics.Polls(); !maps.Equal(got, want) {
 				t.Errorf("recorded polls %v, want %v", got, want)
 			}
 		})
@@ -166,7 +166,7 @@ func TestRecorder(t *testing.T) {
 			st.cloud.Queue("a")
 			wait(2 * time.Hour)
 			st.wantRecorded(1, map[string]int{ended + "succeeded": 1})
-			if polls := st.recorder.Polls(); polls["default job"] != 2 {
+			if polls := st.metrics.Polls(); polls["default job"] != 2 {
 				t.Errorf("recorded polls %v, want 2 with a job", polls)
 			}
 		})
@@ -201,10 +201,10 @@ func TestRecorder(t *testing.T) {
 			replacement := spec()
 			replacement.Identity.Organization = "another"
 			next := newFixture(t, replacement)
-			next.recorder = old.recorder
+			next.metrics = old.metrics
 			next.pool = pool.New(replacement, pool.Parts{
 				Cloud: old.cloud, Executor: old.engine, Agent: "agent-1", Environ: unset,
-				Log: slog.New(slog.DiscardHandler), Recorder: old.recorder,
+				Log: slog.New(slog.DiscardHandler), Metrics: old.metrics,
 			})
 			next.start()
 			old.pool.Drain()

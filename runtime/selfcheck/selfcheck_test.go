@@ -1,4 +1,4 @@
-package runtime
+package selfcheck
 
 import (
 	"errors"
@@ -27,13 +27,13 @@ func TestOnLoopback(t *testing.T) {
 	}
 }
 
-func TestCheckError(t *testing.T) {
-	passed := CheckPassed("%d programs", 3)
-	if passed.Level != LevelOK || passed.Message != "3 programs" || CheckError(nil, passed) != passed {
-		t.Errorf("CheckError without an error returns another result than %+v", passed)
+func TestError(t *testing.T) {
+	passed := Passed("%d programs", 3)
+	if passed.Level != LevelOK || passed.Message != "3 programs" || Error(nil, passed) != passed {
+		t.Errorf("Error without an error returns another result than %+v", passed)
 	}
-	if got := CheckError(errors.New("no disk: buy one"), passed); got.Level != LevelFailed ||
+	if got := Error(errors.New("no disk: buy one"), passed); got.Level != LevelFailed ||
 		got.Message != "no disk: buy one" {
-		t.Errorf("CheckError with an error returns %+v", got)
+		t.Errorf("Error with an error returns %+v", got)
 	}
 }

@@ -4,14 +4,14 @@ import (
 	"time"
 )
 
-// Recorder counts the work of all pools of a process, for its metrics. The recorder
-// outlives the pools, so that a replaced pool loses no count. Its methods do not block
-// and are safe for concurrent use.
+// Metrics records the work of all pools of a process. The value outlives the pools, so
+// that the counters go on when a pool is replaced. Its methods do not block and are safe for
+// concurrent use.
 //
 // A claimed job ends once: JobEnded is called after JobClaimed, unless the agent ends first
 // and leaves the job to another agent. For an adopted job, only JobEnded is called, because
 // an earlier process has recorded the claim.
-type Recorder interface {
+type Metrics interface {
 	// ServiceCall records one HTTP call to a service. Each retry is another call.
 	ServiceCall(call ServiceCall)
 	// Poll records one poll of a pool with its result.
@@ -44,8 +44,8 @@ const (
 // ServiceCall is one HTTP call to a service.
 type ServiceCall struct {
 	Route string        // pattern of the path without ids, such as "GET /api/deployments/poll"
-	Code  int           // HTTP status code; 0 for a call without an answer
-	Took  time.Duration // until the answer, or the error
+	Code  int           // HTTP status code; 0 for a call without a response
+	Took  time.Duration // until the response, or the error
 }
 
 // PollResult is the result of a poll.
@@ -85,45 +85,33 @@ const (
 	OutcomeLost      Outcome = "lost"      // the service no longer has the job, or its outcome is unknown
 )
 
-// ServiceHealth is the condition of the connection between a pool and its service.
-type ServiceHealth struct {
-	BreakerOpen bool      // the circuit breaker has opened, and no poll has closed it since
-	TokenExpiry time.Time // when the token of an OIDC exchange expires; zero without such a token
-}
+// NoMetrics implements [Metrics] and records nothing.
+type NoMetrics struct{}
 
-// ServiceHealthReporter is implemented by a [Cloud] that knows the condition of its
-// connection. ServiceHealth does not block and is safe for concurrent use.
-type ServiceHealthReporter interface {
-	ServiceHealth() ServiceHealth
-}
+// ServiceCall implements [Metrics].
+func (NoMetrics) ServiceCall(ServiceCall) {}
 
-// NoRecorder is a Recorder that records nothing.
-type NoRecorder struct{}
+// Poll implements [Metrics].
+func (NoMetrics) Poll(string, PollResult) {}
 
-// ServiceCall implements [Recorder].
-func (NoRecorder) ServiceCall(ServiceCall) {}
+// JobClaimed implements [Metrics].
+func (NoMetrics) JobClaimed(string, Kind) {}
 
-// Poll implements [Recorder].
-func (NoRecorder) Poll(string, PollResult) {}
+// JobStage implements [Metrics].
+func (NoMetrics) JobStage(Stage, time.Duration) {}
 
-// JobClaimed implements [Recorder].
-func (NoRecorder) JobClaimed(string, Kind) {}
+// JobEnded implements [Metrics].
+func (NoMetrics) JobEnded(string, Kind, Outcome) {}
 
-// JobStage implements [Recorder].
-func (NoRecorder) JobStage(Stage, time.Duration) {}
+// JobRecovered implements [Metrics].
+func (NoMetrics) JobRecovered(string, RecoveryAction) {}
 
-// JobEnded implements [Recorder].
-func (NoRecorder) JobEnded(string, Kind, Outcome) {}
-
-// JobRecovered implements [Recorder].
-func (NoRecorder) JobRecovered(string, RecoveryAction) {}
-
-// JournalFailed implements [Recorder].
-func (NoRecorder) JournalFailed(string) {}
+// JournalFailed implements [Metrics].
+func (NoMetrics) JournalFailed(string) {}
 
 // Measure starts to measure a stage, and returns a function that ends and records the
 // measurement.
-func Measure(recorder Recorder, stage Stage) (end func()) {
+func Measure(metrics Metrics, stage Stage) (end func()) {
 	start := time.Now()
-	return func() { recorder.JobStage(stage, time.Since(start)) }
+	return func() { metrics.JobStage(stage, time.Since(start)) }
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// counter is a Recorder that records the calls to a service.
+// counter records the calls to a service.
 type counter struct {
-	runtime.NoRecorder
+	runtime.NoMetrics
 
 	mu    sync.Mutex
 	calls []runtime.ServiceCall
 }
 
-// ServiceCall implements [runtime.Recorder].
+// ServiceCall implements [runtime.Metrics].
 func (c *counter) ServiceCall(call runtime.ServiceCall) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,7 +52,7 @@ func TestServiceCall(t *testing.T) {
 	// recorded makes a client whose calls a counter records.
 	recorded := func(t *testing.T, handler http.HandlerFunc) (*counter, *Client) {
 		c := &counter{}
-		return c, newScene(t, func(o *Options) { o.Recorder = c }, handler).client
+		return c, newScene(t, func(o *Options) { o.Metrics = c }, handler).client
 	}
 	job := &runtime.Job{ID: "job-1", Kind: runtime.Deployment, WorkflowID: "deployment-1", Token: secret.New("t")}
 	t.Run("a poll is recorded", func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestServiceCall(t *testing.T) {
 		c := &counter{}
 		client := newScene(t, func(o *Options) {
 			leaseAll(runtime.LeasedAuto)(o)
-			o.Recorder = c
+			o.Metrics = c
 		}, func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/begin") || strings.HasSuffix(r.URL.Path, "/renew") {
 				fmt.Fprint(w, `{"cmwaLeaseSeconds":30}`)
@@ -90,10 +90,10 @@ func TestServiceCall(t *testing.T) {
 		c.want(t, "200 GET /api/capabilities", lease+"acquire", lease+"{lease}/begin", lease+"{lease}/renew",
 			lease+"{lease}/complete")
 	})
-	t.Run("a call without an answer has the code 0", func(t *testing.T) {
+	t.Run("a call without a response has the code 0", func(t *testing.T) {
 		c := &counter{}
 		s := newScene(t, func(o *Options) {
-			o.Identity.Service, o.Recorder = "http://127.0.0.1:1", c
+			o.Identity.Service, o.Metrics = "http://127.0.0.1:1", c
 		}, func(http.ResponseWriter, *http.Request) {})
 		if _, err := s.client.Claim(t.Context()); err == nil {
 			t.Fatal("a closed port answered")
@@ -142,7 +142,7 @@ func TestServiceCall(t *testing.T) {
 	})
 	t.Run("an exchange of an OIDC token is recorded", func(t *testing.T) {
 		c := &counter{}
-		s := newScene(t, func(o *Options) { withOIDC(t)(o); o.Recorder = c },
+		s := newScene(t, func(o *Options) { withOIDC(t)(o); o.Metrics = c },
 			issuer(t, func(string) bool { return true }))
 		if _, err := s.client.Claim(t.Context()); err != nil {
 			t.Fatal(err)
@@ -157,19 +157,19 @@ func TestServiceHealth(t *testing.T) {
 		if _, err := s.client.Claim(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if health := s.client.ServiceHealth(); health != (runtime.ServiceHealth{}) {
+		if health := s.client.Health(); health != (runtime.ServiceHealth{}) {
 			t.Errorf("got %+v, want the zero value", health)
 		}
 	})
 	t.Run("an exchanged token has an expiry", func(t *testing.T) {
 		s := newScene(t, withOIDC(t), issuer(t, func(string) bool { return true }))
-		if health := s.client.ServiceHealth(); !health.TokenExpiry.IsZero() {
+		if health := s.client.Health(); !health.TokenExpiry.IsZero() {
 			t.Errorf("before the exchange the token expires at %s", health.TokenExpiry)
 		}
 		if _, err := s.client.Claim(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if left := time.Until(s.client.ServiceHealth().TokenExpiry); left <= 0 || left > 366*24*time.Hour {
+		if left := time.Until(s.client.Health().TokenExpiry); left <= 0 || left > 366*24*time.Hour {
 			t.Errorf("the token expires in %s", left)
 		}
 	})
@@ -182,12 +182,12 @@ func TestServiceHealth(t *testing.T) {
 			if _, err := s.client.Claim(t.Context()); err == nil {
 				t.Fatal("a failed poll has no error")
 			}
-			if got := s.client.ServiceHealth().BreakerOpen; got != want {
+			if got := s.client.Health().BreakerOpen; got != want {
 				t.Errorf("after %d failures the breaker is open: %v, want %v", i+1, got, want)
 			}
 		}
 		status = http.StatusNoContent
-		if _, err := s.client.Claim(t.Context()); err != nil || s.client.ServiceHealth().BreakerOpen {
+		if _, err := s.client.Claim(t.Context()); err != nil || s.client.Health().BreakerOpen {
 			t.Errorf("the poll after the failures returns %v, want nil and a closed breaker", err)
 		}
 	})
