@@ -18,7 +18,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 )
 
-// activity is a scan or a policy evaluation in an answer of the service.
+// activity is a scan or a policy evaluation in a response of the service.
 type activity struct {
 	ID, Kind, Name, Status, Reason, Created string
 	RetriesLeft                             int

@@ -91,7 +91,7 @@ func (c *connection) open() (*client, error) {
 	return &client{strings.TrimRight(c.url, "/"), secret.New(token), caller}, nil
 }
 
-// statusError is an answer with an error status.
+// statusError is a response with an error status.
 type statusError struct {
 	code    int
 	message string
@@ -105,7 +105,7 @@ func (e *statusError) Error() string {
 	return e.message
 }
 
-// hasStatus reports whether an error is an answer with this status.
+// hasStatus reports whether an error is a response with this status.
 func hasStatus(err error, code int) bool {
 	var status *statusError
 	return errors.As(err, &status) && status.code == code
@@ -152,7 +152,7 @@ func (c *client) call(ctx context.Context, method, path string, body, answer any
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return fmt.Errorf("read the answer of the service: %w", err)
+		return fmt.Errorf("read the response of the service: %w", err)
 	}
 
 	// Return an error for any status other than a success.
@@ -174,7 +174,7 @@ func (c *client) call(ctx context.Context, method, path string, body, answer any
 		return nil
 	}
 	if err := json.Unmarshal(text, answer); err != nil {
-		return fmt.Errorf("the answer of %s is not one of the Pulumi Cloud API: check --url or CMWA_CLOUD_URL", c.url)
+		return fmt.Errorf("the response of %s is not one of the Pulumi Cloud API: check --url or CMWA_CLOUD_URL", c.url)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 )
 
-// deployment is a deployment in an answer of the service.
+// deployment is a deployment in a response of the service.
 type deployment struct {
 	ID        string
 	Version   int

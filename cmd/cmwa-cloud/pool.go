@@ -51,7 +51,7 @@ func poolsPath(organization string) string {
 	return "/api/orgs/" + url.PathEscape(organization) + "/agent-pools"
 }
 
-// agentPool is an agent pool in an answer of the service.
+// agentPool is an agent pool in a response of the service.
 type agentPool struct {
 	ID, Name, Status string
 	LastSeen         int64

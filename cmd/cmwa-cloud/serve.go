@@ -49,7 +49,7 @@ func serveCommand(s stdio) command.Command {
 				command.String(&leaseDuration, "lease-duration", command.Text("DURATION"),
 					"a scan or policy evaluation is leased for this time, and its agent renews the lease"),
 				command.String(&leaseStop, "lease-stop-time", command.Text("DURATION"),
-					"begun work is leased again this long after its lease has expired, so that its runner can stop"),
+					"started work is leased again this long after its lease has expired, so that its runner can stop"),
 				command.String(&options.PublicURL, "public-url", command.URL,
 					"URL of the service for jobs; otherwise the URL at which their agent calls it"),
 				command.String(&options.DefaultImage, "default-image", command.Image,

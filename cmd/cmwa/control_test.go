@@ -140,7 +140,7 @@ func TestControlDrain(t *testing.T) {
 }
 
 // TestSignalsClaimInFlight stops an agent after the service has answered its poll with a job,
-// and before the agent gets the answer.
+// and before the agent gets the response.
 func TestSignalsClaimInFlight(t *testing.T) {
 	t.Parallel()
 	// story sends one signal for each condition, and waits until the condition holds. Signals that
@@ -180,8 +180,8 @@ func TestSignalsClaimInFlight(t *testing.T) {
 	})
 }
 
-// holdClaims puts a proxy in front of the service. If the answer to a poll contains a job, the
-// proxy delays this answer until release is called. Held is closed when the first such answer
+// holdClaims puts a proxy in front of the service. If the response to a poll contains a job, the
+// proxy delays this response until release is called. Held is closed when the first such response
 // arrives.
 func (w *world) holdClaims() (held <-chan struct{}, release func()) {
 	w.t.Helper()
@@ -210,7 +210,7 @@ func TestSignalsThird(t *testing.T) {
 	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo asked' INT TERM; echo begun\n" +
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo asked' INT TERM; echo started\n" +
 			"n=0; while [ $n -lt 400 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}})
 		w.waitStarted("one")
 		agent.signal(syscall.SIGTERM)
@@ -226,9 +226,9 @@ func TestSignalsThird(t *testing.T) {
 		again.waitFor("job resumed")
 		w.await("one", "succeeded", "failed")
 		log := w.log("one")
-		if begun, finished := strings.Count(log, "\nbegun\n"), strings.Count(log, "\nfinished\n"); begun != 1 ||
+		if started, finished := strings.Count(log, "\nstarted\n"), strings.Count(log, "\nfinished\n"); started != 1 ||
 			finished != 1 {
-			t.Errorf("the step has begun %d times and finished %d times:\n%s", begun, finished, log)
+			t.Errorf("the step has started %d times and finished %d times:\n%s", started, finished, log)
 		}
 		again.waitForMatch(regexp.MustCompile(`job (succeeded|failed)`))
 		if w.target != "process" {

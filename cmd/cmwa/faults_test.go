@@ -159,7 +159,7 @@ func (w *world) judgeJobs(proxies []*runtimetest.Proxy, agents []*program, stack
 			claims[id] += count
 		}
 		for _, lost := range p.LostPolls() {
-			t.Errorf("a job was lost with the answer to its poll: %s", lost)
+			t.Errorf("a job was lost with the response to its poll: %s", lost)
 		}
 	}
 	for _, stack := range stacks {

@@ -15,7 +15,7 @@ import (
 func TestHangUp(t *testing.T) {
 	t.Parallel()
 
-	// failing starts an agent whose circuit breaker is open, after one poll whose answer
+	// failing starts an agent whose circuit breaker is open, after one poll whose response
 	// had status 503 and these headers.
 	failing := func(t *testing.T, header ...string) (agent *program, polls *atomic.Int32, up *atomic.Bool) {
 		polls, up = new(atomic.Int32), new(atomic.Bool)

@@ -18,9 +18,9 @@ const recoverLimit = time.Minute
 // TestRecover kills an agent, removes the instance of its job, and starts the agent again.
 func TestRecover(t *testing.T) {
 	t.Parallel()
-	endless := order{Steps: []step{{Name: "a", Run: "echo begun; sleep 600"}}}
-	begun := func(w *world, agent *program) {
-		w.eventually("the step has begun", func() bool { return strings.Contains(w.log("one"), "\nbegun\n") })
+	endless := order{Steps: []step{{Name: "a", Run: "echo started; sleep 600"}}}
+	started := func(w *world, agent *program) {
+		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nstarted\n") })
 		w.kill(agent)
 	}
 
@@ -28,7 +28,7 @@ func TestRecover(t *testing.T) {
 		onEngineAndHost(t, func(t *testing.T, w *world) {
 			agent := w.agent()
 			w.queue("one", endless)
-			begun(w, agent)
+			started(w, agent)
 			w.loseInstance("one")
 			began := time.Now()
 			w.agent().waitFor("job reported failed")
@@ -47,7 +47,7 @@ func TestRecover(t *testing.T) {
 		onEngineAndHost(t, func(t *testing.T, w *world) {
 			agent := w.agent("pools: [{name: before, token: " + w.pool + "}]")
 			w.queue("one", endless)
-			begun(w, agent)
+			started(w, agent)
 			w.loseInstance("one")
 			w.agent("pools: [{name: after, token: " + w.pool + "}]").waitFor("job reported failed")
 			w.await("one", "failed")

@@ -239,14 +239,14 @@ func (w *world) queueHeld(stack, poolID string) {
 	pipe := filepath.Join(w.directory, stack+".pipe")
 	w.must(syscall.Mkfifo(pipe, 0o600))
 	w.queue(stack, order{
-		Steps:   []step{{Name: "wait", Run: "echo begun; read line < " + pipe + "; echo finished"}},
+		Steps:   []step{{Name: "wait", Run: "echo started; read line < " + pipe + "; echo finished"}},
 		Request: map[string]any{"agentPoolID": poolID},
 	})
 }
 
 func (w *world) waitStarted(stack string) {
 	w.t.Helper()
-	w.eventually(stack+" has begun", func() bool { return strings.Contains(w.log(stack), "\nbegun\n") })
+	w.eventually(stack+" has started", func() bool { return strings.Contains(w.log(stack), "\nstarted\n") })
 }
 
 // release releases a held job, and blocks until it has succeeded.
@@ -267,9 +267,9 @@ func (w *world) waitSucceeded(stack string) {
 		w.t.Errorf("%s is %s:\n%s", stack, status, w.log(stack))
 	}
 	log := w.log(stack)
-	if begun, finished := strings.Count(log, "\nbegun\n"), strings.Count(log, "\nfinished\n"); begun != 1 ||
+	if started, finished := strings.Count(log, "\nstarted\n"), strings.Count(log, "\nfinished\n"); started != 1 ||
 		finished != 1 {
-		w.t.Errorf("%s has begun %d times and finished %d times:\n%s", stack, begun, finished, log)
+		w.t.Errorf("%s has started %d times and finished %d times:\n%s", stack, started, finished, log)
 	}
 }
 
@@ -385,14 +385,14 @@ func TestReloadRevivesDrainingPool(t *testing.T) {
 	both := fmt.Sprintf("pools: [%s, {name: back, token: %s, max_concurrent_workflows: 2}]", other, p[0].token)
 	agent := w.follow(nil, both)
 	held := order{
-		Steps:   []step{{Name: "wait", Run: "mkfifo /tmp/pipe; echo begun; read line < /tmp/pipe; echo finished"}},
+		Steps:   []step{{Name: "wait", Run: "mkfifo /tmp/pipe; echo started; read line < /tmp/pipe; echo finished"}},
 		Request: map[string]any{"agentPoolID": p[0].id},
 	}
 	w.queue("first", held)
 	w.waitStarted("first")
 	w.save("pools: [" + other + "]")
 	agent.waitFor("drain pool back (running jobs: 1)")
-	w.waitPoll(v, p[1].token) // meanwhile, a poll that was in progress gets its answer
+	w.waitPoll(v, p[1].token) // meanwhile, a poll that was in progress gets its response
 	w.wantNoPolls(v, p[0].token, p[1].token)
 	w.save(both)
 	agent.waitFor("revive pool back")
@@ -915,7 +915,7 @@ func TestReloadThousandEdits(t *testing.T) {
 			}
 			w.queue(stack, order{
 				Steps: []step{
-					{Name: "wait", Run: "mkfifo /tmp/pipe; echo begun; read line < /tmp/pipe; echo finished"},
+					{Name: "wait", Run: "mkfifo /tmp/pipe; echo started; read line < /tmp/pipe; echo finished"},
 				},
 				Request: map[string]any{"agentPoolID": p.id},
 			})

@@ -52,7 +52,7 @@ const (
 )
 
 // TestSoak runs short jobs on three agents, two of which share one Docker engine. Meanwhile
-// it kills the agents with SIGKILL and edits their files. A proxy changes the answers of the
+// it kills the agents with SIGKILL and edits their files. A proxy changes the responses of the
 // service and breaks its connections, and the connections to the engine are reset. Each job
 // must succeed, must not run twice, and must leave nothing behind. The first agent has the race
 // detector, whose start takes much processor time. The test logs the seed of the faults and

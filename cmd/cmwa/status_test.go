@@ -85,7 +85,7 @@ func TestStatusExitCode(t *testing.T) {
 		"all is well": {func(*status.Document) {}, cli.ExitOK},
 		"unhealthy":   {func(d *status.Document) { d.Healthy = false }, cli.ExitFailure},
 		"not ready": {func(d *status.Document) {
-			d.Ready, d.NotReady = false, []status.Reason{{Pool: "prod", Reason: "no answer"}}
+			d.Ready, d.NotReady = false, []status.Reason{{Pool: "prod", Reason: "no response"}}
 		}, cli.ExitFailure},
 		"not converged": {func(d *status.Document) { d.Converged = false }, cli.ExitFailure},
 		"the file is refused": {func(d *status.Document) { d.Config.Rejection = &status.Rejection{} },

@@ -1,4 +1,4 @@
-# Sourced by the scripts of this folder and by the demo: functions for messages,
+# Sourced by the scripts of this directory and by the demo: functions for messages,
 # waiting, packages, daemons and images.
 # shellcheck shell=bash disable=SC2034 # its variables are for those scripts
 set -Eeuo pipefail
