@@ -1,10 +1,10 @@
 // Package reconcile makes the running pools match a configuration. It has a value for
 // the desired state ([Desired]), a value for the observed state ([Observed]), a pure
 // function that computes the difference ([Diff]), and a loop that applies it ([Loop]).
-// It does not depend on an executor, a service or the format of a file. Command cmwa passes
-// functions to it that create pools and find configurations.
+// It imports no executor and no client of a service, and package schema parses the file. Command
+// cmwa passes functions to it that create pools and find configurations.
 //
-// One edit, from the file event to the applied plan, goes through these ten files:
+// One edit, from the file event to the applied plan, goes through these files:
 //
 //  1. ../cmd/cmwa/run.go: connects the watcher, the Reloader and the Loop.
 //  2. watch/watch.go: the watcher sends a notification after an event.
@@ -22,6 +22,15 @@
 //     new one.
 //
 // process.go takes part only if the edit changes the listener or the log.
+//
+// The reload class of a changed key decides the action:
+//
+//	live, next job  TunePool: [Set] calls Tune of the running pool. It uses live keys at once, and
+//	                keys of the class next job for the jobs that it claims afterwards.
+//	drain           StartPool for the pool with the new settings and, when that runs, DrainPool for
+//	                the old one: it claims nothing more. RemovePool follows after its last job.
+//	rebind          SetProcess: the new listener opens before the old one closes.
+//	restart         none until the next start.
 //
 // # Decisions
 //
@@ -46,6 +55,7 @@
 // If a pool replaces another one, the old pool drains only when the new pool runs. So a
 // replacement that fails changes nothing. Other actions do not wait for a replacement:
 // neither tuning, nor the start of other pools, nor the drain of a pool without a
-// replacement. Otherwise one engine that is down would stop removed pools from draining, and
-// a renamed pool would poll twice with one token.
+// replacement. Otherwise removed pools would go on to claim jobs while one engine is down. A
+// renamed pool, which is one removed and one added pool with the same token, would poll under
+// both names.
 package reconcile

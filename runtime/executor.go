@@ -27,19 +27,21 @@ type Executor interface {
 	// starts, and writes it to the runner's standard input. The caller has set
 	// job.Definition.
 	//
-	// An error that wraps [ErrJobFault] is the job's own fault: the image does not exist,
-	// or is for another platform. After an error that wraps [ErrConnectionLost] the job can
-	// be started again. After any other error, the next job may fail to start too. After an
-	// error, no part of the job runs.
+	// If Start returns an error, no part of the job has run or will run. An instance may be
+	// left; the caller finds it with List and removes it. An error that wraps [ErrJobFault]
+	// is the job's own fault: the image does not exist, or is for another platform. After
+	// an error that wraps [ErrConnectionLost] the job can be started again. Any other error
+	// is a fault of the engine or the settings, and the next job may fail to start too.
 	Start(ctx context.Context, job *Job, setup *Setup) (id string, err error)
 
 	// Follow streams the runner's output from its beginning: lines of [Progress]. The
 	// stream ends when the runner has ended, or with ctx.
 	Follow(ctx context.Context, id string) (io.ReadCloser, error)
 
-	// Wait blocks until the instance or ctx has ended. If the instance does not exist, Wait
-	// returns an error that wraps [ErrNoInstance]. Any other error is temporary, such as an
-	// error while the engine restarts. The caller retries; the executor does not.
+	// Wait blocks until the instance has ended. If the instance does not exist, Wait returns
+	// an error that wraps [ErrNoInstance]. After the end of ctx it returns the error of ctx.
+	// Any other error is temporary, such as an error while the engine restarts. The caller
+	// retries; the executor does not.
 	Wait(ctx context.Context, id string) (Exit, error)
 
 	// Remove ends a running instance and removes it completely. The runner gets a SIGTERM
@@ -123,15 +125,14 @@ type Exit struct {
 	Reason string // the engine's reason for an end that the runner did not cause, such as "out of memory"; may be empty
 }
 
-// Exit codes of the runner. With any other code, and after a signal, the runner has not
-// reported the outcome of the job.
+// Exit codes of the runner. After [CodeSucceeded], [CodeFailed] and [CodeGone] the agent has
+// nothing to report. After any other code, and after a signal, it reports the outcome.
 const (
-	CodeSucceeded = 0  // every step succeeded, and the service knows
-	CodeFailed    = 10 // a step failed, and the service knows
-	CodeGone      = 11 // the service no longer accepts reports of the job
-	CodeUsage     = 13 // the runner was started wrongly: without a handoff, or with one of another release
-
+	CodeSucceeded           = 0  // every step succeeded, and the service knows
+	CodeFailed              = 10 // a step failed, and the service knows
+	CodeGone                = 11 // the service no longer accepts reports of the job
 	CodeFailedUnreported    = 12 // a step failed or could not begin, and the service could not be reached
+	CodeUsage               = 13 // nothing has run: the runner has no handoff, or one of another release
 	CodeSucceededUnreported = 14 // every step succeeded, and the last success could not be reported
 )
 

@@ -113,7 +113,7 @@ func (p *Pool) complement(job *runtime.Job, checked runtime.PoolSpec, changed bo
 // newRun returns the run of a job. The caller holds the lock.
 func (p *Pool) newRun(job *runtime.Job, since time.Time) *jobRun {
 	return &jobRun{
-		pool: p, job: job, startedAt: since, phase: runtime.Claimed, stepEnded: make(chan struct{}),
+		pool: p, job: job, since: since, phase: runtime.Claimed, stepEnded: make(chan struct{}),
 		log: p.log.With("job", job.ID, "generation", job.Generation),
 	}
 }

@@ -2,10 +2,12 @@
 // again; and it recovers the jobs of an agent that was killed. It does not depend on a particular
 // service or engine, and does not read a configuration file.
 //
-// A pool or a job starts each goroutine and waits for its end. The goroutines of a [Pool] are
-// one loop for each source of jobs, checks, sweeps, jobs, and the search for orphaned
-// instances. The goroutines of a job are: heartbeats until the runner starts, progress, status
-// polls, the wait for the end of the instance, and removal.
+// Every goroutine is started by a [Pool] or by a job, which waits for its end:
+//
+//   - of a pool: one loop for each source of jobs (deployments, leased work), the check of the
+//     executor, sweeps, the search for jobs of other agents, and one for each job;
+//   - of a job: heartbeats until the runner starts, status polls, progress, and the wait for the
+//     end of the instance.
 //
 // There are two kinds of failure. The failure of a job is reported to the service, and the
 // pool continues. The failure of a pool ends [Pool.Run], and reconcile starts the pool
@@ -13,9 +15,17 @@
 //
 // # How one job flows
 //
-//	wait for the poll time -> claim -> record -> get definition -> start
-//	-> (read progress, poll status, wait for exit: concurrently)
-//	-> report -> remove -> remove the record -> poll again at once
+//	wait for the poll time -> claim -> record (claimed) -> get definition
+//	-> start: create the instance, record (handed off), send the handoff
+//	-> read progress and wait for the end, concurrently
+//	-> report if the runner could not -> record (reported) -> remove instance and record
+//
+// The definition has the steps of the job. The handoff is what the agent writes to the standard
+// input of the runner: the definition and the tokens. A runner that has not received all of it
+// exits without running anything. Step 0 is the agent's own step: its log has everything until
+// the runner starts. The status of the job is polled from the claim until the end. Meanwhile the
+// pool goes on to poll for jobs while it has a free slot; when a job ends, it polls without
+// waiting for the polling interval.
 //
 // These files take part, from the poll to the report of the job's outcome. They are in the
 // order of their first use; some are used more than once.
@@ -24,12 +34,12 @@
 //     jobs, and the pool has a slot. Then it polls.
 //  2. claim.go: stores the time of the next poll, and runs the job; recording.go
 //     records the claim in the journal, and later the progress of the job.
-//  3. ../../cloud/client.go: Claim makes the request; Definition and Report follow later.
+//  3. ../../cloud/client.go: the client of the service.
 //  4. ../../cloud/call.go: one HTTP request, its response, its errors.
 //  5. ../../cloud/schedule.go: computes the time of the next poll from the result of this poll.
 //  6. jobrun.go: one job from its claim to its removal, and its goroutines.
 //  7. start.go: heartbeats and the definition; ../setup.go: the log of step 0 and the handoff.
-//  8. ../../cloud/jobs.go: the calls about a job: its definition, heartbeats and reports.
+//  8. ../../cloud/jobs.go: Definition and Report; a Report without content is a heartbeat.
 //  9. ../docker/start.go: the actions of a start, in order; after an error they are undone.
 //  10. ../docker/image.go: finds the image, or pulls it.
 //  11. ../docker/runner.go: finds the runner program and, when the container exists, copies
@@ -39,45 +49,53 @@
 //  13. progress.go: reads the runner's progress from its output.
 //  14. ending.go: logs how the job ended, and reports it if the runner could not.
 //
-// # The journal
-//
-// A [runtime.Journal] has a record of each claimed job, so that a job is never lost and never runs
-// twice if the agent is killed. recording.go writes it: the record is stored before anything
-// else is done with the claim, and its stage is changed before the handoff is sent. If the
-// stage cannot be written, the record is removed. If the removal fails, too, the job does not
-// start. A job whose record cannot be stored runs without a record.
-//
-// At its start a pool recovers the jobs with a record, before the first claim (recover.go):
-//
-//	stage       instance      the pool
-//	claimed     any or none   removes the instance, and starts the job again if the claim is less
-//	                          than nine minutes old and the service accepts a heartbeat;
-//	                          otherwise it reports step 0 as failed
-//	handed off  any           adopts the job, and reports its true outcome; if the runner ended
-//	                          without a handoff, the job is treated as claimed
-//	handed off  none          reports the recorded step as failed (lost.go), unless the service
-//	                          knows that the job is over
-//	reported    any or none   removes the instance, and reports nothing
-//
-// If the instances or the records cannot be listed, it is not known which jobs run. The pool
-// then fails and starts no job. TestRecoveryProperty kills an agent at random calls.
-//
-// A pool also runs jobs that it has not claimed (adopt.go). At its start it recovers the jobs
-// of an earlier run of the agent, with their records in the journal (recover.go). At its start
-// and at intervals it adopts jobs of agents that no longer exist, if the executor is an
-// [runtime.Adopter].
-//
 // You can skip the following files, because each is used through one call: slots.go (the
 // limit of all pools), check.go (the check of the executor before a poll), starts.go (jobs
 // that fail to start), sweep.go (instances that have ended), outcome.go (the outcome of a job,
 // for its metrics), ../../cloud/token.go (the pool's token), ../../cloud/status.go (the status poll), and
-// ../docker/check.go, ../docker/follow.go, ../docker/wait.go and ../docker/remove.go.
+// ../docker/check.go, ../docker/follow.go, ../docker/wait.go and ../docker/remove.go. stop.go stops a
+// job that is cancelled or has to end.
+//
+// # The journal
+//
+// A [runtime.Journal] has a record of each claimed job, so that no job is lost or runs twice if the
+// agent is killed. recording.go writes it: the record is stored before anything else is done with
+// the claim, and its stage is changed before the handoff is sent. If the stage cannot be changed,
+// the record is removed, because a record with the stage claimed would start the job a second
+// time. If the removal fails too, the job does not start. If the journal cannot store a record, the
+// job runs without one: it is lost only if the agent is also killed before the handoff.
+//
+// At its start, before the first claim, a pool lists its records and its instances, and recovers
+// the jobs (adopt.go joins the lists, recover.go continues each job in a run of its own):
+//
+//	stage       instance      the pool
+//	claimed     any or none   removes the instance, and starts the job again if the claim is younger
+//	                          than heartbeatTimeout (nine minutes), the pool is configured, and
+//	                          the service accepts a heartbeat or hands the job out again; otherwise
+//	                          it reports step 0 as failed, unless the job has ended at the service
+//	handed off  any           resumes the job, and reports its true outcome; if the runner was never
+//	                          started, or exited without a handoff, the job is treated as claimed
+//	handed off  none          reports the recorded step as failed (lost.go), unless the job has
+//	                          ended at the service
+//	reported    any or none   removes the instance, and reports nothing
+//	no record   running       resumes the job: its runner reports by itself
+//	no record   ended         removes the instance
+//
+// If the instances or the records cannot be listed, it is not known which jobs run. The pool
+// then fails and starts no job. If the pool stops during a recovery, the job is left to the next
+// start. TestRecoveryProperty kills an agent at random calls.
+//
+// # Adoption
+//
+// To recover is to continue a job of an earlier run of the same agent. To adopt is to take over a
+// job of another agent that no longer exists. If the executor is a [runtime.Adopter], a pool adopts
+// at its start and every 20 seconds. An adopted job goes on as a recovered one.
+//
+// # Leased work
 //
 // Scans and policy evaluations are leased, concurrently with the deployments and with a limit
 // of their own: lease.go polls for them, and renews the lease of a job until its instance is
 // removed. Everything else is as for a deployment.
-//
-// # Leased work
 //
 //  1. Leased work must have ended when its lease expires, because another agent then gets
 //     the work. If the lease was not renewed when two thirds of it are over, the work is
@@ -96,10 +114,10 @@
 //
 // # Decisions
 //
-// The Cloud computes the schedule of polls, because only the Cloud knows retries, Retry-After
-// and circuit breaker. A pool stores the time of the next poll that the Cloud returned. It
-// polls earlier only if this time results from the polling interval alone: when a job has
-// ended or the executor can start jobs again.
+// The client of the service ([runtime.Cloud]) computes the schedule of polls, because only the
+// client knows retries, Retry-After and circuit breaker. A pool stores the time of the next poll
+// that the client returned. It polls earlier only if this time results from the polling interval
+// alone: when a job has ended or the executor can start jobs again.
 //
 // Reconnection to an engine is here (retryEngine), and executors do not retry: an engine
 // that restarts fails Wait, Follow and Remove in the same way, and one place decides how

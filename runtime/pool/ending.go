@@ -17,7 +17,7 @@ import (
 func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (settled bool) {
 	// Log an outcome that the service knows, or that this agent cannot report.
 	r.logPulumi(exit)
-	duration := slog.Duration("duration", time.Since(r.startedAt).Round(time.Millisecond))
+	duration := slog.Duration("duration", time.Since(r.since).Round(time.Millisecond))
 	switch {
 	case err == nil && exit.Code == runtime.CodeSucceeded:
 		r.log.Info("job succeeded", duration)

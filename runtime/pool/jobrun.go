@@ -16,7 +16,7 @@ import (
 // Causes for which a job is stopped.
 var (
 	errJobGone    = fmt.Errorf("%w: the service no longer has the job", runtime.ErrCancelled)
-	errNoTime     = errors.New("the time limit for stopping jobs is exceeded")
+	errShutdown   = errors.New("the time limit for stopping jobs is exceeded")
 	errTimeLimit  = errors.New("the job exceeded its time limit")
 	errRunnerHung = errors.New("the last step is reported, but the runner does not exit")
 )
@@ -30,21 +30,21 @@ type jobRun struct {
 	job  *runtime.Job
 	id   string // id of the instance; before run, only an adopted job has one
 
-	adopted   bool // the instance existed before the run: the service may not know the job
-	step0Done bool // the runner has reported the end of step 0; guarded by the pool's lock
+	adopted   bool // another run or another agent started the instance: the service may not know the job
+	step0Done bool // the job delays no other start any more; guarded by the pool's lock
 	recorded  bool // the journal has a record of the job
-	settled   bool // the service needs no further report of the job
+	settled   bool // the service needs no further report of the job: its record may be removed
 	startLost bool // a start lost the connection to the engine
 	steps     int  // number of steps of the definition; 0 before fetchSteps
 
 	recovery *recovery // nil without a record of an earlier run
 
-	startedAt time.Time // time of the claim, or of the start of the instance of an adopted job
-	mu        sync.Mutex
-	phase     runtime.Phase
-	last      runtime.Progress // last progress that the runner has reported; the service has accepted it
-	ending    ending
-	lease     lease
+	mu     sync.Mutex // guards the following fields, and changes of job
+	since  time.Time  // of the claim; without a record, of the start of the instance
+	phase  runtime.Phase
+	last   runtime.Progress // last progress that the runner has reported; the service has accepted it
+	ending ending
+	lease  lease
 
 	reporting  context.Context // of the last reports; it ends with finalCtx, or when the lease is lost
 	endReports context.CancelCauseFunc
@@ -84,8 +84,8 @@ func (r *jobRun) runJob(ctx context.Context) {
 
 // run starts the job, waits for its end, and reports its outcome. When ctx ends, run stops
 // the job with a grace period and still reports the outcome, or it leaves the job running
-// (leavesInstance). The result gone is whether the instance and the record of the job no
-// longer exist, as far as the agent knows.
+// (leavesInstance). The result gone is whether the instance and the record of the job are
+// removed, as far as the agent knows. For leased work it ends the renewal of the lease.
 func (r *jobRun) run(ctx context.Context) (gone bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var children sync.WaitGroup
@@ -97,14 +97,14 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 	// Record the job, or find out what an earlier run of the agent has left of it.
 	switch {
 	case r.recovery != nil:
-		if !r.recover(ctx) {
+		if !r.continueRecovered(ctx) {
 			return r.endRecovery()
 		}
 	case !r.adopted && r.lease.leaser == nil: // leased work needs no record: its lease expires without the agent
 		r.record()
 	}
 	if r.lease.leaser == nil { // renewals of the lease detect the cancellation of leased work
-		known := !r.adopted // adopted changes if an adopted job is started again
+		known := !r.adopted // copied, because adopted changes if the job is started again
 		children.Go(func() { r.pollStatus(ctx, cancel, known) })
 	}
 
@@ -120,29 +120,29 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 				r.result.outcome, r.result.startErr = startOutcome(ctx, err), err
 				r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
 				r.recordReport()
-				return r.removeRecord() && gone
+				return r.removeRecord() && gone // nothing has run, so the record is not needed for the instance
 			}
 			r.id = id
 		}
-		end, stopped := r.waitForEnd(ctx, cancel, &children)
-		switch {
-		case !stopped || !r.hasNotRun(ctx, end):
-			return r.finish(ctx, end, stopped)
-		case !r.startAgain(ctx, runtime.Instance{ID: r.id}):
+		end, ended := r.waitForEnd(ctx, cancel, &children)
+		if !ended || !r.hasNotRun(ctx, end) {
+			return r.finish(ctx, end, ended)
+		}
+		if !r.prepareRestart(ctx, runtime.Instance{ID: r.id}) {
 			return r.endRecovery()
 		}
 	}
 }
 
 // waitForEnd waits for the end of the instance, and stops the job if it exceeds its time
-// limit.
+// limit. Ended is false if the job may still run.
 func (r *jobRun) waitForEnd(
 	ctx context.Context, cancel context.CancelCauseFunc, children *sync.WaitGroup,
-) (_ instanceEnd, stopped bool) {
+) (_ instanceEnd, ended bool) {
 	r.setPhase(runtime.Started)
 	runningSince := time.Now()
 	if r.adopted {
-		runningSince = r.startedAt
+		runningSince = r.since
 	}
 
 	// The runner enforces the time limit, counted from its own start. The timer is a
@@ -153,23 +153,22 @@ func (r *jobRun) waitForEnd(
 		overdue := time.AfterFunc(limit, func() { cancel(errTimeLimit) })
 		defer overdue.Stop()
 	}
-	end, stopped := r.wait(ctx, children)
-	if stopped {
+	end, ended := r.wait(ctx, children)
+	if ended {
 		r.pool.parts.Metrics.JobStage(runtime.StageRun, time.Since(runningSince))
 	}
-	return end, stopped
+	return end, ended
 }
 
-// finish reports how the job ended and removes its instance, unless the job still runs. The
-// result gone is whether the instance and the record no longer exist, as far as the agent
-// knows.
-func (r *jobRun) finish(ctx context.Context, end instanceEnd, stopped bool) (gone bool) {
+// finish reports how the job ended and removes its instance, unless the job may still run. The
+// result gone is that of run.
+func (r *jobRun) finish(ctx context.Context, end instanceEnd, ended bool) (gone bool) {
 	switch {
-	case !stopped && r.leavesInstance(ctx):
+	case !ended && r.leavesInstance(ctx):
 		r.log.Info("job left running for the next agent", "instance", r.id)
 		return false
-	case !stopped:
-		r.log.Error("cannot stop job before shutdown; left running for adoption", "instance", r.id)
+	case !ended:
+		r.log.Error("cannot stop job before shutdown; left running for the next start", "instance", r.id)
 		return false
 	}
 
@@ -182,16 +181,16 @@ func (r *jobRun) finish(ctx context.Context, end instanceEnd, stopped bool) (gon
 	r.result.outcome, r.result.end = r.outcome(ctx, end), end
 	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
 
-	// Remove the instance. If that fails, a later sweep finds it by its labels.
+	// Remove the instance. If that fails, a later sweep (sweep.go) removes it. A recovered job, or a
+	// job that was started again, may have other instances, which are listed.
 	removed := runtime.Measure(r.pool.parts.Metrics, runtime.StageRemove)
-	// A recovered job, or a job that was started again, may have other instances.
 	gone = r.removeEnded(r.id)
 	if r.recovery != nil || r.startLost {
 		gone = r.removeAll()
 	}
 	removed()
 	killpoint.Hit(killpoint.Removed)
-	return gone && r.removeRecord()
+	return gone && r.removeRecord() // the next start removes both
 }
 
 // instanceEnd is how the instance of a job ended.
@@ -201,8 +200,8 @@ type instanceEnd struct {
 }
 
 // wait blocks until the job has ended. When ctx ends first, it stops the job, or leaves it
-// running (leavesInstance). Ok is false if the job may still run.
-func (r *jobRun) wait(ctx context.Context, children *sync.WaitGroup) (_ instanceEnd, ok bool) {
+// running (leavesInstance). Ended is false if the job may still run.
+func (r *jobRun) wait(ctx context.Context, children *sync.WaitGroup) (_ instanceEnd, ended bool) {
 	// Wait for the end and follow the progress, each in its own goroutine. The first
 	// goroutine writes end, and end is read only after endedCh is closed.
 	var end instanceEnd
@@ -324,6 +323,6 @@ func (r *jobRun) state() runtime.JobState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return runtime.JobState{
-		ID: r.job.ID, WorkflowID: r.job.WorkflowID, Kind: r.job.Kind, Phase: r.phase, Since: r.startedAt,
+		ID: r.job.ID, WorkflowID: r.job.WorkflowID, Kind: r.job.Kind, Phase: r.phase, Since: r.since,
 	}
 }

@@ -99,7 +99,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.finalCtx = finalCtx
 	stop := context.AfterFunc(ctx, func() {
 		if p.awaitGrace(time.Now(), shutdownLimit, finalCtx.Done(), nil) {
-			cancel(errNoTime)
+			cancel(errShutdown)
 		}
 	})
 	defer stop()

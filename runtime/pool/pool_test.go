@@ -399,7 +399,7 @@ func TestStop(t *testing.T) {
 			if reports := st.cloud.Reports("a"); len(reports) != 1 {
 				t.Errorf("got reports %+v of a job that may still run, want none", reports[1:])
 			}
-			if !strings.Contains(st.log.String(), "left running for adoption") {
+			if !strings.Contains(st.log.String(), "left running for the next start") {
 				t.Errorf("the log lacks the end of the job:\n%s", st.log)
 			}
 		})

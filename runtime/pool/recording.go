@@ -13,7 +13,7 @@ import (
 func (r *jobRun) record() {
 	ctx, cancel := context.WithTimeout(r.pool.finalCtx, journalLimit)
 	defer cancel()
-	err := r.pool.parts.Journal.Add(ctx, runtime.NewRecord(r.job, r.startedAt))
+	err := r.pool.parts.Journal.Add(ctx, runtime.NewRecord(r.job, r.since))
 	r.recorded = err == nil
 	if err != nil {
 		r.log.Warn("cannot record the job in the journal; if the agent is killed, "+runtime.DeclaredFailed,

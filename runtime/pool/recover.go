@@ -27,10 +27,10 @@ type recovery struct {
 	orphan    bool               // the record was that of an agent that no longer exists
 
 	// reclaimed receives a new claim of the job, if the job has not run and the service has
-	// queued it again. The pool's lock guards the sending. When final is true, claims are
-	// ignored.
+	// queued it again. The pool's lock guards the sending and decided, which is true after
+	// one claim, or when it is decided without a claim how the job continues.
 	reclaimed chan *runtime.Job
-	final     bool
+	decided   bool
 
 	outcome runtime.Outcome // empty if the job continues, or is left to the next agent
 }
@@ -95,27 +95,27 @@ func (p *Pool) startRecovery(ctx context.Context, rec *recovery) {
 	}
 	r := p.newRun(job, record.Claimed)
 	r.recovery, r.recorded, r.last = rec, true, record.Progress
-	r.step0Done = record.Stage != runtime.RecordClaimed // an adopted job does not delay other starts
-	rec.reclaimed, rec.final = make(chan *runtime.Job, 1), record.Stage != runtime.RecordClaimed
+	r.step0Done = record.Stage != runtime.RecordClaimed // a job that may have run delays no other start
+	rec.reclaimed, rec.decided = make(chan *runtime.Job, 1), record.Stage != runtime.RecordClaimed
 	p.startRun(ctx, r, p.parts.Slots.force(p))
 }
 
-// recover decides how a recovered job continues. It returns false if the job is over, or is
-// left to the next agent because ctx has ended. Otherwise the job has an instance, or it
-// must be started.
-func (r *jobRun) recover(ctx context.Context) (continues bool) {
+// continueRecovered decides how a recovered job continues. It returns false if the job is over, or is
+// left to the next start because ctx has ended. Otherwise the job has an instance, or it must be
+// started.
+func (r *jobRun) continueRecovered(ctx context.Context) (continues bool) {
 	record := r.recovery.record
 	switch {
 	case record.Stage == runtime.RecordClaimed:
-		return r.startAgain(ctx, r.recovery.instances...)
+		return r.prepareRestart(ctx, r.recovery.instances...)
 	case len(r.recovery.instances) == 0:
 		r.reportLost(ctx)
 		return false
 	}
 
-	// Adopt the instance. If its runner was never started, start the job again: an instance
-	// may wait for a long time for the handoff of an agent that no longer runs. Of several
-	// instances, use one that runs, or else one that has run.
+	// Resume the job. Of several instances, use one that runs, or else one that has run. If the
+	// runner was never started, for example in a container that was only created, start the job
+	// again.
 	instance := r.recovery.instances[0]
 	for _, other := range r.recovery.instances {
 		if other.Running || !instance.Running && !other.Started.IsZero() {
@@ -123,7 +123,7 @@ func (r *jobRun) recover(ctx context.Context) (continues bool) {
 		}
 	}
 	if !instance.Running && instance.Started.IsZero() {
-		return r.startAgain(ctx, r.recovery.instances...)
+		return r.prepareRestart(ctx, r.recovery.instances...)
 	}
 	r.id, r.adopted = instance.ID, true
 	r.recovery.instances = []runtime.Instance{instance}
@@ -164,12 +164,12 @@ func (r *jobRun) endRecovery() (gone bool) {
 	return r.removeRecord()
 }
 
-// startAgain prepares a job that has not run for another start, and reports whether it can be
+// prepareRestart prepares a job that has not run for another start, and reports whether it can be
 // started. Otherwise the job is reported as failed, unless the service has ended it, or ctx
 // has ended.
-func (r *jobRun) startAgain(ctx context.Context, left ...runtime.Instance) (ok bool) {
-	reason := r.prepareAgain(ctx, left)
-	if job := r.lastReclaim(); job != nil {
+func (r *jobRun) prepareRestart(ctx context.Context, left ...runtime.Instance) (ok bool) {
+	reason := r.resetStart(ctx, left)
+	if job := r.closeClaims(); job != nil {
 		r.reclaim(job)
 		reason = nil
 	}
@@ -189,14 +189,16 @@ func (r *jobRun) startAgain(ctx context.Context, left ...runtime.Instance) (ok b
 	return false
 }
 
-// prepareAgain returns nil if the job can be started again:
+// resetStart makes the job one that was only claimed, and returns nil if it can be started again:
 //
 //  1. The record gets the stage of a job that has not run, and then what is left of the
 //     earlier start is removed. In the other order, an agent that is killed in between would
 //     leave the record of a job that may have run, without an instance.
 //  2. The pool is configured, and the claim is young enough.
 //  3. The service accepts a heartbeat, or has handed out the job again.
-func (r *jobRun) prepareAgain(ctx context.Context, left []runtime.Instance) error {
+//
+// If the service cancels the job meanwhile, it returns nil: the start fails for this reason.
+func (r *jobRun) resetStart(ctx context.Context, left []runtime.Instance) error {
 	// 1. Record that nothing of the job has run, and remove what is left.
 	record := r.recovery.record
 	if record.Stage != runtime.RecordClaimed {
@@ -227,14 +229,14 @@ func (r *jobRun) prepareAgain(ctx context.Context, left []runtime.Instance) erro
 		return err
 	case r.isOver(ctx):
 		return fmt.Errorf("%w: the job has ended at the service", runtime.ErrGone)
-	case errors.Is(context.Cause(ctx), runtime.ErrCancelled): // the start fails for this reason
+	case errors.Is(context.Cause(ctx), runtime.ErrCancelled):
 		return nil
 	}
 	return context.Cause(ctx)
 }
 
 // confirm sends a heartbeat of the job until the service accepts or refuses it, or hands out the
-// job again, or until limit has passed. The Cloud retries the heartbeat.
+// job again, or until limit has passed. Report retries the heartbeat.
 func (r *jobRun) confirm(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -251,12 +253,12 @@ func (r *jobRun) confirm(ctx context.Context, limit time.Duration) error {
 	}
 }
 
-// lastReclaim makes the run refuse later claims of its job. It returns a new claim that has
-// arrived and is not used yet, or nil.
-func (r *jobRun) lastReclaim() *runtime.Job {
+// closeClaims makes the run refuse later claims of its job. It returns a claim that has arrived
+// and is not used yet, or nil.
+func (r *jobRun) closeClaims() *runtime.Job {
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
-	r.recovery.final = true
+	r.recovery.decided = true
 	select {
 	case job := <-r.recovery.reclaimed:
 		return job
@@ -265,13 +267,14 @@ func (r *jobRun) lastReclaim() *runtime.Job {
 	}
 }
 
-// offer passes a new claim of the job to its run, and reports whether the run takes it. The
-// caller holds the pool's lock.
+// offer passes a new claim of the job to its run, and reports whether the run takes it. If not, the
+// pool drops the claim, because the run continues with the first one. The caller holds the pool's
+// lock.
 func (r *jobRun) offer(job *runtime.Job) bool {
-	if r.recovery == nil || r.recovery.final {
+	if r.recovery == nil || r.recovery.decided {
 		return false
 	}
-	r.recovery.final = true
+	r.recovery.decided = true
 	r.recovery.reclaimed <- job // does not block: the channel has room for one claim
 	return true
 }
@@ -280,7 +283,7 @@ func (r *jobRun) offer(job *runtime.Job) bool {
 func (r *jobRun) reclaim(job *runtime.Job) {
 	r.pool.mu.Lock() // the loop reads the kind of the job
 	r.mu.Lock()
-	r.job, r.startedAt = job, time.Now()
+	r.job, r.since = job, time.Now()
 	r.mu.Unlock()
 	r.pool.mu.Unlock()
 	r.recovery.record.Progress = runtime.Progress{}

@@ -39,7 +39,7 @@ func (p *Pool) startFailed(r *jobRun, reason error) {
 	// 1. From the first failure on, Pool.next waits while a job starts.
 	p.check.ended = time.Time{} // the last check of the executor is outdated
 	p.starts.failed++
-	if p.starts.failed < startFailures || r.startedAt.Before(p.starts.started) {
+	if p.starts.failed < startFailures || r.since.Before(p.starts.started) {
 		return
 	}
 
