@@ -210,7 +210,7 @@ func TestSignalsThird(t *testing.T) {
 	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo asked' INT TERM; echo started\n" +
+		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo asked' INT TERM; echo running\n" +
 			"n=0; while [ $n -lt 400 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}})
 		w.waitStarted("one")
 		agent.signal(syscall.SIGTERM)
@@ -226,7 +226,7 @@ func TestSignalsThird(t *testing.T) {
 		again.waitFor("job resumed")
 		w.await("one", "succeeded", "failed")
 		log := w.log("one")
-		if started, finished := strings.Count(log, "\nstarted\n"), strings.Count(log, "\nfinished\n"); started != 1 ||
+		if started, finished := strings.Count(log, "\nrunning\n"), strings.Count(log, "\nfinished\n"); started != 1 ||
 			finished != 1 {
 			t.Errorf("the step has started %d times and finished %d times:\n%s", started, finished, log)
 		}

@@ -72,7 +72,7 @@ func (o outcome) at(since time.Time) outcome {
 // hangingJob starts an agent and a job that runs until it is killed.
 func (w *world) hangingJob(service *observer) *program {
 	w.t.Helper()
-	w.queue(w.stack(), order{Steps: []step{{Name: "a", Run: service.witness(w) + "\necho started; sleep 600"}}})
+	w.queue(w.stack(), order{Steps: []step{{Name: "a", Run: service.witness(w) + "\necho running; sleep 600"}}})
 	agent := w.agent()
 	w.waitStarted(w.stack())
 	return agent
@@ -157,7 +157,7 @@ func (w *world) loseState(service *observer) {
 	w.t.Helper()
 	t := w.t
 	w.queue(w.stack(), order{Steps: []step{{
-		Name: "a", Run: service.witness(w) + "\necho started; sleep 3; echo finished",
+		Name: "a", Run: service.witness(w) + "\necho running; sleep 3; echo finished",
 	}}})
 	agent := w.agent()
 	w.waitStarted(w.stack())
@@ -242,7 +242,7 @@ func TestRunEngineCrash(t *testing.T) {
 			stories{name: func(w *world) {
 				w.queue(w.stack(), order{Steps: []step{{
 					Name: "a",
-					Run:  service.witness(w) + fmt.Sprintf("\necho started; sleep %d; echo finished", story.sleep),
+					Run:  service.witness(w) + fmt.Sprintf("\necho running; sleep %d; echo finished", story.sleep),
 				}}})
 				agent := w.agent()
 				w.waitStarted(w.stack())

@@ -37,7 +37,7 @@ func TestRunDiskFull(t *testing.T) {
 				state := filepath.Join(w.directory, "state")
 				smallDisk(w.t, state, smallDiskSize)
 				w.queue(w.stack(), order{Steps: []step{{
-					Name: "a", Run: service.witness(w) + "\necho started; sleep 3; echo finished",
+					Name: "a", Run: service.witness(w) + "\necho running; sleep 3; echo finished",
 				}}})
 				agent := w.agent()
 				w.waitStarted(w.stack())

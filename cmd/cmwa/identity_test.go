@@ -67,7 +67,7 @@ func (w *world) holdAnywhere(stack, poolID string) (release func()) {
 		return func() { w.t.Helper(); w.release(stack) }
 	}
 	w.queue(stack, order{
-		Steps:   []step{{Name: "a", Run: "echo started; while ! [ -e /released ]; do sleep 0.02; done; echo finished"}},
+		Steps:   []step{{Name: "a", Run: "echo running; while ! [ -e /released ]; do sleep 0.02; done; echo finished"}},
 		Request: map[string]any{"agentPoolID": poolID},
 	})
 	w.waitStarted(stack)

@@ -56,7 +56,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (g *gate) hold(stack string) {
 	g.w.t.Helper()
 	wait := "until wget -q -O - " + g.url + "/" + stack + " 2>/dev/null; do sleep 0.1; done"
-	g.w.queue(stack, order{Steps: []step{{Name: "a", Run: "echo started; " + wait + "; echo finished"}}})
+	g.w.queue(stack, order{Steps: []step{{Name: "a", Run: "echo running; " + wait + "; echo finished"}}})
 	g.w.waitStarted(stack)
 }
 

@@ -18,9 +18,9 @@ const recoverLimit = time.Minute
 // TestRecover kills an agent, removes the instance of its job, and starts the agent again.
 func TestRecover(t *testing.T) {
 	t.Parallel()
-	endless := order{Steps: []step{{Name: "a", Run: "echo started; sleep 600"}}}
+	endless := order{Steps: []step{{Name: "a", Run: "echo running; sleep 600"}}}
 	started := func(w *world, agent *program) {
-		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nstarted\n") })
+		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nrunning\n") })
 		w.kill(agent)
 	}
 

@@ -239,14 +239,17 @@ func (w *world) queueHeld(stack, poolID string) {
 	pipe := filepath.Join(w.directory, stack+".pipe")
 	w.must(syscall.Mkfifo(pipe, 0o600))
 	w.queue(stack, order{
-		Steps:   []step{{Name: "wait", Run: "echo started; read line < " + pipe + "; echo finished"}},
+		Steps:   []step{{Name: "wait", Run: "echo running; read line < " + pipe + "; echo finished"}},
 		Request: map[string]any{"agentPoolID": poolID},
 	})
 }
 
+// waitStarted blocks until the step has printed "running". Its last letter matters: the runner holds
+// a line back while it may be the beginning of a secret whose next bytes follow on another line,
+// and the base64 form of DOCKER_HOST begins with a d.
 func (w *world) waitStarted(stack string) {
 	w.t.Helper()
-	w.eventually(stack+" has started", func() bool { return strings.Contains(w.log(stack), "\nstarted\n") })
+	w.eventually(stack+" has started", func() bool { return strings.Contains(w.log(stack), "\nrunning\n") })
 }
 
 // release releases a held job, and blocks until it has succeeded.
@@ -267,7 +270,7 @@ func (w *world) waitSucceeded(stack string) {
 		w.t.Errorf("%s is %s:\n%s", stack, status, w.log(stack))
 	}
 	log := w.log(stack)
-	if started, finished := strings.Count(log, "\nstarted\n"), strings.Count(log, "\nfinished\n"); started != 1 ||
+	if started, finished := strings.Count(log, "\nrunning\n"), strings.Count(log, "\nfinished\n"); started != 1 ||
 		finished != 1 {
 		w.t.Errorf("%s has started %d times and finished %d times:\n%s", stack, started, finished, log)
 	}
@@ -385,7 +388,7 @@ func TestReloadRevivesDrainingPool(t *testing.T) {
 	both := fmt.Sprintf("pools: [%s, {name: back, token: %s, max_concurrent_workflows: 2}]", other, p[0].token)
 	agent := w.follow(nil, both)
 	held := order{
-		Steps:   []step{{Name: "wait", Run: "mkfifo /tmp/pipe; echo started; read line < /tmp/pipe; echo finished"}},
+		Steps:   []step{{Name: "wait", Run: "mkfifo /tmp/pipe; echo running; read line < /tmp/pipe; echo finished"}},
 		Request: map[string]any{"agentPoolID": p[0].id},
 	}
 	w.queue("first", held)
@@ -915,7 +918,7 @@ func TestReloadThousandEdits(t *testing.T) {
 			}
 			w.queue(stack, order{
 				Steps: []step{
-					{Name: "wait", Run: "mkfifo /tmp/pipe; echo started; read line < /tmp/pipe; echo finished"},
+					{Name: "wait", Run: "mkfifo /tmp/pipe; echo running; read line < /tmp/pipe; echo finished"},
 				},
 				Request: map[string]any{"agentPoolID": p.id},
 			})

@@ -111,7 +111,7 @@ func TestRunStepTimeout(t *testing.T) {
 			order{
 				Steps: []step{
 					{
-						Name: "a", Run: "trap 'echo asked to stop; exit 1' TERM\necho started\nsleep 600 & wait",
+						Name: "a", Run: "trap 'echo asked to stop; exit 1' TERM\necho running\nsleep 600 & wait",
 						Timeout: "3s",
 					},
 					{Name: "b", Run: "true"},
@@ -137,12 +137,12 @@ func TestRunCancelledJob(t *testing.T) {
 				Steps: []step{
 					{
 						Name: "a",
-						Run:  "trap 'echo cancelled > " + witness + "; exit 1' TERM\necho started\nsleep 600 & wait",
+						Run:  "trap 'echo cancelled > " + witness + "; exit 1' TERM\necho running\nsleep 600 & wait",
 					},
 					{Name: "b", Run: "true"},
 				},
 			})
-		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nstarted\n") })
+		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nrunning\n") })
 		w.call(http.MethodPost, w.path("one")+"/cancel", nil, nil)
 		if status, _ := w.status("one"); status != "failed" {
 			t.Errorf("immediately after the cancellation, the deployment is %s, want failed", status)
@@ -171,7 +171,7 @@ func TestRunConcurrentJobs(t *testing.T) {
 			w.queue(name,
 				order{
 					Steps: []step{
-						{Name: "a", Run: "echo started; n=0; while [ $n -lt 100 ]; do n=$((n+1)); sleep 0.02; done"},
+						{Name: "a", Run: "echo running; n=0; while [ $n -lt 100 ]; do n=$((n+1)); sleep 0.02; done"},
 					},
 				})
 		}
@@ -250,12 +250,12 @@ func TestRunFirstTermWaitsForJobs(t *testing.T) {
 			Steps: []step{
 				{
 					Name: "a",
-					Run:  "echo started; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished",
+					Run:  "echo running; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished",
 				},
 			},
 		}
 		w.queue("one", settings)
-		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nstarted\n") })
+		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nrunning\n") })
 		agent.signal(syscall.SIGTERM)
 		agent.waitFor("stopping: no new jobs")
 		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
@@ -272,8 +272,8 @@ func TestRunSecondTermStopsJobs(t *testing.T) {
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
 		w.queue("one",
-			order{Steps: []step{{Name: "a", Run: "trap 'echo unlocking; exit 1' TERM\necho started\nsleep 99 & wait"}}})
-		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nstarted\n") })
+			order{Steps: []step{{Name: "a", Run: "trap 'echo unlocking; exit 1' TERM\necho running\nsleep 99 & wait"}}})
+		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nrunning\n") })
 		agent.signal(syscall.SIGTERM)
 		agent.waitFor("stopping: no new jobs")
 		agent.signal(syscall.SIGTERM)
@@ -294,17 +294,17 @@ func TestRunAdoptsAfterKill(t *testing.T) {
 				Steps: []step{
 					{
 						Name: "a",
-						Run:  "echo started; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished",
+						Run:  "echo running; n=0; while [ $n -lt 150 ]; do n=$((n+1)); sleep 0.02; done; echo finished",
 					},
 				},
 			})
-		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nstarted\n") })
+		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nrunning\n") })
 		agent.signal(syscall.SIGKILL)
 		agent.ends(storyLimit)
 		again := w.agent()
 		again.waitFor("job resumed")
 		w.await("one", "succeeded")
-		if count := strings.Count(w.log("one"), "\nstarted\n"); count != 1 {
+		if count := strings.Count(w.log("one"), "\nrunning\n"); count != 1 {
 			t.Errorf("the step has started %d times, want once", count)
 		}
 		again.waitFor("job succeeded")
@@ -323,11 +323,11 @@ func TestRunTwoAgentsOnOneHost(t *testing.T) {
 				Steps: []step{
 					{
 						Name: "a",
-						Run:  "echo started; n=0; while [ $n -lt 250 ]; do n=$((n+1)); sleep 0.02; done; echo finished",
+						Run:  "echo running; n=0; while [ $n -lt 250 ]; do n=$((n+1)); sleep 0.02; done; echo finished",
 					},
 				},
 			})
-		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nstarted\n") })
+		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nrunning\n") })
 		second := w.agentWith(w.ownState("second"))
 		w.queue("two", order{Steps: []step{{Name: "a", Run: "true"}}})
 		w.await("two", "succeeded") // the second agent runs it, because its slot is free
@@ -422,13 +422,13 @@ func TestRunHidesSecrets(t *testing.T) {
 		Steps: []step{
 			{
 				Name: "a",
-				Run: "echo started\necho $DB_PASSWORD $FLAVOUR $CLOUD_KEY $PULUMI_ACCESS_TOKEN\n" +
+				Run: "echo running\necho $DB_PASSWORD $FLAVOUR $CLOUD_KEY $PULUMI_ACCESS_TOKEN\n" +
 					"printf hunter2-set; sleep 0.2; echo ting-secret\n" +
 					"n=0; while [ $n -lt 100 ]; do n=$((n+1)); sleep 0.02; done",
 			},
 		},
 	})
-	w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nstarted\n") })
+	w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nrunning\n") })
 	secrets := map[string]string{
 		"setting": setting, "setting of a plain name": plain, "registry password": password,
 		"forwarded variable": forwarded, "pool token": w.pool,
@@ -491,8 +491,8 @@ func TestRunReportsKilledContainer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
 	w.agent()
-	w.queue("one", order{Steps: []step{{Name: "a", Run: "echo started; sleep 600"}, {Name: "b", Run: "true"}}})
-	w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nstarted\n") })
+	w.queue("one", order{Steps: []step{{Name: "a", Run: "echo running; sleep 600"}, {Name: "b", Run: "true"}}})
+	w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nrunning\n") })
 	ids := w.containers("one")
 	if len(ids) != 1 {
 		t.Fatalf("the job has the containers %v", ids)

@@ -185,7 +185,7 @@ func openLog(ctx context.Context, s *sender) *stepLog {
 	return l
 }
 
-// add adds lines; see [queue.add].
+// add adds lines; see [logQueue.add].
 func (l *stepLog) add(lines []cloud.LogLine) {
 	for part := range slices.Chunk(lines, fullLines) {
 		l.queue.add(l.ctx, part)

@@ -218,7 +218,7 @@ type reportLimit struct {
 
 	mu       sync.Mutex
 	stepping bool // a step runs
-	started  bool // the job is stopped
+	stopping bool // the job is stopped
 	timer    *time.Timer
 }
 
@@ -240,13 +240,13 @@ func (l *reportLimit) endStep() {
 func (l *reportLimit) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.started = true
+	l.stopping = true
 	l.start()
 }
 
 // start starts the timer if the job is stopped and no step runs. The caller holds the lock.
 func (l *reportLimit) start() {
-	if l.started && !l.stepping && l.timer == nil {
+	if l.stopping && !l.stepping && l.timer == nil {
 		l.timer = time.AfterFunc(finalReportTimeout, l.exceeded)
 	}
 }
