@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-// maxEvents is the largest number of events read for one Pod. The API server sorts them by name.
+// maxEvents is the largest number of events read for one Pod.
 const maxEvents = 100
 
 // newestWarning returns the newest warning event of a Pod that does not start and whose
@@ -28,9 +28,11 @@ func (e *Executor) newestWarning(ctx context.Context, pod *corev1.Pod) cause {
 		e.pods.noEvents.Store(apierrors.IsForbidden(err) && !fromProxy(err))
 		return cause{}
 	}
+	// Times have whole seconds. Of events with the same time, the last in the list is the newest:
+	// the API server sorts by name, and a name ends with the time in nanoseconds.
 	var newest *corev1.Event
 	for i := range all.Items {
-		if event := &all.Items[i]; newest == nil || lastSeen(newest).Before(lastSeen(event)) {
+		if event := &all.Items[i]; newest == nil || !lastSeen(event).Before(lastSeen(newest)) {
 			newest = event
 		}
 	}

@@ -248,6 +248,20 @@ func TestNewestWarning(t *testing.T) {
 			s.wantLine("one", `Error: start the Pod: FailedMount: secret "none" not found (waited for 10m0s)`)
 		})
 	})
+	// The times of events have whole seconds. Their names end with the time in nanoseconds.
+	t.Run("of two warnings in one second, the later one is reported", func(t *testing.T) {
+		simulate(t, sleepJob, func(s *simulated) {
+			silent(s)
+			s.add("one")
+			s.wait(time.Minute)
+			first := event(s.pod(), corev1.EventTypeWarning, "FailedMount", "failed to sync the cache", time.Minute)
+			second := event(s.pod(), corev1.EventTypeWarning, "FailedMount", `configmap "none" not found`, time.Minute)
+			first.Name, second.Name = "one.18c36f5a2b1c3d00", "one.18c36f5a4ee7b200"
+			s.SetEvents(first, second)
+			s.wait(15 * time.Minute)
+			s.wantLine("one", `Error: start the Pod: FailedMount: configmap "none" not found (waited for 10m0s)`)
+		})
+	})
 	t.Run("without the right to list events, one request is made", func(t *testing.T) {
 		simulate(t, sleepJob, func(s *simulated) {
 			silent(s)
