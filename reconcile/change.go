@@ -136,7 +136,7 @@ func Preview(before, after *schema.Config) []Reload {
 			}
 			effect := Effect(s.Reload.String())
 			switch {
-			case pool != "" && !concerns(s.Key, targets[pool]):
+			case pool != "" && !s.AppliesTo(targets[pool]):
 				effect = NoEffect
 			case r.PoolChange == Kept:
 				r.PoolChange = Tuned
@@ -170,19 +170,6 @@ func byPool(settings []schema.Setting) map[string][]schema.Setting {
 		parts[name] = settings[from:i]
 	}
 	return parts
-}
-
-// concerns reports whether a key has an effect with a deploy_target.
-func concerns(key, target string) bool {
-	section, _, nested := strings.Cut(key, ".")
-	switch {
-	case nested:
-		return section == target
-	case strings.HasPrefix(key, "pod_template"):
-		return target == "kubernetes"
-	default:
-		return true
-	}
 }
 
 // poolChanges applies plans of Diff to a state in which every started pool is ready at

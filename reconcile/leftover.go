@@ -24,15 +24,14 @@ const recoverLimit = 3 * time.Minute
 // executors, or jobs in its journal. The list may be incomplete if the error is not nil.
 // Leftovers first adopts instances of agents that no longer exist, unless the pools of these
 // instances are desired. At each deploy_target whose instances it could list, it also removes
-// leftovers of agents that no longer exist, if the executor is a [runtime.Sweeper].
+// leftovers of agents that no longer exist, see [runtime.Executor].
 type Leftovers func(ctx context.Context, desired map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error)
 
 // FollowLeftovers lists instances at once and then every ten minutes, until ctx ends. For
 // instances whose pool is not configured, the loop starts a pool that adopts them and drains.
 // After a failure the list is retried with back-off.
 func (l *Loop) FollowLeftovers(ctx context.Context, list Leftovers) error {
-	failures := 0
-	for {
+	for retry := time.Duration(0); ; {
 		l.mu.Lock()
 		desired := l.desired.Pools // never modified
 		l.mu.Unlock()
@@ -41,20 +40,20 @@ func (l *Loop) FollowLeftovers(ctx context.Context, list Leftovers) error {
 			return nil
 		}
 		l.setLeftovers(specs)
-		wait, level := leftoverInterval, slog.LevelDebug
+		wait := leftoverInterval
 		if err != nil {
-			wait = min(maxRetryWait, minRetryWait<<min(failures, 10))
-			if failures++; failures == 1 {
+			level := slog.LevelDebug
+			if retry == 0 {
 				level = slog.LevelWarn
 			}
+			retry = retryBackoff.Next(retry)
+			wait = retry
 			l.log.Log(ctx, level, "cannot list instances of earlier runs", "error", err, "retry_in", wait)
 		} else {
-			failures = 0
+			retry = 0
 		}
-		select {
-		case <-ctx.Done():
+		if !runtime.Sleep(ctx, nil, wait) {
 			return nil
-		case <-time.After(wait):
 		}
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-const (
-	turnInterval = 10 * time.Second // longest time between two turns of Run
-	minRetryWait = time.Second      // after the first failure; doubles with each further one
-	maxRetryWait = time.Minute
-)
+// turnInterval is the longest time between two turns of Run.
+const turnInterval = 10 * time.Second
+
+// retryBackoff is the delay after a failed action.
+var retryBackoff = runtime.Backoff{First: time.Second, Max: time.Minute}
 
 // Loop turns the observed state into the desired state. Its methods are safe for
 // concurrent use; Run is called once.
@@ -41,8 +41,8 @@ type Loop struct {
 // that could not be prepared.
 type failure struct {
 	err   error
-	times int       // in a row
-	until time.Time // no retry before
+	wait  time.Duration // before the next retry; 0 after Retry
+	until time.Time     // no retry before
 }
 
 // New returns a loop without a desired state. InForce has the present settings of the process.
@@ -82,7 +82,7 @@ func (l *Loop) Retry() {
 		l.failures[key] = failure{err: f.err}
 	}
 	l.mu.Unlock()
-	l.set.retry()
+	l.set.each((*member).retry)
 	l.wake()
 }
 
@@ -249,12 +249,11 @@ func (l *Loop) failed(key string, err error, log *slog.Logger, message string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f := l.failures[key]
-	wait := min(maxRetryWait, minRetryWait<<min(f.times, 10))
-	level := slog.LevelWarn
-	if f.times > 0 {
-		level = slog.LevelDebug
+	wait, level := retryBackoff.Next(f.wait), slog.LevelDebug
+	if f.wait == 0 {
+		level = slog.LevelWarn
 	}
-	l.failures[key] = failure{err: err, times: f.times + 1, until: time.Now().Add(wait)}
+	l.failures[key] = failure{err: err, wait: wait, until: time.Now().Add(wait)}
 	log.Log(context.Background(), level, message, "error", err, "retry_in", wait)
 }
 

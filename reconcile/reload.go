@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -370,14 +369,10 @@ func (r *Reloader) restore(result schema.LoadResult) {
 // frozen returns the files of a configuration whose replacement cannot be detected. The
 // table of mounts is read once for each configuration.
 func (r *Reloader) frozen(c *schema.Config) (frozen []string) {
-	for _, path := range append([]string{c.Path}, c.Files...) {
-		if path == "" || r.parts.Frozen == nil || !r.parts.Frozen(path) {
-			continue
+	for _, path := range c.Paths() {
+		if r.parts.Frozen != nil && r.parts.Frozen(path) {
+			frozen = append(frozen, path)
 		}
-		if full, err := filepath.Abs(path); err == nil {
-			path = full
-		}
-		frozen = append(frozen, path)
 	}
 	return frozen
 }

@@ -201,14 +201,26 @@ func (m *member) drain() {
 	m.cancelBuild()
 }
 
-// retry ends the wait of each pool whose last poll failed.
-func (s *Set) retry() {
+// retry ends the wait of a pool whose last poll failed.
+func (m *member) retry() {
+	if pool, ok := m.pool.(interface{ Retry() }); ok {
+		pool.Retry()
+	}
+}
+
+// forceStop shortens the cancel grace period of jobs that are being stopped.
+func (m *member) forceStop() {
+	if pool, ok := m.pool.(interface{ ForceStop() }); ok {
+		pool.ForceStop()
+	}
+}
+
+// each calls do for every member, with the lock of the Set.
+func (s *Set) each(do func(*member)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.members {
-		if pool, ok := m.pool.(interface{ Retry() }); ok {
-			pool.Retry()
-		}
+		do(m)
 	}
 }
 
@@ -225,36 +237,6 @@ func (s *Set) remove(key string) runtime.PoolState {
 	defer s.mu.Unlock()
 	delete(s.members, key)
 	return m.state()
-}
-
-// drainAll makes every member claim no more jobs, and cancels all builds.
-func (s *Set) drainAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, m := range s.members {
-		m.drain()
-	}
-}
-
-// cancelAll cancels every member that has not stopped: its pool stops its jobs, and then
-// ends. See [runtime/pool.Pool.Run].
-func (s *Set) cancelAll(cause error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, m := range s.members {
-		m.cancel(cause) // has no effect on a member that has stopped
-	}
-}
-
-// forceAll shortens the cancel grace period of all jobs that are being stopped.
-func (s *Set) forceAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, m := range s.members {
-		if pool, ok := m.pool.(interface{ ForceStop() }); ok {
-			pool.ForceStop()
-		}
-	}
 }
 
 // empty reports whether every member has stopped.

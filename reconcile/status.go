@@ -61,8 +61,8 @@ func (s Status) Converged() bool {
 
 // Unready is one reason why the agent is not ready.
 type Unready struct {
-	Pool   string // name; empty is the agent as a whole
-	Reason string
+	Pool   string `json:"pool,omitempty"` // name; empty is the agent as a whole
+	Reason string `json:"reason"`
 }
 
 // Ready reports readiness: whether the agent can claim and run jobs of every pool.

@@ -34,7 +34,7 @@ func (l *Loop) beginStop() {
 	if l.change != nil {
 		l.change.cancel()
 	}
-	l.set.drainAll()
+	l.set.each((*member).drain)
 }
 
 // stopTurn stops running jobs if forceStop has ended or the shutdown timeout has passed.
@@ -51,7 +51,7 @@ func (l *Loop) stopTurn(forceStop context.Context) <-chan time.Time {
 	l.mu.Unlock()
 
 	if force {
-		l.set.forceAll()
+		l.set.each((*member).forceStop)
 	}
 	if !cancelled {
 		return time.After(left)
@@ -71,7 +71,7 @@ func (l *Loop) stopTurn(forceStop context.Context) <-chan time.Time {
 			"a third signal ends the agent at once, and its next start adopts the jobs that still run",
 			"jobs", jobs, "reason", reason, "limit", limit)
 	}
-	l.set.cancelAll(cause)
+	l.set.each(func(m *member) { m.cancel(cause) }) // no effect on a member that has stopped
 	return nil
 }
 

@@ -18,8 +18,8 @@ import (
 //	}
 type Backoff struct{ First, Max time.Duration }
 
-// Next returns the delay after a delay.
-func (b Backoff) Next(delay time.Duration) time.Duration { return min(2*delay, b.Max) }
+// Next returns the delay after a delay. After 0 it is First.
+func (b Backoff) Next(delay time.Duration) time.Duration { return min(max(2*delay, b.First), b.Max) }
 
 // Sleep blocks for a delay, or until wake or ctx ends it. Wake may be nil. Sleep reports whether
 // ctx has not ended.

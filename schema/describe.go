@@ -161,9 +161,6 @@ func (f Field) listName() string {
 }
 
 func lowerFirst(text string) string {
-	if text == "" {
-		return ""
-	}
 	return strings.ToLower(text[:1]) + text[1:]
 }
 
@@ -201,15 +198,6 @@ func (f *Field) entrySentence() string {
 	default:
 		return "text"
 	}
-}
-
-// joinList returns a list as text: a, b and c.
-func joinList(list []string, conjunction string) string {
-	last := len(list) - 1
-	if last <= 0 {
-		return strings.Join(list, "")
-	}
-	return strings.Join(list[:last], ", ") + " " + conjunction + " " + list[last]
 }
 
 // outOfBounds returns the message about a duration or a quantity that is invalid or out

@@ -145,7 +145,7 @@ func (d *definition) closestKey(scope, at, key string) string {
 		}
 		inner, inPool := strings.CutPrefix(path, "pools.")
 		last := inner[strings.LastIndexByte(inner, '.')+1:]
-		switch name, ok := strings.CutPrefix(inner, prefixOf(at)); {
+		switch name, ok := strings.CutPrefix(inner, strings.TrimPrefix(at+".", ".")); {
 		case ok && !strings.Contains(name, ".") && (scope == "" && !inPool || scope != "" && f.Pool):
 			siblings[name] = position.Join(scope, inner)
 		case f.Pool && !inPool:
@@ -164,11 +164,4 @@ func (d *definition) closestKey(scope, at, key string) string {
 		best = elsewhere[position.Nearest(key, slices.Collect(maps.Keys(elsewhere)))]
 	}
 	return best
-}
-
-func prefixOf(at string) string {
-	if at == "" {
-		return ""
-	}
-	return at + "."
 }

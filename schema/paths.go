@@ -43,6 +43,16 @@ func (s *scope) resolvePaths() {
 	}
 }
 
+// Paths returns the absolute paths of the configuration and of the files that it names.
+func (c *Config) Paths() (paths []string) {
+	for _, path := range append([]string{c.Path}, c.Files...) {
+		if path != "" {
+			paths = append(paths, absolute(path))
+		}
+	}
+	return paths
+}
+
 // absolute returns a path as an absolute path if the working directory is known.
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {

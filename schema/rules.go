@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // check applies the rules of one pool that schema.cue does not contain, and sets values that
@@ -166,13 +167,13 @@ func (s *scope) checkRelease() {
 	r := s.load.source.Release
 	target := s.pool.DeployTarget
 	if r.Targets != nil && s.valid("deploy_target") && !slices.Contains(r.Targets, target) {
-		message := fmt.Sprintf("%s is not in this release; it has %s", target, joinList(r.Targets, "and"))
+		message := fmt.Sprintf("%s is not in this release; it has %s", target, printable.Join(r.Targets, "and"))
 		s.refuse(position.RuleRelease, message, "", "deploy_target")
 	}
 	supported := func(kind string) bool { return slices.Contains(r.Kinds, kind) }
 	if r.Kinds != nil && s.valid("enabled_workflow_types") &&
 		!slices.ContainsFunc(s.pool.EnabledWorkflowTypes, supported) {
-		message := fmt.Sprintf("must contain %s, as this release claims nothing else", joinList(r.Kinds, "or"))
+		message := fmt.Sprintf("must contain %s, as this release claims nothing else", printable.Join(r.Kinds, "or"))
 		s.refuse(position.RuleRelease, message, "", "enabled_workflow_types")
 	}
 }

@@ -26,6 +26,15 @@ type Setting struct {
 // different content differ. Same also compares secrets.
 func (s Setting) Same(other Setting) bool { return s.same == other.same }
 
+// AppliesTo reports whether the setting has an effect with a deploy_target.
+func (s Setting) AppliesTo(target string) bool {
+	section, _, nested := strings.Cut(s.Key, ".")
+	if strings.HasPrefix(s.Key, "pod_template") {
+		section, nested = "kubernetes", true
+	}
+	return !nested || section == target
+}
+
 // Settings returns the settings of the whole agent, then those of each pool, each in the
 // order of the schema.
 func (c *Config) Settings() []Setting { return c.settings }

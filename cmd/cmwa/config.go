@@ -8,6 +8,7 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/effective"
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
 // maskedHelp lists what [secret.Mask] replaces.
@@ -49,13 +50,9 @@ configuration is invalid.`,
 				fmt.Fprintf(s.stderr, "cmwa: warning: %v\n", warning)
 			}
 
-			targets := map[string]string{}
-			for _, p := range c.Pools {
-				targets[p.Name] = p.DeployTarget
-			}
-			settings := effective.InUse(c.Settings(), targets)
+			settings := effective.InUse(c)
 			if format == "json" {
-				return writeJSON(s.stdout, effective.Data(settings, origin))
+				return report.WriteJSON(s.stdout, effective.Data(settings, origin))
 			}
 			text, err := effective.YAML(settings, origin)
 			if err != nil {

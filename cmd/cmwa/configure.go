@@ -39,7 +39,7 @@ func configureCommand(s stdio) command.Command {
 			command.String(&o.PoolID, "pool-id", command.Name, "ID of the pool for the exchange"),
 			command.String(&o.ServiceURL, "service-url", command.URL, "URL of the service"),
 			command.String(&o.Target, "target", command.AnyOrOneOf(o.Targets...),
-				"where jobs run: "+configure.Choice(o.Targets)),
+				"where jobs run: "+printable.Join(o.Targets, "or")),
 			command.Bool(&o.Yes, "yes", "change existing files without a confirmation"),
 		)}},
 		Long: `On a terminal, prompts for each value that no flag sets. Otherwise the credentials come from the

@@ -3,10 +3,7 @@ package main
 import (
 	"context"
 	"io"
-	"os"
 	"strings"
-
-	"golang.org/x/term"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
@@ -30,7 +27,7 @@ the effect of a change. The table is as wide as the terminal; elsewhere nothing 
 			var err error
 			switch {
 			case names:
-				return printNames(s)
+				text = strings.Join(schema.Names(), "\n") + "\n"
 			case len(args) == 0:
 				text = schema.Overview(columns(s.stdout, 0))
 			default:
@@ -47,20 +44,11 @@ the effect of a change. The table is as wide as the terminal; elsewhere nothing 
 	}
 }
 
-func printNames(s stdio) error {
-	_, err := io.WriteString(s.stdout, strings.Join(schema.Names(), "\n")+"\n")
-	return err
-}
-
 // columns returns the width of w if w is a terminal, and otherwise its second argument.
 func columns(w io.Writer, otherwise int) int {
 	const least = 40
-	file, ok := w.(*os.File)
-	if !ok {
-		return otherwise
-	}
-	width, _, err := term.GetSize(int(file.Fd()))
-	if err != nil || width <= 0 {
+	width, _ := sizeOf(w)
+	if width == 0 {
 		return otherwise
 	}
 	return max(width, least)

@@ -1,21 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"io"
 	"os"
 
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/term"
 )
-
-// writeJSON writes one document.
-func writeJSON(w io.Writer, document any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(document)
-}
 
 // writeYAML writes one document.
 func writeYAML(w io.Writer, document any) error {
@@ -25,6 +16,14 @@ func writeYAML(w io.Writer, document any) error {
 		return err
 	}
 	return encoder.Close()
+}
+
+// sizeOf returns the columns and lines of a terminal; 0 if stream is no terminal, or if they are unknown.
+func sizeOf(stream any) (width, height int) {
+	if file, ok := stream.(*os.File); ok {
+		width, height, _ = term.GetSize(int(file.Fd()))
+	}
+	return width, height
 }
 
 // isTerminal reports whether a stream is a terminal.

@@ -97,7 +97,7 @@ func (s stdio) plan(
 	document := planDocument{Version: 1, Reloads: []planReload{}, Problems: report.NewDocument(findings).Problems}
 	if err != nil || before == nil || after == nil {
 		if format == "json" {
-			if err := writeJSON(s.stdout, document); err != nil {
+			if err := report.WriteJSON(s.stdout, document); err != nil {
 				return err
 			}
 		}
@@ -111,7 +111,7 @@ func (s stdio) plan(
 		return err
 	case format == "json":
 		document.add(reloads, changed)
-		err = writeJSON(s.stdout, document)
+		err = report.WriteJSON(s.stdout, document)
 	default:
 		if _, err = fmt.Fprint(s.stdout, reconcile.Describe(reloads)); err == nil {
 			err = pods.WriteReload(s.stdout, changed)

@@ -78,7 +78,7 @@ func (s stdio) pod(ctx context.Context, files []string, pool, image, format stri
 	case err != nil:
 		return err
 	case format == "json":
-		return writeJSON(s.stdout, document)
+		return report.WriteJSON(s.stdout, document)
 	default:
 		return writeYAML(s.stdout, document)
 	}

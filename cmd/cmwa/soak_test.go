@@ -20,6 +20,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
@@ -263,7 +264,7 @@ func (s *soak) runFor(duration time.Duration) {
 func (s *soak) until(limit, interval time.Duration, condition func() bool) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), limit)
 	defer cancel()
-	for !condition() && sleep(ctx, interval) {
+	for !condition() && runtime.Sleep(ctx, nil, interval) {
 	}
 }
 
@@ -315,7 +316,7 @@ func (s *soak) disturb(interval func(*rand.Rand) time.Duration) (stop func()) {
 	var all sync.WaitGroup
 	for _, a := range s.agents {
 		all.Go(func() {
-			for sleep(ctx, interval(a.random)) {
+			for runtime.Sleep(ctx, nil, interval(a.random)) {
 				if a.random.IntN(4) == 0 {
 					s.edit(a)
 					s.edits.Add(1)
@@ -329,7 +330,7 @@ func (s *soak) disturb(interval func(*rand.Rand) time.Duration) (stop func()) {
 	}
 	all.Go(func() {
 		random := rand.New(rand.NewPCG(s.seed, 99))
-		for sleep(ctx, between(random, 3*time.Second, 15*time.Second)) {
+		for runtime.Sleep(ctx, nil, between(random, 3*time.Second, 15*time.Second)) {
 			s.link.Reset()
 			s.resets.Add(1)
 		}
@@ -338,18 +339,6 @@ func (s *soak) disturb(interval func(*rand.Rand) time.Duration) (stop func()) {
 		cancel()
 		all.Wait()
 		s.proxy.StopFaults()
-	}
-}
-
-// sleep waits for a duration, and reports false if ctx ends first.
-func sleep(ctx context.Context, duration time.Duration) bool {
-	timer := time.NewTimer(duration)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

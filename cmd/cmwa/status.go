@@ -9,19 +9,17 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"os"
 	"path"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/term"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/printable"
+	"github.com/cmwa-project/cmwa/schema/report"
 )
 
 const (
@@ -243,10 +241,11 @@ func (s stdio) statusPrinter(asJSON, watched bool) printer {
 			return encoder.Encode(d)
 		}
 	case asJSON:
-		return func(d status.Document, _ error) error { return writeJSON(s.stdout, d) }
+		return func(d status.Document, _ error) error { return report.WriteJSON(s.stdout, d) }
 	case watched && isTerminal(s.stdout) && readEnvironment(s.environ)["TERM"] != "dumb":
 		return func(d status.Document, lost error) error {
-			return status.Redraw(s.stdout, d, lost, heightOf(s.stdout))
+			_, height := sizeOf(s.stdout)
+			return status.Redraw(s.stdout, d, lost, height)
 		}
 	case watched:
 		return s.changePrinter()
@@ -276,17 +275,4 @@ func (s stdio) changePrinter() printer {
 func (s stdio) printLost(lost error) error {
 	_, err := fmt.Fprintf(s.stderr, "cmwa: %v\n", lost)
 	return err
-}
-
-// heightOf returns the number of lines of a terminal, 0 if it is unknown.
-func heightOf(terminal any) int {
-	file, ok := terminal.(*os.File)
-	if !ok {
-		return 0
-	}
-	_, height, err := term.GetSize(int(file.Fd()))
-	if err != nil {
-		return 0
-	}
-	return height
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/status"
 )
 
@@ -85,7 +86,7 @@ func TestStatusExitCode(t *testing.T) {
 		"all is well": {func(*status.Document) {}, cli.ExitOK},
 		"unhealthy":   {func(d *status.Document) { d.Healthy = false }, cli.ExitFailure},
 		"not ready": {func(d *status.Document) {
-			d.Ready, d.NotReady = false, []status.Reason{{Pool: "prod", Reason: "no response"}}
+			d.Ready, d.NotReady = false, []reconcile.Unready{{Pool: "prod", Reason: "no response"}}
 		}, cli.ExitFailure},
 		"not converged": {func(d *status.Document) { d.Converged = false }, cli.ExitFailure},
 		"the file is refused": {func(d *status.Document) { d.Config.Rejection = &status.Rejection{} },

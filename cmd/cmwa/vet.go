@@ -89,7 +89,7 @@ func (s stdio) vetFormat(name string) func([]report.Finding, []pods.Changes) err
 		}
 	case "json":
 		return func(all []report.Finding, changed []pods.Changes) error {
-			return writeJSON(s.stdout, vetDocument{report.NewDocument(all), changed})
+			return report.WriteJSON(s.stdout, vetDocument{report.NewDocument(all), changed})
 		}
 	case "sarif":
 		return func(all []report.Finding, _ []pods.Changes) error {

@@ -3,6 +3,7 @@ package status
 import (
 	"time"
 
+	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
@@ -30,19 +31,13 @@ type Document struct {
 	Problem   string    `json:"problem,omitempty"` // why the agent as a whole cannot apply its configuration
 	Reload    *Reload   `json:"lastReload,omitempty"`
 
-	NotReady []Reason `json:"notReady,omitempty"` // reasons why Ready is false
+	NotReady []reconcile.Unready `json:"notReady,omitempty"` // reasons why Ready is false
 }
 
 // OK reports whether the agent needs no attention: it is healthy and ready, and the
 // present file is fully in force.
 func (d Document) OK() bool {
 	return d.Healthy && d.Ready && d.Converged && d.Config.Rejection == nil
-}
-
-// Reason is one reason why the agent is not ready.
-type Reason struct {
-	Pool   string `json:"pool,omitempty"` // name; empty is the agent as a whole
-	Reason string `json:"reason"`
 }
 
 // Agent describes the process.

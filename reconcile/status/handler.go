@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"time"
+
+	"github.com/cmwa-project/cmwa/reconcile"
 )
 
 // Handler returns the handler of the agent's HTTP server: GET /healthz, /readyz,
@@ -12,8 +14,8 @@ import (
 // job limits of pools. /status also contains the values that the last reload changed.
 func Handler(snapshots Snapshots) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", health(snapshots.Loop))
-	mux.HandleFunc("GET /readyz", readiness(snapshots.Loop))
+	mux.HandleFunc("GET /healthz", probeOf(snapshots.Loop, reconcile.Status.Healthy, "healthy", "unhealthy"))
+	mux.HandleFunc("GET /readyz", probeOf(snapshots.Loop, reconcile.Status.Ready, "ready", "not ready"))
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")

@@ -12,13 +12,13 @@ import (
 // probe is the response to GET /healthz and GET /readyz. Pulumi's own agent returns the first
 // three fields too.
 type probe struct {
-	Status       string            `json:"status"`
-	CurrentTime  time.Time         `json:"currentTime"`
-	LastActivity time.Time         `json:"lastActivity"`
-	Generation   uint64            `json:"generation"`
-	Pools        []probedPool      `json:"pools"`
-	Problems     map[string]string `json:"problems,omitempty"`
-	NotReady     []Reason          `json:"notReady,omitempty"`
+	Status       string              `json:"status"`
+	CurrentTime  time.Time           `json:"currentTime"`
+	LastActivity time.Time           `json:"lastActivity"`
+	Generation   uint64              `json:"generation"`
+	Pools        []probedPool        `json:"pools"`
+	Problems     map[string]string   `json:"problems,omitempty"`
+	NotReady     []reconcile.Unready `json:"notReady,omitempty"`
 }
 
 type probedPool struct {
@@ -31,36 +31,27 @@ type probedPool struct {
 	Jobs   int       `json:"jobs"`
 }
 
-// health returns the handler of GET /healthz, the liveness probe. The status code is
-// 503 if the agent is unhealthy.
-func health(status func() reconcile.Status) http.HandlerFunc {
+// probeOf returns the handler of a probe. Its response has one of two texts. The status code is 503
+// unless the agent passes.
+func probeOf(
+	status func() reconcile.Status, passes func(reconcile.Status, time.Time) bool, good, bad string,
+) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		s, now := status(), time.Now()
-		if s.Healthy(now) {
-			writeProbe(w, http.StatusOK, "healthy", s, now)
-		} else {
-			writeProbe(w, http.StatusServiceUnavailable, "unhealthy", s, now)
+		code, text := http.StatusOK, good
+		if !passes(s, now) {
+			code, text = http.StatusServiceUnavailable, bad
 		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(newProbe(text, s, now))
 	}
 }
 
-// readiness returns the handler of GET /readyz, the readiness probe. The status code
-// is 503 if the agent is not ready, and the response contains the reasons.
-func readiness(status func() reconcile.Status) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		s, now := status(), time.Now()
-		if s.Ready(now) {
-			writeProbe(w, http.StatusOK, "ready", s, now)
-		} else {
-			writeProbe(w, http.StatusServiceUnavailable, "not ready", s, now)
-		}
-	}
-}
-
-func writeProbe(w http.ResponseWriter, code int, text string, s reconcile.Status, now time.Time) {
+func newProbe(text string, s reconcile.Status, now time.Time) probe {
 	p := probe{
 		Status: text, CurrentTime: now.UTC(), LastActivity: s.LastProgress(now).UTC(), Generation: s.Applied,
-		Pools: []probedPool{}, Problems: s.Problems, NotReady: reasonsOf(s, now),
+		Pools: []probedPool{}, Problems: s.Problems, NotReady: s.Unready(now),
 	}
 	if len(s.Pools) == 0 {
 		p.LastActivity = now.UTC() // without pools no loop can be stuck
@@ -71,7 +62,5 @@ func writeProbe(w http.ResponseWriter, code int, text string, s reconcile.Status
 			Stuck: s.Stuck(pool, now), Error: cmp.Or(pool.ExecutorProblem, pool.PollError), Jobs: len(pool.Jobs),
 		})
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(p)
+	return p
 }

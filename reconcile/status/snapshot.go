@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -39,7 +38,7 @@ func (s Snapshots) Document(now time.Time) Document {
 		Agent:     Agent{Version: s.Version, PID: os.Getpid(), StartedAt: s.StartedAt.UTC(), Directory: directory},
 		Healthy:   loop.Healthy(now),
 		Ready:     loop.Ready(now),
-		NotReady:  reasonsOf(loop, now),
+		NotReady:  loop.Unready(now),
 		Converged: loop.Converged() && loop.Applied == config.Generation,
 		Stopping:  loop.Stopping,
 		StopAt:    loop.StopAt.UTC(),
@@ -65,7 +64,7 @@ func configOf(state reconcile.ConfigState) Config {
 	if state.Config != nil {
 		c.Digest = state.Config.Digest
 		if state.Config.Path != "" {
-			c.Path = absolute(state.Config.Path)
+			c.Path = state.Config.Paths()[0]
 		}
 	}
 	if len(state.Warnings) > 0 {
@@ -77,15 +76,6 @@ func configOf(state reconcile.ConfigState) Config {
 	return c
 }
 
-// absolute returns the absolute form of a path, or the path itself if there is no
-// working directory.
-func absolute(path string) string {
-	if full, err := filepath.Abs(path); err == nil {
-		return full
-	}
-	return path
-}
-
 // problemsOf returns problems in the form of a Document.
 func problemsOf(problems position.Problems) []report.Problem {
 	list := []report.Problem{}
@@ -93,14 +83,6 @@ func problemsOf(problems position.Problems) []report.Problem {
 		list = append(list, report.NewProblem(p))
 	}
 	return list
-}
-
-// reasonsOf returns the reasons why the agent is not ready.
-func reasonsOf(s reconcile.Status, now time.Time) (reasons []Reason) {
-	for _, r := range s.Unready(now) {
-		reasons = append(reasons, Reason{r.Pool, r.Reason})
-	}
-	return reasons
 }
 
 // poolsOf returns the running pools, then the desired pools that do not run.

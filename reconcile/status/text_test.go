@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
@@ -44,8 +45,10 @@ func fixedDocument() Document {
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	return Document{
 		Version: Version, Now: now, Healthy: true, MaxJobs: 20,
-		NotReady: []Reason{{"", "generation 3 of the configuration is not fully in force yet"},
-			{"prod", "no poll has succeeded since 2026-11-21T12:30:00Z"}},
+		NotReady: []reconcile.Unready{
+			{Reason: "generation 3 of the configuration is not fully in force yet"},
+			{Pool: "prod", Reason: "no poll has succeeded since 2026-11-21T12:30:00Z"},
+		},
 
 		Agent: Agent{Version: "v1.2.3", PID: 4711, StartedAt: ago(3*time.Hour + 12*time.Minute)},
 		Config: Config{

@@ -86,11 +86,8 @@ func (p *Pool) adoptInstance(ctx context.Context, instance runtime.Instance, mes
 		return
 	}
 	p.log.Info(message, "job", instance.Job, "instance", instance.ID)
-	spec := p.spec
 	job := &runtime.Job{
 		ID: instance.Job, WorkflowID: instance.WorkflowID, Kind: runtime.Deployment, Generation: instance.Generation,
-		Pool: spec.Key(), PoolName: spec.Name, Identity: spec.Identity,
-		Agent: p.parts.Agent, Service: spec.Identity.Service, Tuning: spec.Tuning,
 	}
 	since := time.Now()
 	if !instance.Started.IsZero() && instance.Started.Before(since) { // the engine's clock may differ

@@ -96,22 +96,11 @@ func pollResult(claim runtime.Claim, err error) runtime.PollResult {
 	return runtime.PollClaimed
 }
 
-// complement fills in the fields of a job about its pool and agent. If the settings have
-// changed since the poll started, the job gets the certificates and the settings for instances with
-// which the executor was checked. The caller holds the lock.
-func (p *Pool) complement(job *runtime.Job, checked runtime.PoolSpec, changed bool) {
-	job.Pool, job.PoolName, job.Identity = p.spec.Key(), p.spec.Name, p.spec.Identity
-	job.Agent = p.parts.Agent
-	job.Generation = p.spec.Generation
-	job.Service = p.spec.Identity.Service
-	job.Tuning = p.spec.Tuning
-	if changed {
-		job.Tuning.Instance, job.Tuning.CA = checked.Tuning.Instance, checked.Tuning.CA
-	}
-}
-
-// newRun returns the run of a job. The caller holds the lock.
+// newRun returns the run of a job, and fills in the fields of the job about its pool and agent. The
+// caller holds the lock.
 func (p *Pool) newRun(job *runtime.Job, since time.Time) *jobRun {
+	job.Pool, job.PoolName, job.Identity = p.spec.Key(), p.spec.Name, p.spec.Identity
+	job.Agent, job.Service, job.Tuning = p.parts.Agent, p.spec.Identity.Service, p.spec.Tuning
 	return &jobRun{
 		pool: p, job: job, since: since, phase: runtime.Claimed, stepEnded: make(chan struct{}),
 		log: p.log.With("job", job.ID, "generation", job.Generation),

@@ -52,19 +52,18 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 	finalCtx, cancel := context.WithTimeout(r.reporting, finalReportLimit)
 	defer cancel()
 	defer runtime.Measure(r.pool.parts.Metrics, runtime.StageReport)()
-	if err := r.fetchSteps(finalCtx); err != nil {
-		r.log.Error("cannot report job outcome; "+runtime.DeclaredFailed, "error", err)
-		return isRefusal(err)
+	failure := r.fetchSteps(finalCtx)
+	if failure == nil {
+		reports := finalReports(last, r.steps, reason)
+		if err == nil && exit.Code == runtime.CodeSucceededUnreported {
+			reports = []runtime.Report{{Step: r.steps - 1, Status: runtime.Succeeded}}
+		}
+		failure = r.sendReports(finalCtx, reports)
 	}
-	reports := finalReports(last, r.steps, reason)
-	if err == nil && exit.Code == runtime.CodeSucceededUnreported {
-		reports = []runtime.Report{{Step: r.steps - 1, Status: runtime.Succeeded}}
+	if failure != nil {
+		r.log.Error("cannot report job outcome; "+runtime.DeclaredFailed, "error", failure)
 	}
-	if err := r.sendReports(finalCtx, reports); err != nil {
-		r.log.Error("cannot report job outcome; "+runtime.DeclaredFailed, "error", err)
-		return isRefusal(err)
-	}
-	return true
+	return failure == nil || isRefusal(failure)
 }
 
 // failure returns the log attributes of the step that failed.
@@ -138,7 +137,7 @@ func (r *jobRun) addEndReason(ctx context.Context) {
 	reason := r.ownReason()
 	explainer, ok := r.pool.parts.Executor.(runtime.Explainer)
 	if ok && reason == "" && r.state().Phase == runtime.Started {
-		reason = cmp.Or(r.ownReason(), explainer.EndReason(ctx, r.id))
+		reason = explainer.EndReason(ctx, r.id)
 	}
 	if reason == "" {
 		return

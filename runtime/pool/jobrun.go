@@ -272,23 +272,11 @@ func (r *jobRun) follow(ctx context.Context, endedCh <-chan struct{}) {
 		switch {
 		case complete, ctx.Err() != nil, errors.Is(err, runtime.ErrNoInstance):
 			return true, nil
-		case err == nil: // the end, or a stream that broke off without an error
-			return r.endsSoon(ctx, endedCh), nil
+		case err == nil: // the job is about to end, or the stream broke off without an error
+			return !runtime.Sleep(ctx, endedCh, exitGrace) || closed(endedCh), nil
 		}
 		return false, err
 	})
-}
-
-// endsSoon reports whether the job or ctx ends within exitGrace.
-func (r *jobRun) endsSoon(ctx context.Context, endedCh <-chan struct{}) bool {
-	select {
-	case <-endedCh:
-		return true
-	case <-ctx.Done():
-		return true
-	case <-time.After(exitGrace):
-		return false
-	}
 }
 
 // remove removes the instance. It uses finalCtx, so it also works after the context of the

@@ -87,11 +87,9 @@ func (p *Pool) startRecovery(ctx context.Context, rec *recovery) {
 	if p.runs[record.Job] != nil {
 		return
 	}
-	spec := p.spec
 	job := &runtime.Job{
 		ID: record.Job, WorkflowID: record.WorkflowID, Kind: record.Kind, Token: record.Token, OIDC: record.OIDC,
-		Generation: record.Generation, Pool: spec.Key(), PoolName: spec.Name, Identity: spec.Identity,
-		Agent: p.parts.Agent, Service: spec.Identity.Service, Tuning: spec.Tuning,
+		Generation: record.Generation,
 	}
 	r := p.newRun(job, record.Claimed)
 	r.recovery, r.recorded, r.last = rec, true, record.Progress

@@ -82,16 +82,6 @@ func (s *Slots) force(pool *Pool) *slot {
 	return forced
 }
 
-// isGranted reports whether the slot was taken.
-func (p *slot) isGranted() bool {
-	select {
-	case <-p.granted:
-		return true
-	default:
-		return false
-	}
-}
-
 // share lets a pool in the queue take the slot over, now or later, until the slot has a
 // job or is released. After that share does nothing.
 func (p *slot) share() {
@@ -139,7 +129,7 @@ func (p *slot) release() {
 	p.released = true
 	p.slots.unshare(p)
 	switch {
-	case !p.isGranted():
+	case !closed(p.granted):
 		p.slots.queue = slices.DeleteFunc(p.slots.queue, func(other *slot) bool { return other == p })
 	case !p.takenOver:
 		// The pool just had a slot: its place in the queue moves to the end.

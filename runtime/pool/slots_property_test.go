@@ -30,7 +30,7 @@ func TestSlotsProperty(t *testing.T) {
 					continue
 				}
 				target = all[rapid.IntRange(0, len(all)-1).Draw(t, "slot")]
-				if operation != "release" && (!target.isGranted() || target.hasJob) {
+				if operation != "release" && (!closed(target.granted) || target.hasJob) {
 					continue
 				}
 			default:
@@ -71,7 +71,7 @@ func TestSlotsProperty(t *testing.T) {
 			counts, taken, queued, sharedTaken := map[*Pool]int{}, 0, 0, 0
 			for _, entry := range all {
 				switch {
-				case !entry.isGranted():
+				case !closed(entry.granted):
 					queued++
 				case !entry.takenOver:
 					taken++
@@ -120,7 +120,7 @@ func checkServed(t *rapid.T, slots *Slots, before []*slot, released *slot) {
 	// Find the slot that was granted.
 	var served []*slot
 	for _, entry := range before {
-		if entry != released && entry.isGranted() {
+		if entry != released && closed(entry.granted) {
 			served = append(served, entry)
 		}
 	}
@@ -156,14 +156,14 @@ func TestSlotShare(t *testing.T) {
 			t.Error("the slot was taken over although the queue is empty")
 		}
 		queued := slots.join(other)
-		if !queued.isGranted() || !poll.takenOver {
+		if !closed(queued.granted) || !poll.takenOver {
 			t.Error("a pool that joins after slotGrace does not get the shared slot at once")
 		}
 		if !poll.keep() || slots.taken != 2 {
 			t.Errorf("the late job is not counted: %d are taken", slots.taken)
 		}
 		queued.release()
-		if next := slots.join(other); next.isGranted() {
+		if next := slots.join(other); closed(next.granted) {
 			t.Error("a slot was granted although the late job uses the limit")
 		}
 	})
@@ -171,7 +171,7 @@ func TestSlotShare(t *testing.T) {
 		var unlimited *Slots
 		for range 3 {
 			entry := unlimited.join(nil)
-			if !entry.isGranted() {
+			if !closed(entry.granted) {
 				t.Error("a slot is queued although there is no limit")
 			}
 			entry.share()

@@ -57,9 +57,9 @@ func (p *Pool) poll(ctx, jobs context.Context, s *source) {
 		case executor == able:
 			if place == nil {
 				place = p.parts.Slots.join(p)
-				p.setQueued(s, !place.isGranted())
+				p.setQueued(s, !closed(place.granted))
 			}
-			if place.isGranted() {
+			if closed(place.granted) {
 				granted := place
 				place = nil
 				p.setQueued(s, false)
@@ -79,7 +79,7 @@ func (p *Pool) poll(ctx, jobs context.Context, s *source) {
 			due = timer.C
 		}
 		var granted <-chan struct{}
-		if place != nil && !place.isGranted() {
+		if place != nil && !closed(place.granted) {
 			granted = place.granted
 		}
 		select {
@@ -171,8 +171,11 @@ func (p *Pool) pollOnce(ctx context.Context, s *source, granted *slot) {
 	if err != nil || claim.Job == nil {
 		return
 	}
-	p.complement(claim.Job, checked, closed(tuned))
+	claim.Job.Generation = p.spec.Generation
 	r := p.newRun(claim.Job, time.Now())
+	if closed(tuned) { // the executor was checked with the settings before the change
+		r.job.Tuning.Instance, r.job.Tuning.CA = checked.Tuning.Instance, checked.Tuning.CA
+	}
 	if !s.accept(ctx, r) {
 		return
 	}

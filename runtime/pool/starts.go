@@ -46,7 +46,7 @@ func (p *Pool) startFailed(r *jobRun, reason error) {
 	// 2. From the second failure on, back off.
 	now := time.Now()
 	p.starts.started = now
-	p.starts.backoff = min(max(2*p.starts.backoff, startBackoff.First), startBackoff.Max)
+	p.starts.backoff = startBackoff.Next(p.starts.backoff)
 	p.starts.hold = runtime.NextPoll{
 		At: now.Add(p.starts.backoff),
 		Reason: fmt.Sprintf("%d jobs in a row failed before their first step, so one job is tried at a time: %v",

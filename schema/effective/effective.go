@@ -27,16 +27,15 @@ func Data(settings []schema.Setting, origins bool) map[string]any {
 	return layoutOf(settings).data(origins)
 }
 
-// InUse returns the settings without those that apply only to a deploy target that their
-// pool does not have. targets maps the name of each pool to its deploy target.
-func InUse(settings []schema.Setting, targets map[string]string) []schema.Setting {
-	var inUse []schema.Setting
-	for _, s := range settings {
-		section, _, nested := strings.Cut(s.Key, ".")
-		if strings.HasPrefix(s.Key, "pod_template") {
-			section, nested = "kubernetes", true
-		}
-		if s.Pool == "" || !nested || section == targets[s.Pool] {
+// InUse returns the settings of a configuration without those that apply only to a
+// deploy_target that their pool does not have.
+func InUse(c *schema.Config) (inUse []schema.Setting) {
+	targets := map[string]string{}
+	for _, p := range c.Pools {
+		targets[p.Name] = p.DeployTarget
+	}
+	for _, s := range c.Settings() {
+		if s.Pool == "" || s.AppliesTo(targets[s.Pool]) {
 			inUse = append(inUse, s)
 		}
 	}

@@ -2,7 +2,6 @@ package position
 
 import (
 	"maps"
-	"slices"
 	"strconv"
 )
 
@@ -177,6 +176,3 @@ func (m Mapping) Plain() map[string]any {
 	}
 	return plain
 }
-
-// Keys returns the keys in order.
-func (m Mapping) Keys() []string { return slices.Sorted(maps.Keys(m)) }

@@ -90,6 +90,15 @@ func Plural(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
+// Join returns a list as text: a, b and c.
+func Join(list []string, conjunction string) string {
+	last := len(list) - 1
+	if last <= 0 {
+		return strings.Join(list, "")
+	}
+	return strings.Join(list[:last], ", ") + " " + conjunction + " " + list[last]
+}
+
 // QuoteName returns the name of a file for a line of text. The name is in quotes if it
 // would end the line, control the terminal or hide where the name ends.
 func QuoteName(name string) string {

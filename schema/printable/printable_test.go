@@ -138,6 +138,14 @@ func TestPlural(t *testing.T) {
 	}
 }
 
+func TestJoin(t *testing.T) {
+	for want, list := range map[string][]string{"": nil, "a": {"a"}, "a or b": {"a", "b"}, "a, b or c": {"a", "b", "c"}} {
+		if got := Join(list, "or"); got != want {
+			t.Errorf("Join(%q) returns %q, want %q", list, got, want)
+		}
+	}
+}
+
 func TestQuoteName(t *testing.T) {
 	for name, want := range map[string]string{
 		"agent.yaml": "agent.yaml", "über": "über",

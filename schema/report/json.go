@@ -54,8 +54,8 @@ func NewDocument(findings []Finding) Document {
 	return d
 }
 
-// encode writes a value as indented JSON.
-func encode(w io.Writer, value any) error {
+// WriteJSON writes a value as indented JSON.
+func WriteJSON(w io.Writer, value any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")

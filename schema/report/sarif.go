@@ -120,7 +120,7 @@ func SARIF(w io.Writer, findings []Finding, version string) error {
 		run.Results = append(run.Results, result)
 	}
 	run.Invocations = []sarifInvocation{{readAll}}
-	return encode(w, sarifLog{
+	return WriteJSON(w, sarifLog{
 		Schema: "https://json.schemastore.org/sarif-2.1.0.json", Version: "2.1.0", Runs: []sarifRun{run},
 	})
 }

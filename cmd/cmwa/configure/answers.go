@@ -8,6 +8,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -91,18 +92,9 @@ func (s *session) validTarget(answer string) error {
 		return err
 	}
 	if answer != s.present["deploy_target"] && !slices.Contains(s.o.Targets, answer) {
-		return fmt.Errorf("%s is not in this release: write %s", answer, Choice(s.o.Targets))
+		return fmt.Errorf("%s is not in this release: write %s", answer, printable.Join(s.o.Targets, "or"))
 	}
 	return nil
-}
-
-// Choice returns names as an enumeration: a, b or c.
-func Choice(names []string) string {
-	last := len(names) - 1
-	if last <= 0 {
-		return strings.Join(names, "")
-	}
-	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // answer returns the value of a key: the value of its flag, or an answer at the terminal.

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
@@ -79,8 +80,6 @@ func exchange(ctx context.Context, directory string, request Request) (Response,
 
 // Wait blocks until the agent that has sent a response has ended, or ctx ends.
 func Wait(ctx context.Context, directory string, agent Response) error {
-	tick := time.NewTicker(waitInterval)
-	defer tick.Stop()
 	for {
 		response, err := Call(ctx, directory, Request{Command: Show})
 		switch {
@@ -89,10 +88,8 @@ func Wait(ctx context.Context, directory string, agent Response) error {
 		case errors.Is(err, errNoAgent), err == nil && !response.Started.Equal(agent.Started):
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !runtime.Sleep(ctx, nil, waitInterval) {
 			return context.Cause(ctx)
-		case <-tick.C:
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // Limits of the server.
@@ -82,10 +84,7 @@ func (s *Server) Serve(ctx context.Context, handle func(Request) Response) error
 		if err != nil {
 			<-free
 			s.log.Debug("cannot accept a connection", "error", err, "retry_in", acceptRetry)
-			select {
-			case <-ctx.Done():
-			case <-time.After(acceptRetry):
-			}
+			runtime.Sleep(ctx, nil, acceptRetry)
 			continue
 		}
 		_ = conn.SetDeadline(time.Now().Add(connectionLimit))

@@ -1,7 +1,7 @@
 package control
 
 import (
-	"bytes"
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -68,26 +68,16 @@ var errTooLong = errors.New("the line is too long")
 
 // readLine reads one line of at most limit bytes, and returns it without the newline.
 func readLine(r io.Reader, limit int) ([]byte, error) {
-	var line []byte
-	for part := make([]byte, 512); ; {
-		n, err := r.Read(part)
-		if end := bytes.IndexByte(part[:n], '\n'); end >= 0 {
-			line = append(line, part[:end]...)
-			if len(line) > limit {
-				return nil, errTooLong
-			}
-			return line, nil
-		}
-		line = append(line, part[:n]...)
-		switch {
-		case len(line) > limit:
-			return nil, errTooLong
-		case errors.Is(err, io.EOF) && len(line) > 0:
-			return nil, io.ErrUnexpectedEOF
-		case err != nil:
-			return nil, err
-		}
+	line, err := bufio.NewReaderSize(r, limit+1).ReadSlice('\n')
+	switch {
+	case errors.Is(err, bufio.ErrBufferFull):
+		return nil, errTooLong
+	case errors.Is(err, io.EOF) && len(line) > 0:
+		return nil, io.ErrUnexpectedEOF
+	case err != nil:
+		return nil, err
 	}
+	return line[:len(line)-1], nil
 }
 
 // decode decodes one JSON object. Its version must be [Version]. Name is the name of the

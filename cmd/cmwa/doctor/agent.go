@@ -20,24 +20,10 @@ import (
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
-// Files returns the absolute paths of a configuration and of the files that it names.
-func Files(c *schema.Config) (paths []string) {
-	for _, path := range append([]string{c.Path}, c.Files...) {
-		if path == "" {
-			continue
-		}
-		if full, err := filepath.Abs(path); err == nil {
-			path = full
-		}
-		paths = append(paths, path)
-	}
-	return paths
-}
-
 // checkMounts checks that the agent can detect the replacement of its configuration files.
 func checkMounts(c *schema.Config, frozen func(string) bool) selfcheck.Result {
 	var names, directories []string
-	for _, path := range Files(c) {
+	for _, path := range c.Paths() {
 		if frozen(path) {
 			names = append(names, printable.QuoteName(path))
 			directories = append(directories, printable.QuoteName(filepath.Dir(path)))
@@ -104,7 +90,7 @@ func checkServer(ctx context.Context, c *schema.Config) selfcheck.Result {
 	}
 	ownPath := ""
 	if c.Path != "" {
-		ownPath = Files(c)[0]
+		ownPath = c.Paths()[0]
 	}
 	if d.Config.Path != ownPath {
 		return selfcheck.Failed("port %d is in use by an agent with another configuration: %s",

@@ -87,7 +87,7 @@ func ownPod(c *schema.Config, parts Parts) (check selfcheck.Check, owned bool) {
 	if elsewhere == len(c.Pools) {
 		return check, false
 	}
-	check, inside := parts.OwnPod(c.ShutdownTimeout, Files(c))
+	check, inside := parts.OwnPod(c.ShutdownTimeout, c.Paths())
 	return check, inside && elsewhere == 0
 }
 

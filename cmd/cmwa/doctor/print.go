@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"regexp"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema/printable"
+	"github.com/cmwa-project/cmwa/schema/report"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -61,10 +61,7 @@ func Report(ctx context.Context, checks []Check, to Output) (passed bool, err er
 	})
 
 	if to.JSON {
-		encoder := json.NewEncoder(to.Text)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(documentOf(to.Version, outcomes, passed))
+		err = report.WriteJSON(to.Text, documentOf(to.Version, outcomes, passed))
 	} else if to.Terminal {
 		fmt.Fprintln(to.Progress, summary(outcomes))
 	}
