@@ -45,22 +45,27 @@ func TestPullProgress(t *testing.T) {
 	}
 }
 
+// lateMemory is the reason if the engine has received the exit before the lack of memory.
+const lateMemory = "killed; it may have run out of memory, which docker.memory limits"
+
 func TestExitReason(t *testing.T) {
 	for _, c := range []struct {
-		state container.State
-		want  string
+		state   container.State
+		limited bool
+		want    string
 	}{
-		{container.State{ExitCode: 0, OOMKilled: true}, ""},
-		{container.State{ExitCode: 10}, ""},
-		{container.State{ExitCode: 137, OOMKilled: true}, "out of memory"},
-		{container.State{ExitCode: 137}, "killed"},
-		{container.State{ExitCode: 143}, "terminated"},
-		{container.State{ExitCode: 139}, "ended by signal 11 (segmentation fault)"},
-		{container.State{ExitCode: 128, Error: "mount\nfailed"}, "mount failed"},
-		{container.State{ExitCode: 3}, ""},
-		{container.State{ExitCode: -1}, ""},
+		{container.State{ExitCode: 0, OOMKilled: true}, true, ""},
+		{container.State{ExitCode: 10}, true, ""},
+		{container.State{ExitCode: 137, OOMKilled: true}, true, "out of memory"},
+		{container.State{ExitCode: 137}, true, lateMemory},
+		{container.State{ExitCode: 137}, false, "killed"},
+		{container.State{ExitCode: 143}, true, "terminated"},
+		{container.State{ExitCode: 139}, true, "ended by signal 11 (segmentation fault)"},
+		{container.State{ExitCode: 128, Error: "mount\nfailed"}, true, "mount failed"},
+		{container.State{ExitCode: 3}, true, ""},
+		{container.State{ExitCode: -1}, true, ""},
 	} {
-		if got := exitReason(c.state); got != c.want {
+		if got := exitReason(c.state, c.limited); got != c.want {
 			t.Errorf("%+v: got %q, want %q", c.state, got, c.want)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -52,7 +53,7 @@ func (e *Executor) waitForExit(ctx context.Context, id string) (runtime.Exit, er
 	found, err := e.engine.ContainerInspect(callCtx, id, client.ContainerInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
-		return runtime.Exit{Code: code, Reason: exitReason(container.State{ExitCode: code})}, nil
+		return runtime.Exit{Code: code, Reason: exitReason(container.State{ExitCode: code}, false)}, nil
 	case err != nil:
 		return runtime.Exit{}, err
 	case found.Container.State == nil:
@@ -68,7 +69,8 @@ func (e *Executor) waitForExit(ctx context.Context, id string) (runtime.Exit, er
 
 	// Return the exit. If the exit code is not one of the runner's own and has no reason,
 	// the reason is the runner's last message.
-	exit := runtime.Exit{Code: state.ExitCode, Reason: exitReason(state)}
+	host := found.Container.HostConfig
+	exit := runtime.Exit{Code: state.ExitCode, Reason: exitReason(state, host != nil && host.Memory > 0)}
 	if exit.Reason == "" && !runtime.IsRunnerCode(exit.Code) {
 		exit.Reason = e.lastMessage(ctx, id)
 	}
@@ -76,13 +78,17 @@ func (e *Executor) waitForExit(ctx context.Context, id string) (runtime.Exit, er
 }
 
 // exitReason returns why a container ended. It is empty if the runner itself chose the exit
-// code, and if no reason is known.
-func exitReason(state container.State) string {
+// code, and if no reason is known. Limited reports whether the memory of the container has a limit. An
+// engine that receives the exit before the lack of memory does not set OOMKilled (containerd issue
+// 8180).
+func exitReason(state container.State, limited bool) string {
 	switch {
 	case runtime.IsRunnerCode(state.ExitCode):
 		return ""
 	case state.OOMKilled:
 		return "out of memory"
+	case limited && state.ExitCode == 128+int(syscall.SIGKILL) && state.Error == "":
+		return "killed; it may have run out of memory, which docker.memory limits"
 	case state.Error != "":
 		return oneLine(errors.New(state.Error))
 	default:
