@@ -109,8 +109,8 @@ func (e *redirectError) Unwrap() error { return e.StatusError }
 type callerOptions struct {
 	service   string // base URL
 	userAgent string
-	transport http.RoundTripper // nil makes a new pool of connections
-	timeout   time.Duration     // of one attempt with its response; 0 means no timeout
+	transport http.RoundTripper
+	timeout   time.Duration // of one attempt with its response; 0 means no timeout
 	retry     retry
 	log       *slog.Logger
 	metrics   runtime.Metrics // nil records nothing
@@ -119,31 +119,21 @@ type callerOptions struct {
 // caller sends calls to one service and retries temporary failures. Its methods are safe
 // for concurrent use.
 type caller struct {
-	service   string
-	userAgent string
-	http      *http.Client
-	retry     retry
-	log       *slog.Logger
-	metrics   runtime.Metrics
+	callerOptions
+	http *http.Client
 
 	mu     sync.Mutex
 	warned string // last warning of the service that was logged
 }
 
 func newCaller(o callerOptions) *caller {
-	if o.transport == nil {
-		o.transport = newTransport()
-	}
+	o.service = strings.TrimRight(o.service, "/")
 	if o.metrics == nil {
 		o.metrics = runtime.NoMetrics{}
 	}
 	return &caller{
-		service:   strings.TrimRight(o.service, "/"),
-		userAgent: o.userAgent,
-		log:       o.log,
-		metrics:   o.metrics,
-		retry:     o.retry,
-		http:      &http.Client{Transport: o.transport, Timeout: o.timeout, CheckRedirect: followNothing},
+		callerOptions: o,
+		http:          &http.Client{Transport: o.transport, Timeout: o.timeout, CheckRedirect: followNothing},
 	}
 }
 

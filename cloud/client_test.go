@@ -953,7 +953,6 @@ func TestNew(t *testing.T) {
 		w := New(Options{Log: slog.New(slog.DiscardHandler)}).current()
 		for name, transport := range map[string]*http.Transport{
 			"calls": w.transport, "polls": w.single,
-			"a job without its own transport": newCaller(callerOptions{}).http.Transport.(*http.Transport),
 		} {
 			if transport.HTTP2 == nil || transport.HTTP2.SendPingTimeout != pingIdle {
 				t.Errorf("%s: the transport sends no pings", name)

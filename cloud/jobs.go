@@ -22,13 +22,13 @@ type JobsOptions struct {
 	JobID          string
 	Token          secret.String // of the job
 	UserAgent      string
-	Transport      http.RoundTripper // nil means a new connection pool
-	RequestTimeout time.Duration     // of one attempt; 0 means no timeout
-	RetryCount     int               // attempts after the first
-	RetryWait      time.Duration     // before the first retry; doubles with each
-	RetryMaxWait   time.Duration     // limit of each wait, including a Retry-After
-	Log            *slog.Logger      // nil logs nothing
-	Metrics        runtime.Metrics   // counts the calls; nil counts nothing
+	Transport      http.RoundTripper
+	RequestTimeout time.Duration   // of one attempt; 0 means no timeout
+	RetryCount     int             // attempts after the first
+	RetryWait      time.Duration   // before the first retry; doubles with each
+	RetryMaxWait   time.Duration   // limit of each wait, including a Retry-After
+	Log            *slog.Logger    // nil logs nothing
+	Metrics        runtime.Metrics // counts the calls; nil counts nothing
 }
 
 // Jobs makes the calls about one job with the job's token. The runner uses it, and so
@@ -163,11 +163,7 @@ func (j *Jobs) Heartbeat(ctx context.Context) error {
 // confirmed waits for confirmWait, sends a heartbeat, and reports whether its response is a
 // final refusal, too. It returns false at once when ctx ends during the wait.
 func (j *Jobs) confirmed(ctx context.Context) bool {
-	timer := time.NewTimer(confirmWait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+	if !runtime.Sleep(ctx, nil, confirmWait) {
 		return false
 	}
 	noRetry := func(context.Context, error) bool { return false }

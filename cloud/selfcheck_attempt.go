@@ -74,7 +74,7 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 		a.err = withoutURL(err)
 		return a
 	}
-	by := &caller{userAgent: c.options.UserAgent}
+	by := &caller{callerOptions: callerOptions{userAgent: c.options.UserAgent}}
 	q := call{token: secret.New(token)}
 	by.setHeader(request.Header, q)
 	if c.transport.Proxy != nil {

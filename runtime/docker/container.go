@@ -379,10 +379,8 @@ func (e *Executor) awaitEarlyExit(ctx context.Context, id string) (exit runtime.
 		if !isConnectionError(err) {
 			return exit, false
 		}
-		select {
-		case <-ctx.Done():
+		if !runtime.Sleep(ctx, nil, handoffErrorPause) {
 			return exit, false
-		case <-time.After(handoffErrorPause):
 		}
 	}
 }

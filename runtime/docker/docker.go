@@ -11,6 +11,8 @@ import (
 
 	"github.com/moby/moby/client"
 	"github.com/moby/moby/client/pkg/versions"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // withCancelGrace returns a context for calls that change the engine's state. It has a
@@ -19,13 +21,8 @@ import (
 func withCancelGrace(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	graceCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(cancelGrace)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			cancel()
-		case <-graceCtx.Done():
-		}
+		runtime.Sleep(graceCtx, nil, cancelGrace)
+		cancel()
 	})
 	return graceCtx, func() {
 		stop()

@@ -109,9 +109,7 @@ func (e *Executor) removeContainer(ctx context.Context, id string) error {
 		case !strings.Contains(err.Error(), "is not running"):
 			return fmt.Errorf("remove the container: %w", causeOf(ctx, err))
 		}
-		select {
-		case <-time.After(removeRetry):
-		case <-ctx.Done():
+		if !runtime.Sleep(ctx, nil, removeRetry) {
 			return fmt.Errorf("remove the container: %w", err)
 		}
 	}

@@ -21,6 +21,8 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // runnerName is the name of the runner in a container.
@@ -48,20 +50,15 @@ var machines = map[string]elf.Machine{
 // other work of the agent for the start of a job. A changed file is examined again.
 type programs struct {
 	mu    sync.Mutex
-	known map[fingerprint]examined
+	known map[[2]string]examined // by path and architecture
 }
 
-// fingerprint identifies a version of a file.
-type fingerprint struct {
-	path, architecture string
-	size               int64
-	modified           time.Time
-}
-
-// examined is the result for one file.
+// examined is the result for one version of a file.
 type examined struct {
-	program program
-	err     error
+	size     int64
+	modified time.Time
+	program  program
+	err      error
 }
 
 // find returns the runner for an architecture in a working directory. Pulumi's archive has a
@@ -116,17 +113,13 @@ func (p *programs) examineFile(path, arch string) (program, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key := fingerprint{path, arch, info.Size(), info.ModTime()}
+	key := [2]string{path, arch}
 	known, ok := p.known[key]
-	if !ok {
+	if !ok || known.size != info.Size() || known.modified != info.ModTime() {
+		known = examined{size: info.Size(), modified: info.ModTime()}
 		known.program, known.err = examine(path, arch)
-		for old := range p.known {
-			if old.path == path && old.architecture == arch {
-				delete(p.known, old)
-			}
-		}
 		if p.known == nil {
-			p.known = map[fingerprint]examined{}
+			p.known = map[[2]string]examined{}
 		}
 		p.known[key] = known
 	}
@@ -215,11 +208,7 @@ func (e *Executor) fill(ctx context.Context, id string, img image, runner progra
 		if err := e.removeStaleLoader(ctx, runner, &other); err != nil {
 			return err
 		}
-		timer := time.NewTimer(loaderPoll)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !runtime.Sleep(ctx, nil, loaderPoll) {
 			return fmt.Errorf("wait for another agent to fill the volume %s: %w",
 				volumeName(runner), context.Cause(ctx))
 		}

@@ -109,14 +109,9 @@ func (e *Executor) foreignPods(serves func(pool string) bool) map[owner][]candid
 
 // sortedOwners returns the owners in a fixed order.
 func sortedOwners(candidates map[owner][]candidate) []owner {
-	owners := make([]owner, 0, len(candidates))
-	for o := range candidates {
-		owners = append(owners, o)
-	}
-	slices.SortFunc(owners, func(a, b owner) int {
+	return slices.SortedFunc(maps.Keys(candidates), func(a, b owner) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 	})
-	return owners
 }
 
 // ownerGone reports whether the Pod of an agent no longer exists. With an error, the result

@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -43,11 +44,10 @@ func (d diagnosis) String() string {
 	}
 }
 
-// waitingReasons are the known reasons of waiting containers. Unknown ones are transient,
-// unless they are normal.
+// waitingReasons are the reasons of waiting containers that another attempt does not change. Others
+// are transient, unless they are normal: after ErrImagePull and ImagePullBackOff the registry may
+// recover, or the image may be pushed.
 var waitingReasons = map[string]outlook{
-	"ErrImagePull":               transient, // the registry may recover, or the image may be pushed
-	"ImagePullBackOff":           transient,
 	"ErrImageNeverPull":          stuck,
 	"InvalidImageName":           stuck,
 	"ErrImageInspect":            stuck,
@@ -63,12 +63,7 @@ var imageReasons = []string{
 
 // aboutImage reports whether a reason is about an image.
 func aboutImage(reason string) bool {
-	for _, prefix := range imageReasons {
-		if strings.HasPrefix(reason, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(imageReasons, func(prefix string) bool { return strings.HasPrefix(reason, prefix) })
 }
 
 // diagnose returns why the job of a Pod has not started. It checks, in this order:

@@ -20,7 +20,6 @@ type state struct {
 	carrier   delivery  // how the handoff reaches the Pod
 	node      string    // empty until the Pod is scheduled
 	deleted   time.Time // deletionTimestamp: when the Pod should be gone; zero if it is not being deleted
-	began     time.Time // status.startTime; zero until the kubelet has accepted the Pod
 
 	stopTime int64 // terminationGracePeriodSeconds
 
@@ -69,9 +68,6 @@ func stateOf(pod *corev1.Pod) *state {
 	}
 	if pod.DeletionTimestamp != nil {
 		s.deleted = pod.DeletionTimestamp.Time
-	}
-	if pod.Status.StartTime != nil {
-		s.began = pod.Status.StartTime.Time
 	}
 	s.conditions(pod)
 	s.containers(pod)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
@@ -55,13 +54,7 @@ func (t *tail) Read(p []byte) (int, error) {
 		if n > 0 || !errors.Is(err, io.EOF) || !mayBeRunning(state) {
 			return n, err
 		}
-		timer := time.NewTimer(pollInterval)
-		select {
-		case <-timer.C:
-		case <-t.closed:
-		case <-t.ctx.Done():
-		}
-		timer.Stop()
+		runtime.Sleep(t.ctx, t.closed, pollInterval)
 	}
 }
 

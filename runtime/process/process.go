@@ -45,7 +45,6 @@ type Executor struct {
 	agent     string // id of the agent
 	directory string
 	environ   []string
-	log       *slog.Logger
 
 	mu       sync.Mutex
 	children map[string]*exec.Cmd                      // child supervisors that are not yet reaped, by id
@@ -69,7 +68,6 @@ func New(options Options) (*Executor, error) {
 		agent:     options.Agent,
 		directory: directory,
 		environ:   slices.Clone(options.Environ),
-		log:       options.Log,
 		children:  map[string]*exec.Cmd{},
 		waiters:   map[string]map[chan runtime.Exit]struct{}{},
 	}, nil

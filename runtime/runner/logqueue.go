@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // Limits of batches. A line after a silence is sent almost immediately; lines in quick
@@ -54,13 +55,7 @@ func (q *logQueue) add(ctx context.Context, lines []cloud.LogLine) {
 			notify(q.changed)
 			return
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-q.freed:
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
+		runtime.Sleep(ctx, q.freed, wait)
 	}
 }
 
@@ -128,15 +123,9 @@ func (q *logQueue) next(ctx context.Context, last time.Time, limit int) ([]cloud
 		if !more {
 			return nil, false
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-q.changed:
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !runtime.Sleep(ctx, q.changed, wait) {
 			return nil, false
 		}
-		timer.Stop()
 	}
 }
 

@@ -2,7 +2,6 @@ package runner
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -22,12 +21,7 @@ func (j *job) killedForMemory() int {
 		return 0
 	}
 	for _, path := range killCounters {
-		file, err := os.Open(path)
-		if err != nil {
-			continue
-		}
-		text, err := io.ReadAll(io.LimitReader(file, 4<<10))
-		_ = file.Close()
+		text, err := os.ReadFile(path)
 		if count, ok := killCount(string(text)); ok && err == nil {
 			return count
 		}

@@ -3,7 +3,6 @@ package runner
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -106,18 +105,10 @@ func systemBundle(env environ) (text []byte, found bool) {
 
 // readCertificates reads a file if it exists and may contain certificates.
 func readCertificates(path string) ([]byte, bool) {
-	if path == "" {
-		return nil, false
-	}
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Size() > maxBundle {
 		return nil, false
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, false
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxBundle))
+	text, err := os.ReadFile(path)
 	return text, err == nil && bytes.Contains(text, []byte("-----BEGIN "))
 }
 

@@ -8,9 +8,6 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/cmwa-project/cmwa/cloud"
-	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // Variables from which programs get their user and their home directory.
@@ -64,11 +61,9 @@ func (j *job) prepareUser() (messages []string, err error) {
 }
 
 // sets reports whether the definition or the agent sets a variable for the job.
-func (j *job) sets(name string) bool { return sets(j.handoff, j.definition, name) }
-
-func sets(h *runtime.Handoff, definition *cloud.Definition, name string) bool {
-	_, defined := definition.Env[name]
-	_, forwarded := h.Forward[name]
+func (j *job) sets(name string) bool {
+	_, defined := j.definition.Env[name]
+	_, forwarded := j.handoff.Forward[name]
 	return defined || forwarded
 }
 

@@ -251,20 +251,8 @@ func sleep(ctx context.Context, span time.Duration) error { return sleepUntil(ct
 
 // sleepUntil blocks for a time, or until sooner is closed or ctx has ended.
 func sleepUntil(ctx context.Context, span time.Duration, sooner <-chan struct{}) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if span <= 0 {
+	if ctx.Err() == nil && (span <= 0 || runtime.Sleep(ctx, sooner, span)) {
 		return nil
 	}
-	timer := time.NewTimer(span)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-sooner:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return context.Cause(ctx)
 }

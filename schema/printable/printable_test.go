@@ -139,7 +139,9 @@ func TestPlural(t *testing.T) {
 }
 
 func TestJoin(t *testing.T) {
-	for want, list := range map[string][]string{"": nil, "a": {"a"}, "a or b": {"a", "b"}, "a, b or c": {"a", "b", "c"}} {
+	for want, list := range map[string][]string{
+		"": nil, "a": {"a"}, "a or b": {"a", "b"}, "a, b or c": {"a", "b", "c"},
+	} {
 		if got := Join(list, "or"); got != want {
 			t.Errorf("Join(%q) returns %q, want %q", list, got, want)
 		}
