@@ -49,6 +49,12 @@ func (n node) hasNoKeys() bool {
 	return len(t) == 0
 }
 
+// isEmptyMapping reports whether a value is an empty mapping.
+func (n node) isEmptyMapping() bool {
+	_, ok := n.v.Data.(position.Mapping)
+	return ok && n.hasNoKeys()
+}
+
 // isEmptyCollection reports whether a value is an empty mapping or an empty list.
 func (n node) isEmptyCollection() bool {
 	t, isMapping := n.v.Data.(position.Mapping)

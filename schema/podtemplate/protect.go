@@ -46,7 +46,7 @@ func (c *checker) protect(n node) {
 		}
 		c.report(position.RulePodTemplate, v.v.At, v.path, "must be Pod", hint)
 	}
-	if v, ok := n.field("status"); ok && v.v.Data != nil && !v.isEmptyCollection() {
+	if v, ok := n.field("status"); ok && v.v.Data != nil && !v.isEmptyMapping() {
 		c.restored(v, "has no effect: the cluster reports it")
 	}
 	if metadata, ok := n.field("metadata"); ok {
