@@ -45,8 +45,8 @@ func TestPullProgress(t *testing.T) {
 	}
 }
 
-// lateMemory is the reason if the engine has received the exit before the lack of memory.
-const lateMemory = "killed; it may have run out of memory, which docker.memory limits"
+// mayLackMemory is the reason if the engine has not set OOMKilled.
+const mayLackMemory = "killed; it may have run out of memory, which docker.memory limits"
 
 func TestExitReason(t *testing.T) {
 	for _, c := range []struct {
@@ -57,7 +57,7 @@ func TestExitReason(t *testing.T) {
 		{container.State{ExitCode: 0, OOMKilled: true}, true, ""},
 		{container.State{ExitCode: 10}, true, ""},
 		{container.State{ExitCode: 137, OOMKilled: true}, true, "out of memory"},
-		{container.State{ExitCode: 137}, true, lateMemory},
+		{container.State{ExitCode: 137}, true, mayLackMemory},
 		{container.State{ExitCode: 137}, false, "killed"},
 		{container.State{ExitCode: 143}, true, "terminated"},
 		{container.State{ExitCode: 139}, true, "ended by signal 11 (segmentation fault)"},

@@ -79,18 +79,17 @@ func (e *Executor) waitForExit(ctx context.Context, id string) (runtime.Exit, er
 
 // exitReason returns why a container ended. It is empty if the runner itself chose the exit
 // code, and if no reason is known. Limited reports whether the memory of the container has a limit. An
-// engine that receives the exit before the lack of memory does not set OOMKilled (containerd issue
-// 8180).
+// engine does not always set OOMKilled (containerd issue 8180).
 func exitReason(state container.State, limited bool) string {
 	switch {
 	case runtime.IsRunnerCode(state.ExitCode):
 		return ""
 	case state.OOMKilled:
 		return "out of memory"
-	case limited && state.ExitCode == 128+int(syscall.SIGKILL) && state.Error == "":
-		return "killed; it may have run out of memory, which docker.memory limits"
 	case state.Error != "":
 		return oneLine(errors.New(state.Error))
+	case limited && state.ExitCode == 128+int(syscall.SIGKILL):
+		return "killed; it may have run out of memory, which docker.memory limits"
 	default:
 		return runtime.SignalReason(state.ExitCode)
 	}
