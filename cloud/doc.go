@@ -38,4 +38,7 @@
 // poll, and the circuit breaker. Each result of [Client.Claim] and [Client.Tune] has the
 // time of the next poll. The schedule also logs polls, because only it can
 // distinguish a new failure, a failed retry, and a failure that opens the breaker.
+//
+// The breaker is a counter and a time. A circuit breaker of a library (sony/gobreaker) keeps
+// the timeout that it was made with, and a reload has to change that of an open breaker.
 package cloud

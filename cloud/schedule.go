@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sony/gobreaker/v2"
-
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
@@ -49,10 +47,8 @@ const (
 type schedule struct {
 	log *slog.Logger
 
-	mu     sync.Mutex
-	tuning runtime.Tuning
-	// counts failed polls; replaced when it opens, because the timeout of a gobreaker cannot change
-	breaker   *gobreaker.CircuitBreaker[struct{}]
+	mu        sync.Mutex
+	tuning    runtime.Tuning
 	attempted runtime.Tuning // settings at the start of the attempt
 	logged    bool           // the failure is logged, and no change since then allows an attempt at once
 
@@ -64,6 +60,7 @@ type schedule struct {
 	retryAfter time.Time // requested by the service; zero if it requested nothing
 	attempts   int       // failed attempts of the poll, if it is retried
 	retry      runtime.NextPoll
+	failures   int       // failed polls in a row since the breaker last opened or closed
 	opened     time.Time // last opening of the breaker; zero while it is closed
 	trial      bool      // rule 5 allows an attempt at once
 }
@@ -79,20 +76,7 @@ type outcome struct {
 }
 
 func newSchedule(tuning runtime.Tuning, log *slog.Logger) *schedule {
-	s := &schedule{tuning: tuning, log: log}
-	s.breaker = s.newBreaker()
-	return s
-}
-
-// newBreaker makes a closed breaker. Its callbacks run while the caller holds the lock.
-func (s *schedule) newBreaker() *gobreaker.CircuitBreaker[struct{}] {
-	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
-		Name: "poll",
-		ReadyToTrip: func(c gobreaker.Counts) bool {
-			return s.isOpen() || c.ConsecutiveFailures >= uint32(s.tuning.BreakerFailures)
-		},
-		IsExcluded: func(err error) bool { return errors.Is(err, context.Canceled) },
-	})
+	return &schedule{tuning: tuning, log: log}
 }
 
 // begin starts an attempt. While the next poll waits for the breaker, it returns an error
@@ -136,10 +120,10 @@ func (s *schedule) record(o outcome) runtime.NextPoll {
 			s.opened = s.polled
 		}
 	case !o.counts && !o.unsent:
-		s.count(nil)
-		s.attempts, s.opened = 0, time.Time{}
-	case o.counts && o.retryable && !(wasOpen && trial) && s.attempts < s.tuning.RetryCount &&
-		!errors.Is(o.err, context.Canceled):
+		s.attempts, s.failures, s.opened = 0, 0, time.Time{}
+	case errors.Is(o.err, context.Canceled): // the service did not fail
+		s.attempts = 0
+	case o.counts && o.retryable && !(wasOpen && trial) && s.attempts < s.tuning.RetryCount:
 		s.attempts++
 		wait := backoff(s.tuning.RetryWait, s.tuning.RetryMaxWait, s.attempts-1)
 		s.retry = runtime.NextPoll{
@@ -148,9 +132,9 @@ func (s *schedule) record(o outcome) runtime.NextPoll {
 		}
 	default:
 		s.attempts = 0
-		s.count(o.err)
-		if s.breaker.State() == gobreaker.StateOpen {
-			s.opened, s.breaker = s.polled, s.newBreaker()
+		s.failures++
+		if wasOpen || s.failures >= s.tuning.BreakerFailures {
+			s.failures, s.opened = 0, s.polled
 		}
 	}
 	s.logOutcome(wasOpen, wasFailing)
@@ -160,11 +144,6 @@ func (s *schedule) record(o outcome) runtime.NextPoll {
 		s.allowTrial(s.attempted)
 	}
 	return s.next()
-}
-
-// count counts a poll for the breaker. The caller holds the lock.
-func (s *schedule) count(err error) {
-	_, _ = s.breaker.Execute(func() (struct{}, error) { return struct{}{}, err })
 }
 
 // tune replaces the settings and returns when the next attempt is allowed. If the settings

@@ -1,7 +1,6 @@
 package cloud
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -41,8 +40,8 @@ func (a *attempt) refusedByProxy() bool {
 }
 
 // try requests the status of a deployment that does not exist. If the token is empty, the
-// request has no Authorization header. The token is removed from the response, because some
-// proxies return the request.
+// request has no Authorization header. The text and the header of the attempt may contain the
+// token, because some proxies return the request; its refusal does not.
 func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
@@ -92,23 +91,13 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	}
 	defer response.Body.Close()
 
-	// Keep the response, without the token.
 	a.status, a.header = response.StatusCode, response.Header
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err != nil && a.status/100 == 2 {
-		a.err = attemptError(err)
-		return a
-	}
-	a.text = text
-	if token != "" {
-		a.text = bytes.ReplaceAll(text, []byte(token), []byte(secret.Mark))
-		for name, values := range a.header {
-			for i := range values {
-				a.header[name][i] = strings.ReplaceAll(values[i], token, secret.Mark)
-			}
+	a.text, err = io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if a.status/100 == 2 {
+		if err != nil {
+			a.err = attemptError(err)
 		}
-	}
-	if a.status/100 != 2 {
+	} else {
 		a.refusal = newStatusError(q, response, a.text)
 	}
 	return a
