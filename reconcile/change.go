@@ -42,9 +42,10 @@ func Effects() []Effect { return []Effect{Live, Rebind, NextJob, Drain, Restart,
 
 // Change is one key that a reload changes.
 type Change struct {
-	Key      string
-	From, To string // as in a file; [secret] for a secret; empty if unset
-	Effect   Effect
+	Key    string `json:"key"`
+	From   string `json:"from"` // as in a file; [secret] for a secret; empty if unset
+	To     string `json:"to"`   // in the same form
+	Effect Effect `json:"effect"`
 }
 
 // Difference returns the two values as text, such as "2 -> 4". Long values are shortened.
@@ -63,9 +64,9 @@ func cut(value string) string {
 
 // Reload contains the changes of a reload to one pool, or to the agent as a whole.
 type Reload struct {
-	Pool       string     // empty is the agent as a whole
-	PoolChange PoolChange // empty for the agent as a whole
-	Changes    []Change
+	Pool       string     `json:"pool,omitempty"`        // empty is the agent as a whole
+	PoolChange PoolChange `json:"pool_change,omitempty"` // empty for the agent as a whole
+	Changes    []Change   `json:"changes"`
 }
 
 // with returns the changes that have this effect.

@@ -47,15 +47,16 @@ type failure struct {
 
 // New returns a loop without a desired state. InForce has the present settings of the process.
 func New(build Build, process Process, inForce ProcessSpec, log *slog.Logger) *Loop {
-	return &Loop{
+	l := &Loop{
 		build:    build,
 		process:  process,
 		inForce:  inForce,
 		log:      log.With("component", "reconcile"),
-		set:      newSet(),
 		woken:    make(chan struct{}, 1),
 		failures: map[string]failure{},
 	}
+	l.set = newSet(l.wake)
+	return l
 }
 
 // Want replaces the desired state. Failed builds and changes are retried at once. While
@@ -127,7 +128,6 @@ func (l *Loop) Run(ctx, forceStop context.Context) error {
 		case <-ended:
 		case <-forced:
 		case <-l.woken:
-		case <-l.set.changed:
 		case <-retry:
 		case <-ticker.C:
 		}

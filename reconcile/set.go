@@ -32,7 +32,7 @@ type Build func(ctx context.Context, spec runtime.PoolSpec) (Pool, error)
 // while it waits for its build, is built, runs, and after it has stopped. Each member has
 // one goroutine. The methods are safe for concurrent use.
 type Set struct {
-	changed chan struct{} // holds one notification: a member has started, or has stopped
+	changed func() // called when a member has started, or has stopped
 
 	mu       sync.Mutex
 	members  map[string]*member
@@ -53,9 +53,7 @@ type member struct {
 	done        chan struct{}           // closed when the goroutine has ended
 }
 
-func newSet() *Set {
-	return &Set{changed: make(chan struct{}, 1), members: map[string]*member{}}
-}
+func newSet(changed func()) *Set { return &Set{changed: changed, members: map[string]*member{}} }
 
 // start adds a member, and returns at once. The member's goroutine builds the pool
 // and runs it until it ends or is stopped. At most buildsAtOnce pools are built at the
@@ -73,7 +71,7 @@ func (s *Set) start(ctx context.Context, spec runtime.PoolSpec, build Build) {
 	s.admit()
 	s.mu.Unlock()
 	go func() {
-		defer s.notify()
+		defer s.changed()
 		defer close(m.done)
 		defer cancel(nil)
 		if pool := s.build(buildCtx, m, build); pool != nil {
@@ -129,7 +127,7 @@ func (s *Set) run(ctx context.Context, pool Pool) {
 	ready.Go(func() {
 		select {
 		case <-pool.Ready():
-			s.notify()
+			s.changed()
 		case <-ended:
 		}
 	})
@@ -159,14 +157,6 @@ func (s *Set) leaveQueue(m *member) {
 		s.building--
 	}
 	s.admit()
-}
-
-// notify wakes the loop.
-func (s *Set) notify() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
 }
 
 // tune gives a pool new settings, now or when it is built. It revives a draining pool.

@@ -200,18 +200,8 @@ type planDocument struct {
 }
 
 type planReload struct {
-	Pool       string       `json:"pool,omitempty"` // empty for the agent as a whole
-	PoolChange string       `json:"pool_change,omitempty"`
-	Changes    []planChange `json:"changes"`
-
+	reconcile.Reload
 	Pod []patch.Change `json:"pod,omitempty"` // changes in the Pods of the pool's next jobs
-}
-
-type planChange struct {
-	Key    string `json:"key"`
-	From   string `json:"from"`
-	To     string `json:"to"`
-	Effect string `json:"effect"`
 }
 
 // add adds a plan to the document.
@@ -222,10 +212,7 @@ func (d *planDocument) add(reloads []reconcile.Reload, changed []pods.Changes) {
 	}
 	d.Changed = len(reloads) > 0
 	for _, r := range reloads {
-		out := planReload{Pool: r.Pool, PoolChange: string(r.PoolChange), Changes: []planChange{}, Pod: byPool[r.Pool]}
-		for _, c := range r.Changes {
-			out.Changes = append(out.Changes, planChange{Key: c.Key, From: c.From, To: c.To, Effect: string(c.Effect)})
-		}
-		d.Reloads = append(d.Reloads, out)
+		r.Changes = append([]reconcile.Change{}, r.Changes...) // an empty list in JSON, not null
+		d.Reloads = append(d.Reloads, planReload{r, byPool[r.Pool]})
 	}
 }
