@@ -134,6 +134,7 @@ const (
 	CodeFailedUnreported    = 12 // a step failed or could not begin, and the service could not be reached
 	CodeUsage               = 13 // nothing has run: the runner has no handoff, or one of another release
 	CodeSucceededUnreported = 14 // every step succeeded, and the last success could not be reported
+	CodeUnknown             = -1 // the runner was never started, or its code is lost
 )
 
 // IsRunnerCode reports whether an exit code is one with which the runner exits after its
@@ -160,6 +161,18 @@ func SignalReason(code int) string {
 		return fmt.Sprintf("ended by signal %d (%v)", int(signal), signal)
 	}
 	return ""
+}
+
+// GoArchitecture returns Go's name of an architecture. The name may also be the one that the
+// kernel uses, such as x86_64.
+func GoArchitecture(name string) string {
+	switch name {
+	case "x86_64":
+		return "amd64"
+	case "aarch64":
+		return "arm64"
+	}
+	return name
 }
 
 // Errors that an Executor's errors may wrap.

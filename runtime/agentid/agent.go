@@ -41,7 +41,7 @@ type Agent struct {
 
 // Temporary returns an agent whose id is not stored. After a restart the agent has
 // another id.
-func Temporary() *Agent { return &Agent{ID: newID()} }
+func Temporary() *Agent { return &Agent{ID: newID(), used: map[string]bool{}} }
 
 // Take returns the identity of the agent with a state directory. Config is the agent's
 // configuration file, or empty. The identity belongs to the agent until Close, or until its
@@ -63,7 +63,7 @@ func Take(directory, config string) (*Agent, error) {
 	}
 	writeOwner(lock, config)
 
-	agent := &Agent{Directory: directory, lock: lock}
+	agent := &Agent{Directory: directory, lock: lock, used: map[string]bool{}}
 	path := filepath.Join(directory, idName)
 	agent.ID, err = readID(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errDamaged) {
@@ -94,9 +94,6 @@ func (a *Agent) AddTarget(target string) error {
 	defer a.mu.Unlock()
 	if a.used[target] {
 		return nil // recorded, or the failure was reported
-	}
-	if a.used == nil {
-		a.used = map[string]bool{}
 	}
 	a.used[target] = true
 	if a.Directory == "" {

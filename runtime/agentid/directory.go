@@ -22,23 +22,18 @@ func Directory(configured string, environ func(string) (string, bool), uid int) 
 	if configured != "" {
 		return filepath.Abs(configured)
 	}
-	set := func(name string) string {
-		value, _ := environ(name)
-		if !filepath.IsAbs(value) {
-			return ""
-		}
-		return value
-	}
 	list, _ := environ("STATE_DIRECTORY")
-	if first, _, _ := strings.Cut(list, ":"); filepath.IsAbs(first) {
+	first, _, _ := strings.Cut(list, ":")
+	state, _ := environ("XDG_STATE_HOME")
+	home, _ := environ("HOME")
+	switch {
+	case filepath.IsAbs(first):
 		return first, nil
-	}
-	switch state, home := set("XDG_STATE_HOME"), set("HOME"); {
-	case state != "":
+	case filepath.IsAbs(state):
 		return filepath.Join(state, "cmwa"), nil
 	case uid == 0:
 		return "/var/lib/cmwa", nil
-	case home != "":
+	case filepath.IsAbs(home):
 		return filepath.Join(home, ".local", "state", "cmwa"), nil
 	}
 	return "", errors.New("no state directory: " +

@@ -15,7 +15,6 @@ const idBytes = 16
 // errDamaged means that a file does not contain an id.
 var errDamaged = errors.New("it does not contain an agent id")
 
-// newID returns a random id.
 func newID() string {
 	var id [idBytes]byte
 	_, _ = rand.Read(id[:]) // never fails, see crypto/rand

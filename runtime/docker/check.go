@@ -17,8 +17,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// maxUser is the largest id of a user or group that an engine accepts.
-const maxUser = 1<<31 - 1
+const maxUser = 1<<31 - 1 // the largest id of a user or group that an engine accepts
 
 // Check returns why no job can be started now: the engine does not respond, there is no
 // runner, no directory can be created in shared_volume_directory, docker.user is out of range,
@@ -90,25 +89,23 @@ func checkUser(user string) error {
 // permit is no problem. A missing network is no problem on a worker of a swarm, which does
 // not know the networks of the swarm before a container joins them.
 func (e *Executor) checkNetwork(ctx context.Context, network string) error {
-	// A network of the engine, or of a container.
 	other, shared := strings.CutPrefix(network, "container:")
 	switch {
 	case network == "", network == "default", network == "none", network == "host", network == "bridge":
 		return nil
 	case shared:
-		found, err := e.engine.ContainerInspect(ctx, other, client.ContainerInspectOptions{})
+		found, err := e.inspectContainer(ctx, other)
 		if errdefs.IsNotFound(err) {
 			return fmt.Errorf("the Docker engine at %s has no container %s: "+
 				"create it, or change docker.network", e.host, other)
 		}
-		if err == nil && found.Container.State != nil && !found.Container.State.Running {
+		if err == nil && found.State != nil && !found.State.Running {
 			return fmt.Errorf("the container %s does not run, so no job can share its network: "+
 				"start it, or change docker.network", other)
 		}
 		return nil
 	}
 
-	// A network with a name.
 	_, err := e.engine.NetworkInspect(ctx, network, client.NetworkInspectOptions{})
 	if !errdefs.IsNotFound(err) {
 		return nil

@@ -83,16 +83,13 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := newFakeEngine(t)
-			e, err := d.open(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := d.executor(t)
 			if c.engine != nil {
 				c.engine(d)
 			}
 			spec := runtime.InstanceSpec{WorkingDirectory: amd64(t)}
 			c.edit(&spec)
-			err = e.Check(t.Context(), runtime.Tuning{Instance: spec})
+			err := e.Check(t.Context(), runtime.Tuning{Instance: spec})
 			switch {
 			case c.want == "":
 				if err != nil {
@@ -108,10 +105,7 @@ func TestCheck(t *testing.T) {
 
 func TestCheckCalls(t *testing.T) {
 	d := newFakeEngine(t)
-	e, err := d.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := d.executor(t)
 	before := d.count("")
 	for range 10 {
 		if err := e.Check(t.Context(),

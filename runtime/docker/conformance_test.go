@@ -1,7 +1,6 @@
 package docker
 
 import (
-	"context"
 	"os/exec"
 	"strings"
 	"testing"
@@ -53,13 +52,11 @@ func exposed(t *testing.T, _ *runtime.Job, id string) string {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	shown, err := engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	shown, err := engine.ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	top, err := engine.ContainerTop(ctx, id, client.ContainerTopOptions{Arguments: []string{"axeww"}})
+	top, err := engine.ContainerTop(t.Context(), id, client.ContainerTopOptions{Arguments: []string{"axeww"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -96,11 +96,6 @@ func (e *Executor) openParent(ctx context.Context, id string) error {
 	return nil
 }
 
-// directoryMount mounts the directory of a job.
-func (e *Executor) directoryMount(directory string) mount.Mount {
-	return mount.Mount{Type: mount.TypeBind, Source: directory, Target: e.directory, ReadOnly: true}
-}
-
 // create creates a container and does not start it. The call is not cancelled
 // immediately: the engine might complete it, and the container would be unknown.
 func (e *Executor) create(ctx context.Context, options client.ContainerCreateOptions) (string, error) {
@@ -116,8 +111,7 @@ func (e *Executor) create(ctx context.Context, options client.ContainerCreateOpt
 	return created.ID, nil
 }
 
-// reserved is the prefix of the agent's labels.
-const reserved = "cmwa."
+const reserved = "cmwa." // prefix of the agent's labels
 
 // Labels of containers and volumes. After a restart the executor finds the jobs only by the
 // labels of their containers.
@@ -138,6 +132,10 @@ const (
 // labels returns the configured labels and those of the agent. Configured labels with the
 // prefix of the agent's labels are ignored.
 func labels(job *runtime.Job, directory string) map[string]string {
+	identity, err := json.Marshal(job.Identity)
+	if err != nil {
+		panic(err) // strings only
+	}
 	all := map[string]string{}
 	for _, label := range job.Tuning.Instance.Docker.Labels {
 		name, value, _ := strings.Cut(label, "=")
@@ -149,7 +147,7 @@ func labels(job *runtime.Job, directory string) map[string]string {
 		labelAgent:      job.Agent,
 		labelPool:       job.Pool,
 		labelPoolName:   job.PoolName,
-		labelIdentity:   identityText(job.Identity),
+		labelIdentity:   string(identity),
 		labelJob:        job.ID,
 		labelSubject:    job.WorkflowID,
 		labelGeneration: strconv.FormatUint(job.Generation, 10),
@@ -163,18 +161,6 @@ func labels(job *runtime.Job, directory string) map[string]string {
 	return all
 }
 
-// target is the deploy_target of this executor.
-const target = "docker"
-
-// identityText returns the value of labelIdentity.
-func identityText(identity runtime.Identity) string {
-	text, err := json.Marshal(identity)
-	if err != nil {
-		panic(err) // strings only
-	}
-	return string(text)
-}
-
 // poolOf returns the pool that the labels name. A damaged label names a pool that is not
 // configured.
 func poolOf(labels map[string]string) runtime.PoolSpec {
@@ -182,7 +168,7 @@ func poolOf(labels map[string]string) runtime.PoolSpec {
 	if json.Unmarshal([]byte(labels[labelIdentity]), &spec.Identity) != nil {
 		spec.Identity = runtime.Identity{}
 	}
-	spec.Identity.Target = cmp.Or(spec.Identity.Target, target)
+	spec.Identity.Target = cmp.Or(spec.Identity.Target, "docker") // the deploy_target of this executor
 	return spec
 }
 
@@ -208,7 +194,6 @@ func isID(id string) bool {
 	return len(id) == 64 && strings.Trim(id, "0123456789abcdef") == ""
 }
 
-// shortID returns the short form of an id.
 func shortID(id string) string {
 	id = strings.TrimPrefix(id, "sha256:")
 	return id[:min(len(id), 12)]
@@ -244,13 +229,11 @@ func makeDirectory(parent, name, owner string, runner program) (string, error) {
 	return directory, nil
 }
 
-// missingDirectory returns the error for a shared_volume_directory that does not exist.
 func missingDirectory(parent string) error {
 	return fmt.Errorf("shared_volume_directory: there is no directory %s: "+
 		"create it, under the same path for the agent and for the engine's machine", parent)
 }
 
-// unwritableDirectory returns the error for a shared_volume_directory that is not writable.
 func unwritableDirectory(parent string, err error) error {
 	return fmt.Errorf("shared_volume_directory: this user cannot create directories in %s: %w", parent, err)
 }
@@ -289,7 +272,6 @@ func removeDirectory(directory string) error {
 	return nil
 }
 
-// attach opens a connection to the runner's standard input.
 func (e *Executor) attach(ctx context.Context, id string) (*client.HijackedResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
@@ -312,7 +294,6 @@ func (e *Executor) writeHandoff(
 		return false, err
 	}
 
-	// Write the handoff and close the input, unless ctx ends.
 	interrupted := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(interrupted)
@@ -376,10 +357,7 @@ func (e *Executor) awaitEarlyExit(ctx context.Context, id string) (exit runtime.
 		if err == nil {
 			return exit, true
 		}
-		if !isConnectionError(err) {
-			return exit, false
-		}
-		if !runtime.Sleep(ctx, nil, handoffErrorPause) {
+		if !isConnectionError(err) || !runtime.Sleep(ctx, nil, handoffErrorPause) {
 			return exit, false
 		}
 	}

@@ -13,8 +13,7 @@ import (
 	"github.com/moby/moby/api/types/registry"
 )
 
-// maxHelper is the largest output of a credential helper in bytes.
-const maxHelper = 1 << 20
+const maxHelper = 1 << 20 // bytes of the output of a credential helper
 
 // runHelper gets the login for a registry from a credential helper. The protocol is that
 // of docker-credential-helpers: the helper reads the server from standard input, and writes

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,8 +65,7 @@ type Executor struct {
 	closeTimeout      time.Duration // see defaultCloseTimeout
 	handoffErrorLimit time.Duration // see defaultHandoffErrorLimit
 
-	mu          sync.Mutex
-	directories map[string]string // directories of jobs by container, in case another client removes the container
+	directories sync.Map // directories of jobs by container, in case another client removes the container
 }
 
 // New creates an executor, and checks that the engine responds and can run jobs. The text of
@@ -74,10 +74,8 @@ func New(ctx context.Context, options Options) (*Executor, error) {
 	if options.RunnerDirectory == "" {
 		return nil, errors.New("the options of the Docker executor have no RunnerDirectory")
 	}
-	host := client.DefaultDockerHost
-	if set, _ := options.Environ(client.EnvOverrideHost); set != "" {
-		host = set
-	}
+	host, _ := options.Environ(client.EnvOverrideHost)
+	host = cmp.Or(host, client.DefaultDockerHost)
 	if strings.HasPrefix(host, "ssh://") {
 		return nil, fmt.Errorf("DOCKER_HOST is %s, and ssh is not supported: "+
 			"forward the socket of the engine (ssh -L) and set DOCKER_HOST to the local end", host)
@@ -93,7 +91,6 @@ func New(ctx context.Context, options Options) (*Executor, error) {
 		engine: engine, agent: options.Agent, host: host, environ: options.Environ, log: options.Log,
 		directory: options.RunnerDirectory, pullTimeout: defaultPullTimeout,
 		closeTimeout: defaultCloseTimeout, handoffErrorLimit: defaultHandoffErrorLimit,
-		directories: map[string]string{},
 	}
 	if err := e.readVersion(ctx); err != nil {
 		_ = engine.Close()
@@ -119,7 +116,7 @@ func (e *Executor) readVersion(ctx context.Context) error {
 	if err != nil {
 		return unreachable(e.host, err)
 	}
-	e.architecture = architecture(about.Arch)
+	e.architecture = runtime.GoArchitecture(about.Arch)
 	return nil
 }
 
@@ -140,15 +137,4 @@ func (e *Executor) ping(ctx context.Context) error {
 			"switch it to Linux containers, or set DOCKER_HOST to another engine", e.host, ping.OSType)
 	}
 	return nil
-}
-
-// architecture converts the kernel's name of an architecture to Go's.
-func architecture(name string) string {
-	switch name {
-	case "x86_64":
-		return "amd64"
-	case "aarch64":
-		return "arm64"
-	}
-	return name
 }

@@ -158,19 +158,13 @@ type setupLog struct {
 	runtime.Cloud
 	mu   sync.Mutex
 	text strings.Builder
-	last runtime.Status
-	sent int
 }
 
 func (c *setupLog) Report(ctx context.Context, _ *runtime.Job, report runtime.Report) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sent++
 	for _, line := range report.Lines {
 		c.text.WriteString(line.Text)
-	}
-	if report.Status != "" {
-		c.last = report.Status
 	}
 	return ctx.Err()
 }

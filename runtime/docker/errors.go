@@ -14,8 +14,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
-// maxEngineText is the length to which an error of an engine is cut, in bytes.
-const maxEngineText = 600
+const maxEngineText = 600 // bytes to which an error of an engine is cut
 
 // jobError is an error that the job causes. It wraps [runtime.ErrJobFault], but its text does
 // not contain the text of ErrJobFault: it is for people, and ends with the hint.
@@ -23,7 +22,6 @@ type jobError struct{ error }
 
 func (e jobError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }
 
-// jobFault returns an error that wraps [runtime.ErrJobFault].
 func jobFault(format string, args ...any) error {
 	return jobError{fmt.Errorf(format, args...)}
 }
@@ -46,8 +44,7 @@ func isConnectionError(err error) bool {
 // settingsFault removes [runtime.ErrJobFault] from an error that wraps it. Other errors are
 // returned unchanged.
 func settingsFault(err error) error {
-	var own jobError
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[jobError](err); ok {
 		return own.error
 	}
 	return err

@@ -81,6 +81,16 @@ func (d *fakeEngine) open(ctx context.Context) (*Executor, error) {
 	})
 }
 
+// executor returns an executor of the engine.
+func (d *fakeEngine) executor(t *testing.T) *Executor {
+	t.Helper()
+	e, err := d.open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // now returns the time by the engine's clock.
 func (d *fakeEngine) now() time.Time { return time.Now().Add(d.ahead) }
 
@@ -241,12 +251,9 @@ func TestStartFaults(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				d := newFakeEngine(t)
 				d.override[c.call] = c.handle
-				e, err := d.open(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				e := d.executor(t)
 				job := fakeJob(t, `{"padding":"`+strings.Repeat("x", 5_000_000)+`"}`)
-				_, err = e.Start(t.Context(), job, newSetup(job, &setupLog{}))
+				_, err := e.Start(t.Context(), job, newSetup(job, &setupLog{}))
 				if err == nil || !strings.Contains(err.Error(), c.want) ||
 					errors.Is(err, runtime.ErrJobFault) != c.jobFault {
 					t.Errorf("Start returned %v, want %q, and a job fault: %v", err, c.want, c.jobFault)
@@ -273,10 +280,7 @@ func TestStartFaults(t *testing.T) {
 				t.Error("the call that creates the container was cancelled")
 			}
 		}
-		e, err := d.open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := d.executor(t)
 		job := fakeJob(t, `{}`)
 		if _, err := e.Start(ctx, job, newSetup(job, &setupLog{})); !errors.Is(err, cause) {
 			t.Errorf("Start returned %v, want %v", err, cause)
@@ -320,10 +324,7 @@ func TestHandoffError(t *testing.T) {
 			d.override["GET /"+containerID+"/json"] = func(w http.ResponseWriter, _ *http.Request) {
 				fmt.Fprintf(w, `{"Id":%q,"State":{"Status":"exited","ExitCode":%d}}`, containerID, c.exitCode)
 			}
-			e, err := d.open(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := d.executor(t)
 			definition := `{}`
 			if !c.whole {
 				definition = `{"padding":"` + strings.Repeat("x", 5_000_000) + `"}` // more than the socket's buffer
@@ -373,10 +374,7 @@ func TestHandoffError(t *testing.T) {
 			cancel() // while Start finds out how much of the handoff the runner has
 			<-r.Context().Done()
 		}
-		e, err := d.open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := d.executor(t)
 		e.closeTimeout = time.Minute
 		job := fakeJob(t, `{}`)
 		id, err := e.Start(ctx, job, newSetup(job, &setupLog{}))
@@ -405,10 +403,7 @@ func TestWaitFaults(t *testing.T) {
 		d.override["GET /"+containerID+"/json"] = func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, `{"State":{"Status":"exited","ExitCode":137,"OOMKilled":true}}`)
 		}
-		e, err := d.open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := d.executor(t)
 		if _, err := e.Wait(t.Context(), containerID); err == nil || errors.Is(err, runtime.ErrNoInstance) {
 			t.Errorf("after a lost connection Wait returned %v, want another error than %v", err, runtime.ErrNoInstance)
 		}
@@ -421,10 +416,7 @@ func TestWaitFaults(t *testing.T) {
 		d := newFakeEngine(t)
 		d.override["POST /wait"] = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"StatusCode":10}`) }
 		d.override["GET /"+containerID+"/json"] = fail(404, "No such container")
-		e, err := d.open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := d.executor(t)
 		if exit := wait(t, e, containerID); exit.Code != 10 {
 			t.Errorf("the runner ended with %+v, want code 10", exit)
 		}
@@ -442,10 +434,7 @@ func TestRemoveEndingContainer(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusNoContent)
 		}
-		e, err := d.open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := d.executor(t)
 		if err := e.Remove(t.Context(), containerID, 0); err != nil || d.count("DELETE ") != 2 {
 			t.Errorf("Remove returned %v after the calls %q, want a second removal", err, d.calls)
 		}
@@ -455,11 +444,8 @@ func TestRemoveEndingContainer(t *testing.T) {
 		d := newFakeEngine(t)
 		d.override["DELETE /"+containerID] = fail(500, "Could not kill running container "+containerID+
 			", cannot remove - tried to kill container, but did not receive an exit event")
-		e, err := d.open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = e.Remove(t.Context(), containerID, 0)
+		e := d.executor(t)
+		err := e.Remove(t.Context(), containerID, 0)
 		if err == nil || !strings.Contains(err.Error(), "did not receive an exit event") || d.count("DELETE ") != 1 {
 			t.Errorf("Remove returned %v after the calls %q, want the error of one removal", err, d.calls)
 		}
@@ -489,10 +475,7 @@ func TestRemoveStaleLoader(t *testing.T) {
 		defer mu.Unlock()
 		abandoned = false
 	}
-	e, err := d.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := d.executor(t)
 	job := fakeJob(t, `{}`)
 	if _, err := e.Start(t.Context(), job, newSetup(job, &setupLog{})); err != nil {
 		t.Fatal(err)
@@ -514,10 +497,7 @@ func TestDropVolumes(t *testing.T) {
 			`{"Name":"cmwa-runner-young","CreatedAt":%q}]}`,
 			time.Now().Add(-2*oldVolume).Format(time.RFC3339), time.Now().Format(time.RFC3339))
 	}
-	e, err := d.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := d.executor(t)
 	job := fakeJob(t, `{}`)
 	if _, err := e.Start(t.Context(), job, newSetup(job, &setupLog{})); err != nil {
 		t.Fatal(err)
@@ -534,10 +514,7 @@ func TestFollow(t *testing.T) {
 			w.(http.Flusher).Flush()
 			<-r.Context().Done()
 		}
-		e, err := d.open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := d.executor(t)
 		stream, err := e.Follow(t.Context(), containerID)
 		if err != nil {
 			t.Fatal(err)
@@ -566,10 +543,7 @@ func TestFollow(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}
-		e, err := d.open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := d.executor(t)
 		stream, err := e.Follow(t.Context(), containerID)
 		if err != nil {
 			t.Fatal(err)
@@ -608,10 +582,7 @@ func TestWithCancelGrace(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	d := newFakeEngine(t)
-	e, err := d.open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := d.executor(t)
 	open, closed := d.connections()
 	if open == 0 {
 		t.Fatal("there is no connection to close")

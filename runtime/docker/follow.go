@@ -15,8 +15,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// maxMessage is the largest last message of a runner, in bytes.
-const maxMessage = 4 << 10
+const maxMessage = 4 << 10 // bytes of the last message of a runner
 
 // Follow streams the container's standard output from its beginning. If the engine ends the
 // stream early, Read returns an error, and Follow can be called again.
@@ -40,33 +39,28 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 		return nil, engineError("follow the container", e.host, context.DeadlineExceeded)
 	}
 	reader, writer := io.Pipe()
-	s := &stream{reader: reader, log: log, cancel: cancel, done: make(chan struct{})}
-	go s.split(writer)
+	s := &stream{PipeReader: reader, log: log, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		_, err := stdcopy.StdCopy(writer, io.Discard, log)
+		_ = writer.CloseWithError(err) // never fails; nil means the end
+	}()
 	return s, nil
 }
 
 // stream is the standard output of a container. A goroutine separates it from standard
 // error; Close waits for the end of the goroutine.
 type stream struct {
-	reader *io.PipeReader
+	*io.PipeReader
 	log    io.ReadCloser
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 }
 
-func (s *stream) split(to *io.PipeWriter) {
-	defer close(s.done)
-	_, err := stdcopy.StdCopy(to, io.Discard, s.log)
-	_ = to.CloseWithError(err) // never fails; nil means the end
-}
-
-// Read reads the output of the runner.
-func (s *stream) Read(p []byte) (int, error) { return s.reader.Read(p) }
-
 // Close ends the stream and interrupts a blocked Read.
 func (s *stream) Close() error {
 	s.cancel(nil)
-	_ = s.reader.Close()
+	_ = s.PipeReader.Close()
 	_ = s.log.Close()
 	<-s.done
 	return nil
@@ -84,10 +78,7 @@ func (e *Executor) lastMessage(ctx context.Context, id string) string {
 	}
 	defer log.Close()
 	var text bytes.Buffer
-	_, err = stdcopy.StdCopy(io.Discard, &limitedWriter{w: &text, remaining: maxMessage}, log)
-	if err != nil && text.Len() == 0 {
-		return ""
-	}
+	_, _ = stdcopy.StdCopy(io.Discard, &limitedWriter{w: &text, remaining: maxMessage}, log) // a part is enough
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(text.String(), "\uFFFD")), "\n")
 	return strings.TrimSpace(lines[len(lines)-1])
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,6 @@ import (
 // several platforms, and a request can select a platform.
 const platformAPI = "1.49"
 
-// image is an image that the engine has.
 type image struct {
 	name         string            // from the job or the configuration
 	architecture string            // as in GOARCH
@@ -48,12 +48,11 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 		return img, jobFault("the job requests an image for %q, "+
 			"and this agent runs only Linux containers", definition.OS)
 	}
-	requested := architecture(definition.Architecture)
+	requested := runtime.GoArchitecture(definition.Architecture)
 	if requested != "" {
 		img.platform = &ocispec.Platform{OS: "linux", Architecture: requested}
 	}
 
-	// Pull the image.
 	named, err := reference.ParseAnyReference(img.name)
 	if err != nil {
 		return img, jobFault("%q is not the name of an image: %w", img.name, err)
@@ -64,7 +63,6 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 		}
 	}
 
-	// Find the image in the store, and check its platform.
 	found, err := e.inspectImage(ctx, img)
 	switch {
 	case errdefs.IsNotFound(err) && !spec.PullImage:
@@ -83,7 +81,7 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 	if found.Config != nil {
 		img.user = found.Config.User
 	}
-	img.architecture = architecture(found.Architecture)
+	img.architecture = runtime.GoArchitecture(found.Architecture)
 	switch {
 	case img.architecture == "":
 		img.architecture = e.architecture
@@ -97,7 +95,6 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 	return img, nil
 }
 
-// inspectImage returns the image from the engine's store.
 func (e *Executor) inspectImage(ctx context.Context, img image) (client.ImageInspectResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
@@ -138,11 +135,9 @@ func (e *Executor) pull(
 	return nil
 }
 
-// followPull requests the pull and follows its progress to the end.
 func (e *Executor) followPull(
 	ctx context.Context, job *runtime.Job, img image, login string, setup *runtime.Setup,
 ) error {
-	// Cancel the pull when it makes no progress.
 	pullCtx, cancelPull := context.WithCancelCause(ctx)
 	defer cancelPull(nil)
 	timer := time.AfterFunc(e.pullTimeout, func() { cancelPull(fmt.Errorf("no progress for %v", e.pullTimeout)) })
@@ -204,7 +199,6 @@ var permanentErrors = []string{
 	"no matching manifest", "no basic auth credentials", "incorrect username or password", "unsupported", "invalid",
 }
 
-// pullError explains why an image could not be pulled.
 func (e *Executor) pullError(ctx context.Context, img image, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -214,10 +208,9 @@ func (e *Executor) pullError(ctx context.Context, img image, err error) error {
 		hint = "; the engine has the image: set pull_image to false to use it"
 	}
 	text, lost := oneLine(err), isConnectionError(err)
-	known := errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err)
-	for _, part := range permanentErrors {
-		known = known || strings.Contains(strings.ToLower(text), part)
-	}
+	inText := func(part string) bool { return strings.Contains(strings.ToLower(text), part) }
+	known := errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) ||
+		slices.ContainsFunc(permanentErrors, inText)
 	if known && !lost {
 		return jobFault("pull the image %s: %s%s", img.name, text, hint)
 	}

@@ -18,19 +18,14 @@ import (
 // A running container counts as started at its creation. This time is less than a second too
 // early, and needs no inspection.
 func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, error) {
-	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
-	defer cancel()
-	listed, err := e.engine.ContainerList(callCtx, client.ContainerListOptions{
-		All:     true,
-		Filters: client.Filters{}.Add("label", labelAgent+"="+agent),
-	})
+	listed, err := e.listContainers(ctx, "the containers of jobs", client.Filters{}.Add("label", labelAgent+"="+agent))
 	if err != nil {
-		return nil, engineError("list the containers of jobs", e.host, causeOf(ctx, err))
+		return nil, err
 	}
 
 	// Convert running containers, and inspect the others for the time of their end.
 	var all []runtime.Instance
-	for _, c := range listed.Items {
+	for _, c := range listed {
 		if c.State == container.StateRunning || c.State == container.StatePaused {
 			f := labelledInstance(c.ID, c.Labels)
 			f.Running, f.Started = true, time.Unix(c.Created, 0)
@@ -49,8 +44,20 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 	return all, nil
 }
 
-// labelledInstance returns an instance with the fields that the labels of its container
-// contain.
+// listContainers returns the containers that pass the filters, running or not. What names them in
+// an error.
+func (e *Executor) listContainers(
+	ctx context.Context, what string, filters client.Filters,
+) ([]container.Summary, error) {
+	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
+	defer cancel()
+	listed, err := e.engine.ContainerList(callCtx, client.ContainerListOptions{All: true, Filters: filters})
+	if err != nil {
+		return nil, engineError("list "+what, e.host, causeOf(ctx, err))
+	}
+	return listed.Items, nil
+}
+
 func labelledInstance(id string, labels map[string]string) runtime.Instance {
 	generation, _ := strconv.ParseUint(labels[labelGeneration], 10, 64)
 	pool := poolOf(labels)
@@ -66,23 +73,27 @@ func labelledInstance(id string, labels map[string]string) runtime.Instance {
 	}
 }
 
-// inspect returns the instance of one container.
-func (e *Executor) inspect(ctx context.Context, id string) (runtime.Instance, error) {
-	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
+// inspectContainer returns the description of a container by id or name.
+func (e *Executor) inspectContainer(ctx context.Context, id string) (container.InspectResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	answer, err := e.engine.ContainerInspect(callCtx, id, client.ContainerInspectOptions{})
+	found, err := e.engine.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	return found.Container, err
+}
+
+func (e *Executor) inspect(ctx context.Context, id string) (runtime.Instance, error) {
+	found, err := e.inspectContainer(ctx, id)
 	switch {
 	case errdefs.IsNotFound(err):
 		return runtime.Instance{}, runtime.ErrNoInstance
 	case err != nil:
 		return runtime.Instance{}, engineError("inspect the container of a job", e.host, causeOf(ctx, err))
-	case answer.Container.Config == nil || answer.Container.State == nil:
+	case found.Config == nil || found.State == nil:
 		return runtime.Instance{}, runtime.ErrNoInstance
 	}
-	return instanceOf(answer.Container), nil
+	return instanceOf(found), nil
 }
 
-// instanceOf returns the instance of a container from its labels and its state.
 func instanceOf(c container.InspectResponse) runtime.Instance {
 	f := labelledInstance(c.ID, c.Config.Labels)
 	f.Running, f.Started = c.State.Running, parseTime(c.State.StartedAt)

@@ -17,11 +17,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// hubKey is the key of logins at docker.io.
-const hubKey = "https://index.docker.io/v1/"
+const hubKey = "https://index.docker.io/v1/" // key of logins at docker.io
 
-// maxConfig is the largest Docker configuration in bytes.
-const maxConfig = 4 << 20
+const maxConfig = 4 << 20 // bytes of a Docker configuration
 
 // login returns the login for the registry of an image: that of the job, or else that of
 // the Docker configuration, which is read each time. If there is no login, the result is
@@ -106,14 +104,10 @@ func (c dockerConfig) helper(server, key string) string {
 // auth returns the login that the configuration itself contains. The keys of logins are host
 // names, or URLs that contain a host name.
 func (c dockerConfig) auth(key string) (registry.AuthConfig, error) {
-	// Find the entry by its key, or by its host name.
 	entry, ok := c.Auths[key]
-	if !ok {
-		for name, candidate := range c.Auths {
-			if hostOf(name) == hostOf(key) {
-				entry, ok = candidate, true
-				break
-			}
+	for name, candidate := range c.Auths {
+		if !ok && hostOf(name) == hostOf(key) {
+			entry, ok = candidate, true
 		}
 	}
 	if !ok {

@@ -18,7 +18,6 @@ func newPullProgress(now time.Time) *pullProgress {
 	return &pullProgress{layers: map[string]jsonstream.Progress{}, last: now}
 }
 
-// lines returns the lines that a message adds to the log.
 func (p *pullProgress) lines(message jsonstream.Message, now time.Time) []string {
 	switch {
 	case message.Status == "":
@@ -51,7 +50,6 @@ func (p *pullProgress) lines(message jsonstream.Message, now time.Time) []string
 	}
 }
 
-// total returns how much of all layers is downloaded.
 func (p *pullProgress) total() string {
 	var current, total int64
 	for _, layer := range p.layers {

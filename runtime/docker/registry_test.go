@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -36,24 +37,14 @@ type imageServer struct {
 func newImageServer(t *testing.T, arch string) *imageServer {
 	t.Helper()
 	var layer bytes.Buffer
-	zipped := gzip.NewWriter(&layer)
-	files := tar.NewWriter(zipped)
+	zipped, raw := gzip.NewWriter(&layer), sha256.New()
+	files := tar.NewWriter(io.MultiWriter(zipped, raw))
 	noise := make([]byte, 1<<20)
 	_, _ = rand.Read(noise)
 	_ = files.WriteHeader(&tar.Header{Name: "noise", Mode: 0o644, Size: int64(len(noise))})
 	_, _ = files.Write(noise)
 	_ = files.Close()
-	raw := sha256.New()
 	_ = zipped.Close()
-	unzipped, err := gzip.NewReader(bytes.NewReader(layer.Bytes()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var plain bytes.Buffer
-	if _, err := plain.ReadFrom(unzipped); err != nil {
-		t.Fatal(err)
-	}
-	raw.Write(plain.Bytes())
 
 	r := &imageServer{blobs: map[string][]byte{}}
 	config := r.add(mustJSON(t, map[string]any{

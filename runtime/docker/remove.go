@@ -22,9 +22,7 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 	}
 
 	// Find the container. Without it, only a directory can be left.
-	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
-	defer cancel()
-	found, err := e.engine.ContainerInspect(callCtx, id, client.ContainerInspectOptions{})
+	found, err := e.inspectContainer(ctx, id)
 	switch {
 	case errdefs.IsNotFound(err):
 		return e.removeJobDirectory(id, "")
@@ -32,8 +30,7 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 		return fmt.Errorf("inspect the container: %w", err)
 	}
 
-	// Stop the container, and remove it with the directory.
-	if state := found.Container.State; state != nil && state.Running && grace > 0 {
+	if found.State != nil && found.State.Running && grace > 0 {
 		if err := e.stop(ctx, id, grace); err != nil {
 			return err
 		}
@@ -42,8 +39,8 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 		return err
 	}
 	directory := ""
-	if config := found.Container.Config; config != nil {
-		directory = config.Labels[labelDirectory]
+	if found.Config != nil {
+		directory = found.Config.Labels[labelDirectory]
 	}
 	return e.removeJobDirectory(id, directory)
 }
@@ -66,17 +63,9 @@ func (e *Executor) Interrupt(ctx context.Context, id string) error {
 	return fmt.Errorf("interrupt the container: %w", causeOf(ctx, err))
 }
 
-// removeJobDirectory removes the directory of a job whose container is removed.
 func (e *Executor) removeJobDirectory(id, labelled string) error {
-	e.mu.Lock()
-	remembered := e.directories[id]
-	delete(e.directories, id)
-	e.mu.Unlock()
-	if labelled == "" {
-		labelled = remembered
-	}
-	if labelled == "" {
-		return nil
+	if remembered, ok := e.directories.LoadAndDelete(id); ok && labelled == "" {
+		labelled = remembered.(string)
 	}
 	return removeDirectory(labelled)
 }
@@ -115,7 +104,6 @@ func (e *Executor) removeContainer(ctx context.Context, id string) error {
 	}
 }
 
-// awaitRemoval waits for a removal by another client.
 func (e *Executor) awaitRemoval(ctx context.Context, id string) error {
 	result := e.engine.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionRemoved})
 	select { // one of the channels receives, at the latest when ctx ends

@@ -25,10 +25,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// runnerName is the name of the runner in a container.
-const runnerName = "workflow-runner"
+const runnerName = "workflow-runner" // in a container
 
-// program is a runner program for containers.
 type program struct {
 	path   string
 	digest string // SHA-256 of its bytes, in hexadecimal
@@ -150,19 +148,14 @@ func examine(path, arch string) (program, error) {
 	}
 
 	sum := sha256.New()
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return program{}, fmt.Errorf("cannot be read: %w", err)
-	}
-	if _, err := io.Copy(sum, file); err != nil {
+	if _, err := io.Copy(sum, file); err != nil { // from the beginning: elf reads with ReadAt
 		return program{}, fmt.Errorf("cannot be read: %w", err)
 	}
 	return program{path: path, digest: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-// markName is the name of the mark, the last file that is copied.
-const markName = "complete"
+const markName = "complete" // of the mark, the last file that is copied
 
-// volumeName returns the name of the volume of a runner.
 func volumeName(runner program) string { return "cmwa-runner-" + runner.digest[:12] }
 
 // volumeMount mounts the volume of a runner. The engine creates the volume if it does not
@@ -220,20 +213,14 @@ func (e *Executor) isFilled(ctx context.Context, id string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
 	_, err := e.engine.ContainerStatPath(ctx, id, client.ContainerStatPathOptions{Path: e.directory + "/" + markName})
-	switch {
-	case err == nil:
-		return true, nil
-	case errdefs.IsNotFound(err):
-		return false, nil
-	default:
-		return false, engineError("check the volume of the runner", e.host, causeOf(ctx, err))
+	if err == nil || errdefs.IsNotFound(err) {
+		return err == nil, nil
 	}
+	return false, engineError("check the volume of the runner", e.host, causeOf(ctx, err))
 }
 
-// loaderSuffix is the suffix of the names of loader containers.
 const loaderSuffix = "-loader"
 
-// loaderName returns the name of the loader container of a runner.
 func loaderName(runner program) string { return volumeName(runner) + loaderSuffix }
 
 // createLoader creates the loader container. The call is not cancelled immediately: the
@@ -266,16 +253,13 @@ type foreignLoader struct {
 // from the agent's, the age of a container is its age by the engine's clock when this agent
 // first saw it, plus the time since then.
 func (e *Executor) removeStaleLoader(ctx context.Context, runner program, other *foreignLoader) error {
-	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
-	defer cancel()
-	answer, err := e.engine.ContainerInspect(callCtx, loaderName(runner), client.ContainerInspectOptions{})
-	if errdefs.IsNotFound(err) {
+	found, err := e.inspectContainer(ctx, loaderName(runner))
+	switch {
+	case errdefs.IsNotFound(err):
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return engineError("inspect the loader container", e.host, causeOf(ctx, err))
 	}
-	found := answer.Container
 	if found.ID != other.id {
 		*other = foreignLoader{id: found.ID, seen: time.Now()}
 		if made, now := parseTime(found.Created), e.engineTime(ctx); !made.IsZero() && now.After(made) {
@@ -325,7 +309,6 @@ func (e *Executor) copyRunner(ctx context.Context, loader string, runner program
 
 // pack returns the archive for a volume. The mark is its last file.
 func pack(runner program) ([]byte, error) {
-	// Read the runner, and check that it has not changed.
 	text, err := os.ReadFile(runner.path)
 	if err != nil {
 		return nil, fmt.Errorf("read the runner: %w", err)
@@ -341,17 +324,13 @@ func pack(runner program) ([]byte, error) {
 		mode    int64
 		content []byte
 	}{{runnerName, 0o755, text}, {markName, 0o644, []byte(runner.digest + "\n")}} {
-		err := w.WriteHeader(&tar.Header{
+		headerErr := w.WriteHeader(&tar.Header{
 			Name: file.name, Mode: file.mode, Size: int64(len(file.content)), ModTime: time.Now(),
 		})
-		if err != nil {
-			return nil, fmt.Errorf("create the archive of the runner: %w", err)
-		}
-		if _, err := w.Write(file.content); err != nil {
-			return nil, fmt.Errorf("create the archive of the runner: %w", err)
-		}
+		_, contentErr := w.Write(file.content)
+		err = errors.Join(err, headerErr, contentErr)
 	}
-	if err := w.Close(); err != nil {
+	if err := errors.Join(err, w.Close()); err != nil {
 		return nil, fmt.Errorf("create the archive of the runner: %w", err)
 	}
 	return archive.Bytes(), nil

@@ -32,41 +32,37 @@ const (
 // and start nothing.
 func SelfChecks(options Options, tuning runtime.Tuning, service string) []selfcheck.Check {
 	spec := tuning.Instance
-	// with returns a function that creates an executor and passes it to f. withEngine returns a
-	// check that runs such a function after the check of the engine.
-	with := func(f func(context.Context, *Executor) selfcheck.Result) func(context.Context) selfcheck.Result {
-		return func(ctx context.Context) selfcheck.Result {
+	// withEngine returns a check that creates an executor and passes it to f.
+	withEngine := func(name, needs string, f func(context.Context, *Executor) selfcheck.Result) selfcheck.Check {
+		return selfcheck.Check{Name: name, Needs: needs, Run: func(ctx context.Context) selfcheck.Result {
 			e, err := New(ctx, options)
 			if err != nil {
 				return selfcheck.Error(err, selfcheck.Result{})
 			}
 			defer e.Close()
 			return f(ctx, e)
-		}
-	}
-	withEngine := func(name string, f func(context.Context, *Executor) selfcheck.Result) selfcheck.Check {
-		return selfcheck.Check{Name: name, Needs: needsEngine, Run: with(f)}
+		}}
 	}
 
 	user := cmp.Or(spec.Docker.User, "the user of their image")
 	network := cmp.Or(spec.Docker.Network, "that is the engine's default")
 	return []selfcheck.Check{
-		{Name: needsEngine, Run: with(describeEngine)},
-		withEngine("docker-runner", func(_ context.Context, e *Executor) selfcheck.Result {
+		withEngine(needsEngine, "", describeEngine),
+		withEngine("docker-runner", needsEngine, func(_ context.Context, e *Executor) selfcheck.Result {
 			err := e.programs.findAny(spec.WorkingDirectory, e.architecture)
 			return selfcheck.Error(err, selfcheck.Passed("the runner is in %s", spec.WorkingDirectory))
 		}),
-		withEngine("docker-shared-directory", func(ctx context.Context, e *Executor) selfcheck.Result {
+		withEngine("docker-shared-directory", needsEngine, func(ctx context.Context, e *Executor) selfcheck.Result {
 			return e.checkShared(ctx, spec.SharedVolumeDirectory)
 		}),
 		{Name: "docker-user", Run: func(context.Context) selfcheck.Result {
 			return selfcheck.Error(checkUser(spec.Docker.User), selfcheck.Passed("jobs run as %s", user))
 		}},
-		withEngine("docker-network", func(ctx context.Context, e *Executor) selfcheck.Result {
+		withEngine("docker-network", needsEngine, func(ctx context.Context, e *Executor) selfcheck.Result {
 			err := e.checkNetwork(ctx, spec.Docker.Network)
 			return selfcheck.Error(err, selfcheck.Passed("containers join the network %s", network))
 		}),
-		withEngine("docker-image", func(ctx context.Context, e *Executor) selfcheck.Result {
+		withEngine("docker-image", needsEngine, func(ctx context.Context, e *Executor) selfcheck.Result {
 			return e.selfCheckImage(ctx, spec)
 		}),
 		{Name: "docker-service", Run: func(context.Context) selfcheck.Result {
@@ -100,21 +96,21 @@ func (e *Executor) checkShared(ctx context.Context, parent string) selfcheck.Res
 	if err := checkDirectory(parent); err != nil {
 		return selfcheck.Error(err, selfcheck.Result{})
 	}
-	const hint = "make sure that %s is the same directory on the engine's machine, or remove shared_volume_directory"
 	name, err := os.Hostname()
 	if err != nil {
 		name = "unknown"
 	}
-	own, err := e.engine.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
+	own, err := e.inspectContainer(ctx, name)
 	switch {
-	case err == nil && !sharedBy(own.Container.Mounts, parent):
+	case err == nil && !sharedBy(own.Mounts, parent):
 		return selfcheck.Failed("the agent runs in the container %s, "+
 			"into which %s is not mounted under the same path", name, parent).
 			WithHint("mount it with --volume %s:%s, or remove shared_volume_directory", parent, parent)
 	case err != nil && !strings.HasPrefix(e.host, "unix://"):
 		return selfcheck.Warned("jobs have their directories in %s, and the engine at %s may be on another machine",
 			parent, e.host).
-			WithHint(hint, parent)
+			WithHint("make sure that %s is the same directory on the engine's machine, "+
+				"or remove shared_volume_directory", parent)
 	}
 	return selfcheck.Passed("jobs have their directories in %s", parent)
 }

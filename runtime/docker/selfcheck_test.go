@@ -138,10 +138,7 @@ func TestCheckShared(t *testing.T) {
 				}
 				fmt.Fprintf(w, `{"Id": "own", "Mounts": %s}`, c.mounts)
 			}
-			e, err := d.open(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := d.executor(t)
 			e.host = cmp.Or(c.host, e.host)
 			got := e.checkShared(t.Context(), shared)
 			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Hint, c.part) {
@@ -166,10 +163,7 @@ func TestSelfCheckImage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newFakeEngine(t)
 			d.override[list] = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, c.images) }
-			e, err := d.open(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := d.executor(t)
 			if got := e.selfCheckImage(t.Context(), c.settings); got.Level != c.level {
 				t.Errorf("the result is %+v, want %s", got, c.level)
 			}

@@ -2,9 +2,6 @@ package docker
 
 import (
 	"errors"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -120,15 +117,9 @@ func TestRunsAsRoot(t *testing.T) {
 func realJob(t *testing.T, e *Executor, script string) (*runtimetest.Service, *runtime.Job) {
 	t.Helper()
 	service := runtimetest.NewService()
-	listener, err := net.Listen("tcp", net.JoinHostPort(hostAddress(t), "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: service}}
-	server.Start()
-	t.Cleanup(server.Close)
+	url := runtimetest.Serve(t, hostAddress(t), service)
 	job := newJob(t, e, `{}`)
-	job.Service = server.URL
+	job.Service = url
 	job.Tuning.Instance.WorkingDirectory = runtimetest.Runner(t)
 	job.Definition = runtimetest.Definition(script)
 	job.Definition.Image.Reference = testImage

@@ -19,8 +19,6 @@ import (
 // last two calls run concurrently with [runtime.Setup.Handoff], which sends the log of step
 // 0 to the service.
 func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (_ string, err error) {
-	// Find the image, and pull it if that is configured. Find the runner for its
-	// architecture.
 	setup.Log("Preparing a container for this job on the Docker engine at %s", e.host)
 	spec := job.Tuning.Instance
 	img, err := e.image(ctx, job, setup)
@@ -38,7 +36,6 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		return "", context.Cause(ctx)
 	}
 
-	// Create the container. After an error, remove it and the directory.
 	name := newName(job.ID)
 	from, directory, err := e.runnerMount(spec.SharedVolumeDirectory, name, runner)
 	if err != nil {
@@ -47,19 +44,16 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	if directory != "" {
 		killpoint.Hit(killpoint.DirectoryCreated)
 	}
-	id := ""
 	defer func() {
-		if err != nil {
-			if errors.Is(err, runtime.ErrConnectionLost) {
-				setup.Withdraw(ctx)
-			}
-			err = errors.Join(err, e.discard(ctx, name, directory))
-			return
+		if errors.Is(err, runtime.ErrConnectionLost) {
+			setup.Withdraw(ctx)
 		}
-		e.rememberDirectory(id, directory)
+		if err != nil {
+			err = errors.Join(err, e.discard(ctx, name, directory))
+		}
 	}()
 	created := setup.Measure(runtime.StageCreate)
-	id, err = e.create(ctx, e.containerOptions(job, img, name, directory, from))
+	id, err := e.create(ctx, e.containerOptions(job, img, name, directory, from))
 	created()
 	if err != nil {
 		return "", err
@@ -68,7 +62,6 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	setup.Log("Container created: %s", shortID(id))
 	setup.Log("Starting the container")
 
-	// Copy the runner into its volume, attach to its standard input, and get the handoff.
 	defer setup.Measure(runtime.StageStart)()
 	input, handoff, err := e.prepare(ctx, id, setup, func(ctx context.Context) error {
 		if directory == "" {
@@ -88,7 +81,6 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		return "", err
 	}
 
-	// Start the runner and send it the handoff.
 	if err := e.startContainer(ctx, id); err != nil {
 		return "", err
 	}
@@ -104,10 +96,12 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 			return "", err
 		}
 	}
+	if directory != "" {
+		e.directories.Store(id, directory)
+	}
 	return id, nil
 }
 
-// findRunner returns the runner program for the architecture of an image.
 func (e *Executor) findRunner(directory string, img image) (program, error) {
 	runner, err := e.programs.find(directory, img.architecture)
 	if err != nil && img.architecture != e.architecture {
@@ -123,7 +117,7 @@ func (e *Executor) runnerMount(shared, name string, runner program) (from mount.
 		return e.volumeMount(runner, true), "", nil
 	}
 	directory, err = makeDirectory(shared, name, e.owner(), runner)
-	return e.directoryMount(directory), directory, err
+	return mount.Mount{Type: mount.TypeBind, Source: directory, Target: e.directory, ReadOnly: true}, directory, err
 }
 
 // prepare concurrently runs the tasks that need the created container: it attaches to the
@@ -142,9 +136,7 @@ func (e *Executor) prepare(
 		return err
 	})
 	handoff, err = setup.Handoff(ctx, "/") // must be called from this goroutine
-	if done := group.Wait(); done != nil {
-		err = errors.Join(done, err)
-	}
+	err = errors.Join(group.Wait(), err)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -159,10 +151,7 @@ func (e *Executor) startContainer(ctx context.Context, id string) error {
 	if _, err := e.engine.ContainerStart(callCtx, id, client.ContainerStartOptions{}); err != nil {
 		return engineError("start the container", e.host, err)
 	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return nil
+	return context.Cause(ctx)
 }
 
 // checkEmulation returns an error if a program for another architecture fails with "exec
@@ -184,20 +173,5 @@ func (e *Executor) checkEmulation(ctx context.Context, id string) error {
 func (e *Executor) discard(ctx context.Context, name, directory string) error {
 	ctx, cancel := withCancelGrace(ctx, discardLimit)
 	defer cancel()
-	err := e.removeContainer(ctx, name)
-	if directory != "" {
-		err = errors.Join(err, removeDirectory(directory))
-	}
-	return err
-}
-
-// rememberDirectory stores the directory of a job in memory. A label of the container also names
-// the directory, but another client may remove the container.
-func (e *Executor) rememberDirectory(id, directory string) {
-	if directory == "" {
-		return
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.directories[id] = directory
+	return errors.Join(e.removeContainer(ctx, name), removeDirectory(directory))
 }

@@ -63,14 +63,10 @@ func (e *Executor) Sweep(ctx context.Context, places []runtime.InstanceSpec) (re
 	// 2. Volumes, except those of the runners of all pools.
 	current := map[string]bool{}
 	shared := map[string]bool{}
-	working := map[string]bool{}
 	for _, spec := range places {
-		working[spec.WorkingDirectory] = true
 		shared[spec.SharedVolumeDirectory] = true
-	}
-	for directory := range working {
 		for arch := range machines {
-			if runner, err := e.programs.find(directory, arch); err == nil {
+			if runner, err := e.programs.find(spec.WorkingDirectory, arch); err == nil {
 				current[volumeName(runner)] = true
 			}
 		}
@@ -108,17 +104,12 @@ func isOlder(made, now time.Time, age time.Duration) bool {
 	return !made.IsZero() && !now.IsZero() && now.Sub(made) >= age
 }
 
-// sweepLoaders removes abandoned loader containers.
 func (e *Executor) sweepLoaders(ctx context.Context, now time.Time) (removed []string, err error) {
-	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
-	defer cancel()
-	listed, err := e.engine.ContainerList(callCtx, client.ContainerListOptions{
-		All: true, Filters: client.Filters{}.Add("label", labelRunner),
-	})
+	listed, err := e.listContainers(ctx, "loader containers", client.Filters{}.Add("label", labelRunner))
 	if err != nil {
-		return nil, engineError("list loader containers", e.host, causeOf(ctx, err))
+		return nil, err
 	}
-	for _, c := range listed.Items {
+	for _, c := range listed {
 		name := strings.TrimPrefix(strings.Join(c.Names, ","), "/")
 		if c.State != container.StateCreated || !strings.HasSuffix(name, loaderSuffix) {
 			continue // not a loader container: agents create these and never start them
@@ -169,17 +160,13 @@ func (e *Executor) dropVolumes(
 // sweepEnded removes the containers of other agents that ended at least oldEnded ago. Those
 // agents should have removed them.
 func (e *Executor) sweepEnded(ctx context.Context, now time.Time) (removed []string, err error) {
-	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
-	defer cancel()
-	listed, err := e.engine.ContainerList(callCtx, client.ContainerListOptions{
-		All:     true,
-		Filters: client.Filters{}.Add("label", labelAgent).Add("status", "created", "exited", "dead"),
-	})
+	listed, err := e.listContainers(ctx, "the containers of jobs",
+		client.Filters{}.Add("label", labelAgent).Add("status", "created", "exited", "dead"))
 	if err != nil {
-		return nil, engineError("list the containers of jobs", e.host, causeOf(ctx, err))
+		return nil, err
 	}
 
-	for _, c := range listed.Items {
+	for _, c := range listed {
 		if c.Labels[labelAgent] == e.agent || !isOlder(time.Unix(c.Created, 0), now, oldEnded) {
 			continue
 		}
@@ -218,15 +205,12 @@ func (e *Executor) sweepDirectories(ctx context.Context, parent string) (removed
 		return nil, fmt.Errorf("shared_volume_directory: %w", err)
 	}
 
-	// Remove the abandoned directories that have no container.
 	for _, entry := range entries {
 		directory := filepath.Join(parent, entry.Name())
 		if !entry.IsDir() || !strings.HasPrefix(entry.Name(), namePrefix) || !e.abandoned(directory) {
 			continue
 		}
-		callCtx, cancel := context.WithTimeout(ctx, shortLimit)
-		_, inspectErr := e.engine.ContainerInspect(callCtx, entry.Name(), client.ContainerInspectOptions{})
-		cancel()
+		_, inspectErr := e.inspectContainer(ctx, entry.Name())
 		switch {
 		case inspectErr == nil:
 			continue // Remove removes the directory with its container

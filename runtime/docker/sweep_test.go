@@ -173,10 +173,7 @@ func TestSweepClock(t *testing.T) {
 					d.now().Add(-idleVolume-time.Minute).Format(time.RFC3339),
 					d.now().Add(-idleVolume+time.Minute).Format(time.RFC3339))
 			}
-			e, err := d.open(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := d.executor(t)
 			removed, err := e.Sweep(t.Context(), nil)
 			if want := []string{"container cmwa-runner-old" + loaderSuffix, "volume cmwa-runner-old"}; err != nil ||
 				!slices.Equal(removed, want) {
@@ -196,10 +193,7 @@ func TestSweepClock(t *testing.T) {
 		d.override["GET /volumes"] = func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, `{"Volumes":[{"Name":"cmwa-runner-old","CreatedAt":"2001-01-01T00:00:00Z"}]}`)
 		}
-		e, err := d.open(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := d.executor(t)
 		if removed, err := e.Sweep(t.Context(), nil); err != nil || len(removed) > 0 {
 			t.Errorf("removed %q, %v, want nothing to be removed because no age is known", removed, err)
 		}
@@ -237,10 +231,7 @@ func TestSweepEnded(t *testing.T) {
 						id(digit), d.now().Add(-age).Format(time.RFC3339Nano), digit)
 				}
 			}
-			e, err := d.open(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := d.executor(t)
 			e.agent = "own"
 			removed, err := e.Sweep(t.Context(), nil)
 			if err != nil || len(removed) != 1 || !strings.HasSuffix(removed[0], "job-1") || d.count("DELETE ") != 1 {
@@ -280,10 +271,7 @@ func TestFillWaits(t *testing.T) {
 			d.override["GET "+loaderSuffix+"/json"] = func(w http.ResponseWriter, _ *http.Request) {
 				fmt.Fprintf(w, `{"Id":"busy","Created":%q}`, d.now().Add(-time.Second).Format(time.RFC3339Nano))
 			}
-			e, err := d.open(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := d.executor(t)
 			job := fakeJob(t, `{}`)
 			if _, err := e.Start(t.Context(), job, newSetup(job, &setupLog{})); err != nil {
 				t.Fatal(err)

@@ -13,9 +13,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// noExitCode is the code in [runtime.Exit] for a container that was never started.
-const noExitCode = -1
-
 // Wait blocks until the container has ended. It returns an error if the engine stops
 // meanwhile. An engine with live restore leaves the container running; then Wait can be
 // called again.
@@ -24,13 +21,10 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 		return runtime.Exit{}, fmt.Errorf("wait for %q: %w", id, runtime.ErrNoInstance)
 	}
 	exit, err := e.waitForExit(ctx, id)
-	switch {
-	case err == nil, errors.Is(err, runtime.ErrNoInstance):
+	if err == nil || errors.Is(err, runtime.ErrNoInstance) {
 		return exit, err
-	case ctx.Err() != nil:
-		err = context.Cause(ctx)
 	}
-	return exit, fmt.Errorf("wait for the container: %w", err)
+	return exit, fmt.Errorf("wait for the container: %w", causeOf(ctx, err))
 }
 
 // waitForExit waits for the end of a container, and then inspects the container. Another
@@ -48,29 +42,24 @@ func (e *Executor) waitForExit(ctx context.Context, id string) (runtime.Exit, er
 		return runtime.Exit{}, err
 	}
 
-	callCtx, cancel := context.WithTimeout(ctx, shortLimit)
-	defer cancel()
-	found, err := e.engine.ContainerInspect(callCtx, id, client.ContainerInspectOptions{})
+	found, err := e.inspectContainer(ctx, id)
 	switch {
 	case errdefs.IsNotFound(err):
 		return runtime.Exit{Code: code, Reason: exitReason(container.State{ExitCode: code}, false)}, nil
 	case err != nil:
 		return runtime.Exit{}, err
-	case found.Container.State == nil:
+	case found.State == nil:
 		return runtime.Exit{}, errors.New("the engine does not report the state of the container")
-	}
-	state := *found.Container.State
-	switch {
-	case state.Status == container.StateCreated:
-		return runtime.Exit{Code: noExitCode, Reason: "the container was never started"}, nil
-	case state.Running:
+	case found.State.Status == container.StateCreated:
+		return runtime.Exit{Code: runtime.CodeUnknown, Reason: "the container was never started"}, nil
+	case found.State.Running:
 		return runtime.Exit{}, errors.New("another client has started the container again")
 	}
 
 	// Return the exit. If the exit code is not one of the runner's own and has no reason,
 	// the reason is the runner's last message.
-	host := found.Container.HostConfig
-	exit := runtime.Exit{Code: state.ExitCode, Reason: exitReason(state, host != nil && host.Memory > 0)}
+	limited := found.HostConfig != nil && found.HostConfig.Memory > 0
+	exit := runtime.Exit{Code: found.State.ExitCode, Reason: exitReason(*found.State, limited)}
 	if exit.Reason == "" && !runtime.IsRunnerCode(exit.Code) {
 		exit.Reason = e.lastMessage(ctx, id)
 	}

@@ -66,8 +66,7 @@ func PrepareKey(directory, report string) error {
 	return nil
 }
 
-// copyProgram copies an executable file.
-func copyProgram(from, to string) (err error) {
+func copyProgram(from, to string) error {
 	source, err := os.Open(from)
 	if err != nil {
 		return err
@@ -78,18 +77,18 @@ func copyProgram(from, to string) (err error) {
 		return err
 	}
 	_, err = io.Copy(target, source)
-	if err := errors.Join(err, target.Close()); err != nil {
-		return err
-	}
-	return os.Chmod(to, 0o755)
+	return errors.Join(err, target.Chmod(0o755), target.Close())
 }
 
 // Receive reads and deletes the key, waits for the sealed text in file, and
 // returns the text. It times out after ten minutes, or with ctx.
 func Receive(ctx context.Context, key, file string) ([]byte, error) {
-	private, err := takeKey(key)
+	private, err := os.ReadFile(key)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read the key: %w", err)
+	}
+	if err := os.Remove(key); err != nil { // so that steps cannot read it
+		return nil, fmt.Errorf("delete the key: %w", err)
 	}
 	sealed, err := await(ctx, file)
 	if err != nil {
@@ -115,18 +114,6 @@ func ReceivePacked(ctx context.Context, file string) ([]byte, error) {
 		return nil, err
 	}
 	return Unpack(packed)
-}
-
-// takeKey reads the key and deletes it, so that steps cannot read it.
-func takeKey(path string) ([]byte, error) {
-	private, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read the key: %w", err)
-	}
-	if err := os.Remove(path); err != nil {
-		return nil, fmt.Errorf("delete the key: %w", err)
-	}
-	return private, nil
 }
 
 // await returns the content of file once it is not empty. It times out after receiveLimit.

@@ -21,8 +21,7 @@ const (
 	MaxObject     = 1000 << 10
 )
 
-// maxOpened limits the text after decompression, in bytes.
-const maxOpened = 64<<20 + 1
+const maxOpened = 64<<20 + 1 // bytes after decompression
 
 // keyPrefix begins a public key in its text form and names the scheme.
 const keyPrefix = "x25519:"
@@ -86,11 +85,7 @@ func Seal(public string, to Recipient, text []byte, limit int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	packed, err := compress(text)
-	if err != nil {
-		return "", err
-	}
-	sealed, err := hpke.Seal(key, hpke.HKDFSHA256(), hpke.AES256GCM(), to.info(), packed)
+	sealed, err := hpke.Seal(key, hpke.HKDFSHA256(), hpke.AES256GCM(), to.info(), compress(text))
 	if err != nil {
 		return "", fmt.Errorf("seal handoff: %w", err)
 	}
@@ -103,11 +98,11 @@ func Seal(public string, to Recipient, text []byte, limit int) (string, error) {
 // Pack returns the text compressed, for an object that only the recipient's namespace can
 // read. Limit is the maximum length of the packed text in bytes.
 func Pack(text []byte, limit int) ([]byte, error) {
-	packed, err := compress(text)
-	if err == nil && len(packed) > limit {
-		err = tooLarge("compressed", len(packed), limit)
+	packed := compress(text)
+	if len(packed) > limit {
+		return nil, tooLarge("compressed", len(packed), limit)
 	}
-	return packed, err
+	return packed, nil
 }
 
 // tooLarge wraps ErrTooLarge. How is the operation on the text, such as sealed.
@@ -115,18 +110,14 @@ func tooLarge(how string, length, limit int) error {
 	return fmt.Errorf("%w: %d KiB %s, and at most %d KiB can be sent", ErrTooLarge, length>>10, how, limit>>10)
 }
 
-// compress returns the text compressed.
-func compress(text []byte) ([]byte, error) {
+// compress returns the text compressed. It cannot fail: the level is valid, and a buffer accepts
+// every write.
+func compress(text []byte) []byte {
 	var packed bytes.Buffer
-	w, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
-	if err != nil {
-		return nil, err
-	}
-	_, err = w.Write(text)
-	if err := errors.Join(err, w.Close()); err != nil {
-		return nil, fmt.Errorf("compress handoff: %w", err)
-	}
-	return packed.Bytes(), nil
+	w, _ := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
+	_, _ = w.Write(text)
+	_ = w.Close()
+	return packed.Bytes()
 }
 
 // Open returns the text that was sealed to the key for the recipient.

@@ -183,9 +183,6 @@ func (j *Journal) SetStage(_ context.Context, job string, stage runtime.RecordSt
 // a new file for each batch of lines would cost more than the other changes of a job together.
 func (j *Journal) SetProgress(job string, progress runtime.Progress) {
 	e := j.find(job)
-	if e == nil {
-		return
-	}
 	e.mu.Lock()
 	last, age := e.record.Progress, time.Since(e.changed)
 	if last.Step == progress.Step && last.Status == progress.Status && age < linesInterval {
@@ -198,12 +195,8 @@ func (j *Journal) SetProgress(job string, progress runtime.Progress) {
 	_ = j.change(job, false, func(r *runtime.Record) { r.Progress = progress })
 }
 
-// change changes the record of a job.
 func (j *Journal) change(job string, sync bool, edit func(*runtime.Record)) error {
 	e := j.find(job)
-	if e == nil {
-		return fmt.Errorf("job %s: %w", job, runtime.ErrNoRecord)
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.removed {
@@ -235,9 +228,6 @@ func (j *Journal) write(e *entry, record runtime.Record, sync bool) error {
 // Remove implements [runtime.Journal]. It does not sync.
 func (j *Journal) Remove(_ context.Context, job string) error {
 	e := j.find(job)
-	if e == nil {
-		return nil
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.removed {
@@ -286,11 +276,11 @@ func (j *Journal) List(ctx context.Context) ([]runtime.Record, error) {
 	return all, nil
 }
 
-// find returns the entry of a job, or nil if it has none.
+// find returns the entry of a job. If the job has none, the result counts as removed.
 func (j *Journal) find(job string) *entry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.entries[job]
+	return cmp.Or(j.entries[job], &entry{removed: true})
 }
 
 // reserve creates the file whose space useReserve releases, unless it exists.

@@ -10,8 +10,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// version is the version of the format. A release reads only its own.
-const version = 1
+const version = 1 // of the format; a release reads only its own
 
 // maxRecord is the size of the largest record in bytes: a service's response with two tokens
 // has at most 1 MiB.

@@ -30,7 +30,6 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	return checkWritable(e.directory)
 }
 
-// checkShell checks that the shell of the supervisor can be executed.
 func checkShell() error {
 	if err := unix.Access(shellPath, unix.X_OK); err != nil {
 		return fmt.Errorf("jobs need %s: install a shell there: %w", shellPath, err)
@@ -38,7 +37,6 @@ func checkShell() error {
 	return nil
 }
 
-// checkWritable checks that this user can create files in a directory.
 func checkWritable(directory string) error {
 	if err := unix.Access(directory, unix.W_OK|unix.X_OK); err != nil {
 		return fmt.Errorf("cannot write to the directory for jobs %s: "+

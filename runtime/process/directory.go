@@ -68,7 +68,6 @@ func makeParent(directory string) (string, error) {
 	return directory, nil
 }
 
-// parentPath returns the absolute path of the parent directory.
 func parentPath(directory string) (string, error) {
 	if directory == "" {
 		directory = filepath.Join(os.TempDir(), fmt.Sprintf("cmwa-process-%d", os.Getuid()))
@@ -129,7 +128,6 @@ func lockParent(parent string, how int) (unlock func(), locked bool) {
 // makeDirectory creates the directory of a job with its labels. The directory gets its name when
 // it is complete. If the directory already exists, makeDirectory returns an error.
 func makeDirectory(parent string, job *runtime.Job) (id string, err error) {
-	// Create the directory under a temporary name. After an error, remove it.
 	unlock, _ := lockParent(parent, syscall.LOCK_SH)
 	defer unlock()
 	part, err := os.MkdirTemp(parent, newPrefix)
@@ -147,7 +145,6 @@ func makeDirectory(parent string, job *runtime.Job) (id string, err error) {
 		}
 	}
 
-	// Write the labels, and give the directory its name.
 	kind := runtime.Kind("")
 	if job.Kind.Leased() {
 		kind = job.Kind
@@ -174,10 +171,7 @@ func makeDirectory(parent string, job *runtime.Job) (id string, err error) {
 // bootStamp identifies the boot of the system by the process with the id 1. It is empty if
 // that process is not visible.
 func bootStamp() string {
-	first, exists, err := inspectProcess(1)
-	if err != nil || !exists {
-		return ""
-	}
+	first, _, _ := inspectProcess(1) // zero if it is not visible
 	return first.stamp
 }
 
@@ -256,9 +250,7 @@ func readJSON(directory, file string, value any) error {
 // isCorrupt reports whether an error means that a file does not have its original
 // content.
 func isCorrupt(err error) bool {
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	return errors.As(err, &syntax) || errors.As(err, &kind)
+	return errors.As(err, new(*json.SyntaxError)) || errors.As(err, new(*json.UnmarshalTypeError))
 }
 
 // writeJSON writes a file atomically.

@@ -21,19 +21,13 @@ var allowedVariables = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 }
 
-// jobEnviron returns the environment of a job in a directory.
 func jobEnviron(agent []string, directory string) []string {
-	all := []string{}
-	path := false
+	all := []string{"PATH=/usr/local/bin:/usr/bin:/bin"} // a later entry overrides it
 	for _, entry := range agent {
 		name, _, ok := strings.Cut(entry, "=")
 		if ok && (slices.Contains(allowedVariables, name) || strings.HasPrefix(name, "LC_")) {
 			all = append(all, entry)
-			path = path || name == "PATH"
 		}
-	}
-	if !path {
-		all = append(all, "PATH=/usr/local/bin:/usr/bin:/bin")
 	}
 	return append(all,
 		"HOME="+directory+"/"+homeDirectory,

@@ -20,9 +20,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// unknownCode is the exit code of a runner whose code is lost.
-const unknownCode = -1
-
 // Errors for a runner without an exit.
 var (
 	// errRunning means that the runner has not ended.
@@ -68,10 +65,8 @@ func isID(id string) bool {
 	return ok && digest != "" && strings.Trim(digest, "0123456789abcdef") == ""
 }
 
-// path returns the path of a file in the directory.
 func (inst *instance) path(file string) string { return filepath.Join(inst.directory, file) }
 
-// exists reports whether the directory exists.
 func (inst *instance) exists() bool {
 	_, err := os.Lstat(inst.directory)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -104,7 +99,7 @@ func (inst *instance) exitIfEnded() (runtime.Exit, error) {
 		return runtime.Exit{}, fmt.Errorf("%s: %w", inst.id, runtime.ErrNoInstance)
 	}
 	return runtime.Exit{
-		Code:   unknownCode,
+		Code:   runtime.CodeUnknown,
 		Reason: "the exit code is unknown: its processes were killed, or the machine went down",
 	}, nil
 }

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// zombie is SZOMB of <sys/proc.h>.
-const zombie = 5
+const zombie = 5 // SZOMB of <sys/proc.h>
 
 // inspectProcess returns one process. An error means that the system does not report
 // whether it exists. For a process that does not exist, the response has the wrong length
@@ -29,7 +28,6 @@ func inspectProcess(pid int) (p proc, exists bool, err error) {
 	return read(info), true, nil
 }
 
-// listProcesses returns all processes.
 func listProcesses() ([]proc, error) {
 	infos, err := unix.SysctlKinfoProcSlice("kern.proc.all")
 	if err != nil {
@@ -42,7 +40,6 @@ func listProcesses() ([]proc, error) {
 	return all, nil
 }
 
-// read converts a process of the system.
 func read(info *unix.KinfoProc) proc {
 	pid := int(info.Proc.P_pid)
 	session, err := unix.Getsid(pid)

@@ -75,25 +75,18 @@ func bootID() (string, error) {
 	return "@" + strings.TrimSpace(string(id)), nil
 }
 
-// listProcesses returns all processes.
 func listProcesses() ([]proc, error) {
-	directory, err := os.Open("/proc")
+	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
-	defer directory.Close()
-	names, err := directory.Readdirnames(-1)
-	if err != nil {
-		return nil, err
-	}
-
-	var all []proc
 	this, err := bootID()
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
+	var all []proc
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
 			continue
 		}

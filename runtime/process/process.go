@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,9 +17,6 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
-
-// target is the deploy_target of this executor.
-const target = "process"
 
 const (
 	pollInterval = 20 * time.Millisecond // interval at which the files of a job are checked
@@ -46,9 +42,8 @@ type Executor struct {
 	directory string
 	environ   []string
 
-	mu       sync.Mutex
-	children map[string]*exec.Cmd                      // child supervisors that are not yet reaped, by id
-	waiters  map[string]map[chan runtime.Exit]struct{} // channels of calls of Wait, by id
+	children sync.Map // *exec.Cmd of child supervisors that are not yet reaped, by id
+	waiters  sync.Map // ids, by the chan runtime.Exit of a call of Wait
 }
 
 // New creates an executor. It removes incomplete directories that no process is creating, and
@@ -68,8 +63,6 @@ func New(options Options) (*Executor, error) {
 		agent:     options.Agent,
 		directory: directory,
 		environ:   slices.Clone(options.Environ),
-		children:  map[string]*exec.Cmd{},
-		waiters:   map[string]map[chan runtime.Exit]struct{}{},
 	}, nil
 }
 
@@ -84,7 +77,6 @@ func (e *Executor) Sweep(ctx context.Context, _ []runtime.InstanceSpec) (removed
 		return nil, err
 	}
 
-	// Remove ended jobs of other agents.
 	entries, err := os.ReadDir(e.directory)
 	if err != nil {
 		return removed, fmt.Errorf("list jobs: %w", err)
@@ -92,11 +84,8 @@ func (e *Executor) Sweep(ctx context.Context, _ []runtime.InstanceSpec) (removed
 	for _, entry := range entries {
 		id := entry.Name()
 		labels, labelsErr := readLabels(filepath.Join(e.directory, id))
-		if !strings.HasPrefix(id, jobPrefix) || labelsErr != nil || labels.Agent == e.agent {
-			continue
-		}
 		inst, openErr := e.open(id)
-		if openErr != nil {
+		if labelsErr != nil || openErr != nil || labels.Agent == e.agent {
 			continue
 		}
 		if _, endErr := inst.exitIfEnded(); mayBeRunning(endErr) || time.Since(inst.endedAt()) < oldEnded {
@@ -145,7 +134,7 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 			return nil, fmt.Errorf("list jobs: %w", err)
 		}
 		identity := labels.Identity
-		identity.Target = cmp.Or(identity.Target, target)
+		identity.Target = cmp.Or(identity.Target, "process") // the deploy_target of this executor
 		found := runtime.Instance{
 			ID:         id,
 			Pool:       runtime.PoolSpec{Name: labels.PoolName, Identity: identity}.Key(),

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -91,22 +92,15 @@ func (inst *instance) stop(ctx context.Context, grace time.Duration) (runtime.Ex
 	return exit, inst.kill(ctx)
 }
 
-// waitFor waits a limited time for the end of the runner.
 func (inst *instance) waitFor(ctx context.Context, grace time.Duration) (runtime.Exit, error) {
-	limit := time.NewTimer(grace)
-	defer limit.Stop()
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
+	limit := time.Now().Add(grace)
 	for {
 		exit, err := inst.exitIfEnded()
-		if !mayBeRunning(err) {
+		left := time.Until(limit)
+		if !mayBeRunning(err) || left <= 0 {
 			return exit, err
 		}
-		select {
-		case <-ticker.C:
-		case <-limit.C:
-			return inst.exitIfEnded()
-		case <-ctx.Done():
+		if !runtime.Sleep(ctx, nil, min(left, pollInterval)) {
 			return runtime.Exit{}, context.Cause(ctx)
 		}
 	}
@@ -114,23 +108,19 @@ func (inst *instance) waitFor(ctx context.Context, grace time.Duration) (runtime
 
 // kill kills the processes of the job until none is left.
 func (inst *instance) kill(ctx context.Context) error {
-	limit := time.NewTimer(killTimeout)
-	defer limit.Stop()
-	ticker := time.NewTicker(pollInterval)
-	defer ticker.Stop()
+	limit := time.Now().Add(killTimeout)
 	for {
 		own, err := inst.processes()
-		if err != nil || len(own) == 0 {
+		switch {
+		case err != nil || len(own) == 0:
 			return err
+		case time.Now().After(limit):
+			return fmt.Errorf("killed processes do not end: %s", pidList(own))
 		}
 		for _, p := range own {
 			p.kill()
 		}
-		select {
-		case <-ticker.C:
-		case <-limit.C:
-			return fmt.Errorf("killed processes do not end: %s", pidList(own))
-		case <-ctx.Done():
+		if !runtime.Sleep(ctx, nil, pollInterval) {
 			return context.Cause(ctx)
 		}
 	}
@@ -138,7 +128,6 @@ func (inst *instance) kill(ctx context.Context) error {
 
 // processes returns the processes of the job that have not ended.
 func (inst *instance) processes() ([]proc, error) {
-	// Find all processes, and the one with the id of the supervisor.
 	all, err := listProcesses()
 	if err != nil {
 		return nil, fmt.Errorf("list the processes of the job: %w", err)
@@ -148,7 +137,6 @@ func (inst *instance) processes() ([]proc, error) {
 		return nil, fmt.Errorf("find the supervisor of the job: %w", err)
 	}
 
-	// Select those of its session, and those with the directory in their environment.
 	mark := markerVariable + "=" + inst.directory
 	var own []proc
 	for _, p := range all {
@@ -171,12 +159,8 @@ func (inst *instance) processes() ([]proc, error) {
 // reap reaps a supervisor that is a child of this process and has ended. After that, its
 // process id may be reused.
 func (e *Executor) reap(id string) {
-	e.mu.Lock()
-	cmd := e.children[id]
-	delete(e.children, id)
-	e.mu.Unlock()
-	if cmd != nil {
-		_ = cmd.Wait() // the exit code is in the directory
+	if cmd, ok := e.children.LoadAndDelete(id); ok {
+		_ = cmd.(*exec.Cmd).Wait() // the exit code is in the directory
 	}
 }
 
@@ -191,7 +175,6 @@ func (e *Executor) removeRenamed(id string) error {
 	return removeAll(e.removedPath(id))
 }
 
-// pidList returns the process ids, separated by commas.
 func pidList(all []proc) string {
 	var text []string
 	for _, p := range all {

@@ -20,11 +20,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// runnerName is the name of the runner in a working directory.
-const runnerName = "workflow-runner"
+const runnerName = "workflow-runner" // in a working directory
 
-// shellPath is the shell of the supervisor.
-const shellPath = "/bin/sh"
+const shellPath = "/bin/sh" // of the supervisor
 
 // supervisorScript starts the runner and writes its exit code. Because of the trap, the
 // script continues when it gets a signal that is meant for the runner. The runner would
@@ -40,7 +38,6 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		setup.Log("The image %s is not used", image)
 	}
 
-	// Find the runner, and create the directory. After a later error, remove the directory.
 	runner, err := findRunner(job.Tuning.Instance.WorkingDirectory)
 	if err != nil {
 		return "", err
@@ -62,7 +59,6 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	inst := &instance{id: id, directory: filepath.Join(e.directory, id)}
 	setup.Log("Working in %s", inst.path(rootDirectory))
 
-	// Start the runner, and send it the handoff.
 	text, err := setup.Handoff(ctx, inst.path(rootDirectory))
 	if err != nil {
 		return id, err
@@ -85,7 +81,6 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	return id, nil
 }
 
-// findRunner returns the path of the runner in a working directory.
 func findRunner(directory string) (string, error) {
 	runner := filepath.Join(directory, runnerName)
 	info, err := os.Stat(runner)
@@ -107,7 +102,6 @@ func findRunner(directory string) (string, error) {
 // input. The runner does nothing before it has read the handoff, and ends if the pipe is
 // closed early. Therefore no job runs if the agent ends here.
 func (e *Executor) startSupervisor(inst *instance, runner string) (_ *os.File, err error) {
-	// Open the files and the pipe of the runner.
 	progress, err := os.OpenFile(inst.path(progressFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start the runner: %w", err)
@@ -137,11 +131,8 @@ func (e *Executor) startSupervisor(inst *instance, runner string) (_ *os.File, e
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the runner: %w", err)
 	}
-	e.mu.Lock()
-	e.children[inst.id] = cmd
-	e.mu.Unlock()
+	e.children.Store(inst.id, cmd)
 
-	// Write the identity of the supervisor to a file.
 	p, exists, err := inspectProcess(cmd.Process.Pid)
 	switch {
 	case err != nil:
@@ -171,7 +162,6 @@ func writeHandoff(ctx context.Context, pipe *os.File, text []byte) error {
 	return errors.Join(err, pipe.Close())
 }
 
-// handoffError explains why the handoff could not be written.
 func (inst *instance) handoffError(err error) error {
 	if message := inst.message(); errors.Is(err, unix.EPIPE) && message != "" {
 		return fmt.Errorf("send the handoff: the runner ended immediately: %s", message)

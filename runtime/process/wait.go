@@ -11,16 +11,16 @@ import (
 )
 
 // Wait blocks until the runner has ended. An earlier agent may have started it. The exit
-// code is -1 if it is lost: the supervisor was killed, the machine went down, or the files
-// are damaged.
+// code is [runtime.CodeUnknown] if it is lost: the supervisor was killed, the machine went down,
+// or the files are damaged.
 func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
-	exits, stop := e.addWaiter(id)
-	defer stop()
+	exits := make(chan runtime.Exit, 1) // Remove reports the exit there, because it removes the file
+	e.waiters.Store(exits, id)
+	defer e.waiters.Delete(exits)
 	var inst *instance
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
-		// Return the exit from the file, or from Remove.
 		exit, err := runtime.Exit{}, error(nil)
 		if inst == nil {
 			inst, err = e.open(id)
@@ -37,10 +37,9 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 		default:
 		}
 
-		// Return an error, or wait for the next check.
 		switch {
 		case isCorrupt(err):
-			return runtime.Exit{Code: unknownCode, Reason: err.Error()}, nil
+			return runtime.Exit{Code: runtime.CodeUnknown, Reason: err.Error()}, nil
 		case !errors.Is(err, errRunning):
 			return exit, err
 		}
@@ -54,33 +53,14 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	}
 }
 
-// addWaiter returns a channel on which Remove reports how the job ended. Wait needs it
-// because Remove removes the file with the exit code.
-func (e *Executor) addWaiter(id string) (exits <-chan runtime.Exit, stop func()) {
-	c := make(chan runtime.Exit, 1)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.waiters[id] == nil {
-		e.waiters[id] = map[chan runtime.Exit]struct{}{}
-	}
-	e.waiters[id][c] = struct{}{}
-	return c, func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		delete(e.waiters[id], c)
-		if len(e.waiters[id]) == 0 {
-			delete(e.waiters, id)
-		}
-	}
-}
-
 // notifyWaiters reports to all calls of Wait how a job ended.
 func (e *Executor) notifyWaiters(id string, exit runtime.Exit) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for c := range e.waiters[id] {
+	for exits, waitsFor := range e.waiters.Range {
+		if waitsFor != id {
+			continue
+		}
 		select {
-		case c <- exit:
+		case exits.(chan runtime.Exit) <- exit:
 		default: // another call of Remove has reported the exit
 		}
 	}

@@ -108,7 +108,6 @@ func looksRandom(text string) bool {
 		sign
 	)
 
-	// Count the changes between the kinds of characters.
 	changes, last := 0, 0
 	var seen [sign + 1]bool
 	for i := range len(text) {
@@ -150,7 +149,6 @@ func passwords(text string) []string {
 			continue
 		}
 
-		// A user that looks random is a token.
 		if looksRandom(user) {
 			found = append(found, user)
 		}
@@ -158,7 +156,6 @@ func passwords(text string) []string {
 			continue
 		}
 
-		// The password, encoded and decoded.
 		forms := []string{password}
 		if meant, err := url.PathUnescape(password); err == nil && meant != password {
 			forms = append(forms, meant)

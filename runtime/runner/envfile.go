@@ -73,27 +73,23 @@ func (f *envFile) read() (string, error) {
 	}
 	defer file.Close()
 	info, err := file.Stat()
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", err
-	}
-	if !info.Mode().IsRegular() {
+	case !info.Mode().IsRegular():
 		return "", fmt.Errorf("%s is no longer a regular file", f.path)
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxEnvFile+1))
-	if err != nil {
-		return "", err
+	if err == nil && len(text) > maxEnvFile {
+		err = fmt.Errorf("%s is larger than %d MiB", f.path, maxEnvFile>>20)
 	}
-	if len(text) > maxEnvFile {
-		return "", fmt.Errorf("%s is larger than %d MiB", f.path, maxEnvFile>>20)
-	}
-	return string(text), nil
+	return string(text), err
 }
 
 // variable is one entry of the file.
 type variable struct{ name, value string }
 
-// maxEnvProblems is the largest number of problems that are logged for one file.
-const maxEnvProblems = 10
+const maxEnvProblems = 10 // that are logged for one file
 
 // parseEnvFile parses lines of NAME=VALUE, which may end in CRLF. The value is the text after
 // the first equals sign, unchanged. Blank lines and comments are skipped: a comment starts

@@ -23,7 +23,6 @@ const (
 // defaultPath is the PATH of steps if the instance has none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// environ is the environment of steps.
 type environ map[string]string
 
 // newEnviron returns the environment of the first step. Later sources override earlier
@@ -32,7 +31,6 @@ type environ map[string]string
 // PULUMI_WORKFLOW_ROOT. PULUMI_SERVICE_URL is added if the environment of the process does
 // not contain it. Errors contain the names of variables, never values.
 func newEnviron(process []string, h *runtime.Handoff, definition *cloud.Definition) (environ, error) {
-	// Begin with the environment of the process and the variables that the runner adds.
 	env := environ{"PATH": defaultPath, homeVariable: h.Root}
 	for _, entry := range process {
 		if name, value, ok := strings.Cut(entry, "="); ok && name != "" {
@@ -48,7 +46,6 @@ func newEnviron(process []string, h *runtime.Handoff, definition *cloud.Definiti
 		env[oidcVariable] = h.OIDC
 	}
 
-	// Add the variables of the job and the forwarded ones, and check all.
 	for _, name := range slices.Sorted(maps.Keys(definition.Env)) {
 		value := definition.Env[name]
 		if value.Ciphertext != "" {

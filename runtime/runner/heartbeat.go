@@ -54,8 +54,7 @@ func sendHeartbeats(ctx context.Context, jobs *cloud.Jobs, gone func(error), log
 // the job. A 404 means this only if an earlier heartbeat was accepted: otherwise the
 // service may not have the call.
 func isGone(err error, supported bool) bool {
-	var status *cloud.StatusError
-	if errors.As(err, &status) && status.Code == http.StatusNotFound {
+	if status, ok := errors.AsType[*cloud.StatusError](err); ok && status.Code == http.StatusNotFound {
 		return supported
 	}
 	return errors.Is(err, runtime.ErrGone) || errors.Is(err, runtime.ErrUnauthorized)

@@ -39,7 +39,6 @@ func Init() (code int, err error) {
 		return 0, fmt.Errorf("start the runner: %w", err)
 	}
 
-	// Forward signals until the started program ends.
 	ended := make(chan struct{})
 	var forwarding sync.WaitGroup
 	forwarding.Go(func() {

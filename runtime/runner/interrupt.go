@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// maxNoted is the number of interrupts that the log of a step names.
-const maxNoted = 10
+const maxNoted = 10 // interrupts that the log of a step names
 
 // process is a snapshot of one process.
 type process struct {
@@ -76,12 +75,10 @@ func (i *interrupter) scan(note func(name string)) {
 	}
 
 	selected := i.selectPulumi(members)
-	if !i.others {
-		i.others = true
-		if len(selected) == 0 {
-			selected = i.selectOthers(members)
-		}
+	if first && len(selected) == 0 {
+		selected = i.selectOthers(members)
 	}
+	i.others = true
 	postponed := false
 	for _, p := range selected {
 		switch {
@@ -98,7 +95,6 @@ func (i *interrupter) scan(note func(name string)) {
 		_ = syscall.Kill(p.pid, syscall.SIGINT)
 	}
 
-	// Find out whether an interrupted process still runs, or one that will be interrupted.
 	i.waits = postponed || slices.ContainsFunc(members, func(p process) bool { return i.sent[p.processID] && !p.ended })
 }
 
@@ -135,29 +131,19 @@ func (i *interrupter) members() ([]process, error) {
 // selectPulumi applies rule 1.
 func (i *interrupter) selectPulumi(members []process) (selected []process) {
 	byID := index(members)
-	wrappers := map[int]bool{}
-	var candidates []process
+	ancestors := map[int]bool{} // of selected processes; those named pulumi are wrappers
 	for _, p := range members {
 		if p.name != pulumiName || p.ended || below(byID, p, isPlugin) {
 			continue
 		}
-		candidates = append(candidates, p)
-		for up, ok := byID[p.parent]; ok && len(wrappers) <= len(members); up, ok = byID[up.parent] {
-			if up.name == pulumiName {
-				wrappers[up.pid] = true
-			}
-			if up.parent == up.pid {
-				break
-			}
-		}
-	}
-	for _, p := range candidates {
 		i.pulumi = true
-		if !wrappers[p.pid] {
-			selected = append(selected, p)
-		}
+		selected = append(selected, p)
+		below(byID, p, func(up process) bool {
+			ancestors[up.pid] = true
+			return false // visit all
+		})
 	}
-	return selected
+	return slices.DeleteFunc(selected, func(p process) bool { return ancestors[p.pid] })
 }
 
 // selectOthers applies rule 2.
@@ -178,7 +164,6 @@ func (i *interrupter) selectOthers(members []process) (selected []process) {
 	return selected
 }
 
-// findPulumi reports whether pulumi runs in the step.
 func (i *interrupter) findPulumi() bool {
 	members, err := i.members()
 	return err == nil && len(i.selectPulumi(members)) > 0
@@ -211,7 +196,6 @@ func (i *interrupter) kill() {
 	}
 }
 
-// index returns processes by their ids.
 func index(members []process) map[int]process {
 	byID := map[int]process{}
 	for _, p := range members {
@@ -236,7 +220,6 @@ func below(byID map[int]process, p process, is func(process) bool) bool {
 	return false
 }
 
-// pulumiName is the name of pulumi's program.
 const pulumiName = "pulumi"
 
 // isPlugin reports whether a process is a plugin of pulumi. Names are cut to 15 bytes.

@@ -65,22 +65,20 @@ func (q *logQueue) tryAdd(lines []cloud.LogLine) (wait time.Duration) {
 	defer q.mu.Unlock()
 	now := time.Now()
 
-	// Wait for the service, or drop the oldest lines.
 	if q.bytes > maxLogQueue {
+		wait = batchInterval // the sender waits between two batches
 		if !q.stalled.IsZero() {
 			wait = stallLimit - now.Sub(q.stalled)
-		} else {
-			wait = batchInterval // the sender waits between two batches
 		}
 		if wait > 0 {
 			return wait
 		}
 		for q.bytes > maxLogQueue {
-			q.drop()
+			q.take()
+			q.lost++
 		}
 	}
 
-	// Append the lines.
 	if len(q.lines) == 0 {
 		q.first = now
 	}
@@ -91,12 +89,13 @@ func (q *logQueue) tryAdd(lines []cloud.LogLine) (wait time.Duration) {
 	return 0
 }
 
-// drop drops the oldest line. The caller must hold the lock.
-func (q *logQueue) drop() {
-	q.bytes -= lineSize(q.lines[0])
+// take removes and returns the oldest line. The caller must hold the lock.
+func (q *logQueue) take() cloud.LogLine {
+	line := q.lines[0]
+	q.bytes -= lineSize(line)
 	q.lines[0] = cloud.LogLine{}
 	q.lines = q.lines[1:]
-	q.lost++
+	return line
 }
 
 // lineSize returns the memory that a line takes, in bytes.
@@ -120,10 +119,7 @@ func (q *logQueue) next(ctx context.Context, last time.Time, limit int) ([]cloud
 			notify(q.freed)
 			return batch, true
 		}
-		if !more {
-			return nil, false
-		}
-		if !runtime.Sleep(ctx, q.changed, wait) {
+		if !more || !runtime.Sleep(ctx, q.changed, wait) {
 			return nil, false
 		}
 	}
@@ -141,7 +137,6 @@ func (q *logQueue) tryNext(now, last time.Time, limit int) (batch []cloud.LogLin
 		return nil, time.Hour, true
 	}
 
-	// Wait until the batch is full or due.
 	full := q.closed || len(q.lines) >= fullLines || q.bytes >= fullBytes
 	if wait := max(q.first.Add(batchDelay).Sub(now), last.Add(batchInterval).Sub(now)); wait > 0 && !full {
 		return nil, wait, true
@@ -158,16 +153,12 @@ func (q *logQueue) tryNext(now, last time.Time, limit int) (batch []cloud.LogLin
 		if len(batch) > 0 && size > limit {
 			break
 		}
-		batch = append(batch, q.lines[0])
-		q.bytes -= lineSize(q.lines[0])
-		q.lines[0] = cloud.LogLine{}
-		q.lines = q.lines[1:]
+		batch = append(batch, q.take())
 	}
 	q.first = now
 	return batch, 0, true
 }
 
-// lossNote returns the line that replaces dropped lines.
 func lossNote(lost int) string {
 	return fmt.Sprintf("[lines missing here because the service did not accept them: %d]\n", lost)
 }

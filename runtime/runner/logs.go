@@ -41,11 +41,7 @@ type sender struct {
 // first is sent without other lines, because a service that already has it rejects any other
 // batch at its offset.
 func (s *sender) run(ctx context.Context, q *logQueue) {
-	if len(s.first) > 0 {
-		q.busy()
-		s.send(ctx, q, s.first)
-		q.idle()
-	}
+	s.send(ctx, q, s.first)
 	var last time.Time
 	for {
 		batch, ok := q.next(ctx, last, s.limit)
@@ -54,15 +50,15 @@ func (s *sender) run(ctx context.Context, q *logQueue) {
 		}
 		last = time.Now()
 		if s.refusals < maxRefusals {
-			q.busy()
 			s.send(ctx, q, batch)
-			q.idle()
 		}
 	}
 }
 
 // send sends one batch, in parts if the service requires it.
 func (s *sender) send(ctx context.Context, q *logQueue, batch []cloud.LogLine) {
+	q.busy()
+	defer q.idle()
 	for len(batch) > 0 && ctx.Err() == nil {
 		part := batch[:s.countFitting(batch)]
 		err := s.jobs.Logs(ctx, s.step, cloud.LogBatch{Offset: s.accepted, Lines: part})
@@ -119,7 +115,6 @@ func (s *sender) countFitting(batch []cloud.LogLine) int {
 	return len(batch)
 }
 
-// totalSize returns the size of lines in bytes.
 func totalSize(lines []cloud.LogLine) int {
 	total := 0
 	for _, line := range lines {
@@ -128,7 +123,6 @@ func totalSize(lines []cloud.LogLine) int {
 	return total
 }
 
-// splitLine returns the two halves of a line.
 func splitLine(line cloud.LogLine) []cloud.LogLine {
 	cut := runeCut(line.Text, len(line.Text)/2)
 	return []cloud.LogLine{{Time: line.Time, Text: line.Text[:cut]}, {Time: line.Time, Text: line.Text[cut:]}}
@@ -148,13 +142,13 @@ const (
 // batchResultOf returns the meaning of the response to a batch. A batch that the service
 // calls invalid may be too large for it, or contain one line that it rejects.
 func batchResultOf(err error) batchResult {
-	var status *cloud.StatusError
+	status, answered := errors.AsType[*cloud.StatusError](err)
 	switch {
 	case err == nil:
 		return batchAccepted
 	case errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized):
 		return batchGone
-	case !errors.As(err, &status):
+	case !answered:
 		return batchUnknown
 	}
 	switch status.Code {
@@ -196,21 +190,15 @@ func (l *stepLog) add(lines []cloud.LogLine) {
 // flushTimeout. It returns the number of accepted lines. Nothing is sent afterwards.
 func (l *stepLog) close() (accepted int) {
 	l.queue.close()
-	for {
-		timer := time.NewTimer(max(flushTimeout-l.queue.stalledFor(), time.Millisecond))
-		select {
-		case <-l.done:
-			timer.Stop()
-			l.cancel()
-			return l.sender.accepted
-		case <-timer.C:
-			if l.queue.stalledFor() < flushTimeout {
-				continue
-			}
+	for !closed(l.done) {
+		stalled := l.queue.stalledFor()
+		if stalled >= flushTimeout {
 			l.sender.log.Warn("log dropped: service did not accept its last lines", "step", l.sender.step)
-			l.cancel()
-			<-l.done // a request ends with its context
-			return l.sender.accepted
+			break
 		}
+		runtime.Sleep(context.Background(), l.done, flushTimeout-stalled)
 	}
+	l.cancel()
+	<-l.done // a request ends with its context
+	return l.sender.accepted
 }

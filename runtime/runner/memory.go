@@ -40,7 +40,6 @@ func killCount(text string) (int, bool) {
 	return 0, false
 }
 
-// memoryNote returns the warning about processes that were killed during a step.
 func memoryNote(killed int) string {
 	if killed == 1 {
 		return "Warning: the system has killed a process of this step because memory ran out"

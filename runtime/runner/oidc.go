@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,14 +22,11 @@ func writeOIDC(root, token string) (remove func(), err error) {
 		return nil, fmt.Errorf("write the OIDC token's file: %w", err)
 	}
 	defer os.Remove(file.Name())
-	if _, err := file.WriteString(token); err != nil {
-		_ = file.Close()
-		return nil, fmt.Errorf("write the OIDC token's file: %w", err)
+	_, err = file.WriteString(token)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(file.Name(), path)
 	}
-	if err := file.Close(); err != nil {
-		return nil, fmt.Errorf("write the OIDC token's file: %w", err)
-	}
-	if err := os.Rename(file.Name(), path); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("write the OIDC token's file: %w", err)
 	}
 	return func() { _ = os.Remove(path) }, nil

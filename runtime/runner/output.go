@@ -14,8 +14,7 @@ import (
 // processes keep the pipe open. It is larger than a pipe, so that no output is lost.
 const maxLingerBytes = 1 << 20
 
-// readSize is the usual capacity of a pipe.
-const readSize = 64 << 10
+const readSize = 64 << 10 // the usual capacity of a pipe
 
 // output is the read end of the pipe for the output of a step.
 type output struct {
@@ -42,7 +41,6 @@ func (o *output) copyTo(take func(piece []byte, now time.Time)) (held bool) {
 			_ = o.pipe.SetReadDeadline(time.Now().Add(quietTime))
 		}
 
-		// Read, and count time and size after the end of the shell.
 		begin := time.Now()
 		n, err := o.pipe.Read(buffer)
 		now := time.Now()
@@ -85,7 +83,6 @@ func (f *outputFilter) take(piece []byte, now time.Time) []cloud.LogLine {
 	return f.lines
 }
 
-// close returns the remaining lines.
 func (f *outputFilter) close(now time.Time) []cloud.LogLine {
 	f.lines = f.splitter.write(f.lines[:0], f.redactor.close(), now.UTC())
 	f.lines = f.splitter.close(f.lines, now.UTC())

@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// zombie is SZOMB of <sys/proc.h>.
-const zombie = 5
+const zombie = 5 // SZOMB of <sys/proc.h>
 
 // listProcesses returns all processes.
 func listProcesses() ([]process, error) {

@@ -16,7 +16,6 @@ func (j *job) reportStatus(jobCtx, workCtx context.Context, now runtime.Progress
 	ctx, cancel := context.WithTimeout(jobCtx, statusTimeout)
 	defer cancel()
 	err := j.client.Status(ctx, now.Step, now.Status)
-	var answer *cloud.StatusError
 	switch {
 	case err == nil:
 		j.progress.report(now)
@@ -24,7 +23,7 @@ func (j *job) reportStatus(jobCtx, workCtx context.Context, now runtime.Progress
 	case jobCtx.Err() != nil:
 		return context.Cause(jobCtx)
 	case errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized),
-		errors.Is(context.Cause(workCtx), errStopped) && errors.As(err, &answer):
+		errors.Is(context.Cause(workCtx), errStopped) && errors.As(err, new(*cloud.StatusError)):
 		j.gone(err)
 		return fmt.Errorf("%w: %w", errGone, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,7 +25,7 @@ const retryCount = 1 << 30
 type Options struct {
 	Version   string            // release of this program, for the log of step 0
 	Environ   []string          // environment of this program, NAME=VALUE
-	Progress  io.Writer         // receives the latest runtime.Progress, one per line; nil discards it
+	Progress  io.Writer         // receives the latest runtime.Progress, one per line
 	Transport http.RoundTripper // nil creates one for the service
 	Log       *slog.Logger      // nil discards the log
 
@@ -58,7 +59,7 @@ type job struct {
 	client     *cloud.Jobs
 	progress   *progress
 	abort      context.CancelCauseFunc // ends the job without further reports of statuses
-	reports    *reportLimit
+	idle       chan struct{}           // has a token while no step runs; the last reports of a stopped job take it
 
 	matcher *matcher
 	env     environ
@@ -78,9 +79,6 @@ type job struct {
 func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Progress == nil {
-		o.Progress = io.Discard
 	}
 	if o.timeout == nil {
 		o.timeout = context.WithTimeoutCause
@@ -110,9 +108,8 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 	logCtx, abandon := context.WithCancelCause(context.WithoutCancel(ctx))
 	jobCtx, abort := context.WithCancelCause(logCtx)
 	workCtx, stop := context.WithCancelCause(jobCtx)
-	reports := &reportLimit{exceeded: func() { abandon(errNoTime) }}
 	j := &job{
-		handoff: h, options: o, log: log, abort: abort, reports: reports, root: h.Root,
+		handoff: h, options: o, log: log, abort: abort, idle: make(chan struct{}, 1), root: h.Root,
 		definition: &cloud.Definition{},
 		matcher:    newMatcher(patterns(secretsOf(h, &cloud.Definition{}, nil))),
 		progress:   newProgress(o.Progress, log),
@@ -123,13 +120,12 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 		}),
 	}
 
-	// Send heartbeats and watch for a stop request until the end.
+	j.idle <- struct{}{}
 	var children sync.WaitGroup
 	defer func() {
 		stop(nil)
 		abandon(nil)
 		children.Wait()
-		reports.end()
 		j.cleanUp()
 		j.progress.close()
 	}()
@@ -147,10 +143,15 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 			stopJob()
 		case <-jobCtx.Done():
 		}
-		reports.begin()
+		// The last reports of the job have finalReportTimeout after the end of a running step.
+		select {
+		case <-j.idle:
+		case <-logCtx.Done():
+		}
+		runtime.Sleep(logCtx, nil, finalReportTimeout)
+		abandon(errNoTime)
 	})
 
-	// Run the steps, and return their outcome as exit code.
 	err := j.run(logCtx, jobCtx, workCtx)
 	switch {
 	case err == nil:
@@ -185,10 +186,7 @@ func (j *job) run(logCtx, jobCtx, workCtx context.Context) error {
 	if err := j.setUp(logCtx, jobCtx, workCtx, broken); err != nil {
 		return err
 	}
-	for i := range j.definition.Steps {
-		if i == 0 {
-			continue
-		}
+	for i := 1; i < len(j.definition.Steps); i++ {
 		if err := j.step(logCtx, jobCtx, workCtx, i); err != nil {
 			return err
 		}
@@ -211,62 +209,11 @@ func (j *job) cancelGrace() time.Duration {
 	return min(j.handoff.CancelGrace.Duration(), runtime.MaxCancelGrace)
 }
 
-// reportLimit limits the time for the last reports of a job to finalReportTimeout. This time
-// begins with the stop of the job, or, if a step runs then, with the end of that step.
-type reportLimit struct {
-	exceeded func()
-
-	mu       sync.Mutex
-	stepping bool // a step runs
-	stopping bool // the job is stopped
-	timer    *time.Timer
-}
-
-// beginStep and endStep enclose a step.
-func (l *reportLimit) beginStep() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.stepping = true
-}
-
-func (l *reportLimit) endStep() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.stepping = false
-	l.start()
-}
-
-// begin records that the job is stopped, and starts the timer unless a step runs.
-func (l *reportLimit) begin() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.stopping = true
-	l.start()
-}
-
-// start starts the timer if the job is stopped and no step runs. The caller holds the lock.
-func (l *reportLimit) start() {
-	if l.stopping && !l.stepping && l.timer == nil {
-		l.timer = time.AfterFunc(finalReportTimeout, l.exceeded)
-	}
-}
-
-// end stops the timer.
-func (l *reportLimit) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.timer != nil {
-		l.timer.Stop()
-	}
-}
-
-// addCleanup adds a function to call at the end of the job.
 func (j *job) addCleanup(undo func()) { j.cleanups = append(j.cleanups, undo) }
 
-// cleanUp calls the cleanup functions and waits for drained outputs.
 func (j *job) cleanUp() {
-	for i := range j.cleanups {
-		j.cleanups[len(j.cleanups)-1-i]()
+	for _, undo := range slices.Backward(j.cleanups) {
+		undo()
 	}
 	j.drains.Wait()
 }
@@ -278,7 +225,6 @@ func (j *job) drainUntilEnd(o *output) {
 	j.addCleanup(func() { _ = o.pipe.Close() })
 }
 
-// makePrivateDirectory creates a directory that other users cannot read.
 func (j *job) makePrivateDirectory() error {
 	var errs []error
 	programDirectory := "" // in a Pod a volume, which unlike /dev/shm is not mounted noexec

@@ -85,7 +85,6 @@ func patterns(secrets []string) (plain, wrapped []string) {
 			continue
 		}
 
-		// The secret and its lines.
 		plain = append(plain, bare) // without its last newline, which would join two lines
 		if strings.Contains(bare, "\n") {
 			for line := range strings.Lines(bare) {
@@ -95,7 +94,6 @@ func patterns(secrets []string) (plain, wrapped []string) {
 			}
 		}
 
-		// Its encoded forms.
 		plain = appendForms(plain, url.QueryEscape(bare), url.PathEscape(bare))
 		for _, text := range []string{value, bare} {
 			plain = appendForms(plain, jsonForm(text, true), jsonForm(text, false))
@@ -107,7 +105,6 @@ func patterns(secrets []string) (plain, wrapped []string) {
 	return slices.Compact(plain), slices.Compact(wrapped)
 }
 
-// appendForms appends the forms that are long enough.
 func appendForms(all []string, forms ...string) []string {
 	for _, form := range forms {
 		if len(form) >= minEncoded {

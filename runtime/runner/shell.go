@@ -16,7 +16,6 @@ import (
 // execute runs the script of a step in a new shell and returns why it failed. The shell
 // reads the script unchanged, from a file.
 func (j *job) execute(ctx context.Context, step int, log *stepLog) error {
-	// Find the shell and the working directory, and write the script.
 	shell, err := findShell(j.definition.Shell, j.env["PATH"])
 	if err != nil {
 		return err
@@ -31,13 +30,16 @@ func (j *job) execute(ctx context.Context, step int, log *stepLog) error {
 	}
 	defer os.Remove(script)
 
+	select {
+	case <-j.idle:
+		defer func() { j.idle <- struct{}{} }()
+	case <-ctx.Done(): // the job was stopped just now
+		return context.Cause(ctx)
+	}
 	filter := &outputFilter{redactor: redactor{matcher: j.matcher}}
-	j.reports.beginStep()
-	defer j.reports.endStep()
-	end := supervise(ctx, command{
-		path: shell, args: []string{script}, directory: directory, environ: j.env.list(directory),
-		stages: j.stages(log),
-	}, func(piece []byte, now time.Time) { log.add(filter.take(piece, now)) })
+	cmd := exec.Command(shell, script)
+	cmd.Dir, cmd.Env = directory, j.env.list(directory)
+	end := supervise(ctx, cmd, j.stages(log), func(piece []byte, now time.Time) { log.add(filter.take(piece, now)) })
 	log.add(filter.close(time.Now()))
 	if end.held != nil {
 		j.drainUntilEnd(end.held)
@@ -79,7 +81,6 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// directory returns the directory in which steps start.
 func (j *job) directory() string { return cmp.Or(j.handoff.Directory, j.root) }
 
 // findDirectory returns the directory of a step: the start directory of all steps, or the
@@ -101,22 +102,21 @@ func findDirectory(root, start, named string) (string, error) {
 
 // reasonOf returns why the end of a program is a failure; nil if it is not.
 func reasonOf(err error) error {
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
+	state, ok := waitStatus(err)
+	if !ok {
 		return err
 	}
-	if state, ok := waitStatus(err); ok && state.Signaled() {
+	if state.Signaled() {
 		signal := state.Signal()
 		return fmt.Errorf("the script was killed by signal %d (%s)%s", int(signal), signal, signalHint(signal))
 	}
-	code := exit.ExitCode()
+	code := state.ExitStatus()
 	return fmt.Errorf("the script ended with exit code %d%s", code, signalHint(syscall.Signal(code-128)))
 }
 
-// waitStatus returns the status of a program that failed.
 func waitStatus(err error) (status syscall.WaitStatus, ok bool) {
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
 		return 0, false
 	}
 	status, ok = exit.Sys().(syscall.WaitStatus)

@@ -16,7 +16,10 @@ import (
 // setUp completes step 0, which the agent has started. Broken is the error of an invalid
 // definition.
 func (j *job) setUp(logCtx, jobCtx, workCtx context.Context, broken error) error {
-	pending := logLines(j.handoff.Pending)
+	var pending []cloud.LogLine
+	for _, line := range j.handoff.Pending {
+		pending = append(pending, cloud.LogLine(line))
+	}
 	resend := min(max(0, j.handoff.Resend), len(pending))
 	log := j.openLog(logCtx, 0, j.handoff.SetupLines, pending[:resend])
 	log.add(pending[resend:])
@@ -84,7 +87,6 @@ func (j *job) prepare(log *stepLog) (err error) {
 	return nil
 }
 
-// step runs one step and reports it.
 func (j *job) step(logCtx, jobCtx, workCtx context.Context, step int) error {
 	if err := j.reportStatus(jobCtx, workCtx, runtime.Progress{Step: step, Status: runtime.Running}); err != nil {
 		return err
@@ -103,8 +105,8 @@ func (j *job) step(logCtx, jobCtx, workCtx context.Context, step int) error {
 // script runs the script of a step and returns why it failed.
 func (j *job) script(workCtx context.Context, step int, log *stepLog) error {
 	s := j.definition.Steps[step]
-	if s.Run != "" {
-		j.echo(log, s.Run)
+	if s.Run != "" { // add the script to the log, as if it was typed at a prompt
+		j.note(log, "$ "+strings.TrimRight(s.Run, "\r\n"))
 	}
 	if workCtx.Err() != nil {
 		return context.Cause(workCtx)
@@ -131,7 +133,6 @@ func (j *job) script(workCtx context.Context, step int, log *stepLog) error {
 // failed step that was reported, and errSucceeded if the success of the last step could
 // not be reported.
 func (j *job) conclude(jobCtx, workCtx context.Context, step int, log *stepLog, reason error) error {
-	// Log the reason of a failure, and wait until the log is sent.
 	now := runtime.Progress{Step: step, Status: runtime.Succeeded}
 	if reason != nil {
 		now.Status = runtime.Failed
@@ -167,7 +168,7 @@ func (j *job) conclude(jobCtx, workCtx context.Context, step int, log *stepLog, 
 // killed soon after these.
 func (j *job) yield(jobCtx context.Context, step, accepted int) {
 	limit := min(j.handoff.Yield.Duration(), time.Until(j.stopped.Add(j.cancelGrace()+j.grace())))
-	if requested(j.options.Interrupted) {
+	if closed(j.options.Interrupted) {
 		limit = agentYield
 	}
 	if limit <= 0 {
@@ -184,10 +185,10 @@ func (j *job) yield(jobCtx context.Context, step, accepted int) {
 	}
 }
 
-// requested reports whether the channel of a request is closed.
-func requested(request <-chan struct{}) bool {
+// closed reports whether a channel, such as that of a request, is closed.
+func closed(c <-chan struct{}) bool {
 	select {
-	case <-request:
+	case <-c:
 		return true
 	default:
 		return false
@@ -199,34 +200,15 @@ func (j *job) updateMatcher() {
 	j.matcher = newMatcher(patterns(secretsOf(j.handoff, j.definition, j.env)))
 }
 
-// note adds messages of the runner to a log.
+// note redacts texts and adds their lines to a log.
 func (j *job) note(log *stepLog, texts ...string) {
 	for _, text := range texts {
-		log.add(j.textLines(text))
+		var s splitter
+		log.add(s.write(nil, []byte(j.matcher.redact(text)+"\n"), time.Now().UTC()))
 	}
-}
-
-// echo adds a script to a log, as if it was typed at a prompt.
-func (j *job) echo(log *stepLog, script string) {
-	log.add(j.textLines("$ " + strings.TrimRight(script, "\r\n")))
-}
-
-// logLines converts lines of the agent.
-func logLines(lines []runtime.Line) []cloud.LogLine {
-	var all []cloud.LogLine
-	for _, line := range lines {
-		all = append(all, cloud.LogLine{Time: line.Time, Text: line.Text})
-	}
-	return all
 }
 
 // shortText returns a text without secrets, cut to a limit in bytes.
 func (j *job) shortText(text string, limit int) string {
 	return printable.Shorten(j.matcher.redact(text), limit)
-}
-
-// textLines redacts a text and splits it into lines.
-func (j *job) textLines(text string) []cloud.LogLine {
-	var s splitter
-	return s.write(nil, []byte(j.matcher.redact(text)+"\n"), time.Now().UTC())
 }

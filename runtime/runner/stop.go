@@ -22,12 +22,6 @@ type stages struct {
 	note        func(string)    // adds a message to the log of the step
 }
 
-// stopped is how the processes of a step have ended.
-type stopped struct {
-	err    error          // they did not end
-	pulumi runtime.Pulumi // how pulumi ended; empty if it did not run
-}
-
 // stopping is the end of one step.
 type stopping struct {
 	stages
@@ -50,10 +44,10 @@ type stopping struct {
 // Pulumi handles SIGINT and SIGTERM in the same way: the first one cancels the operation
 // and releases the lock of the stack when the resources in progress are done, and the
 // second one ends it immediately. Therefore a pulumi that got SIGINT gets SIGTERM only if it
-// has not ended in time.
-func stop(group int, ended <-chan error, s stages) stopped {
+// has not ended in time. The result is how pulumi ended, empty if it did not run. The error
+// means that the shell did not end.
+func stop(group int, ended <-chan error, s stages) (pulumi runtime.Pulumi, err error) {
 	e := &stopping{stages: s, group: group, ended: ended, targets: newInterrupter(group)}
-	var result stopped
 
 	// 1. Interrupt.
 	late := false
@@ -70,22 +64,21 @@ func stop(group int, ended <-chan error, s stages) stopped {
 	if !e.gone() {
 		_ = syscall.Kill(-group, syscall.SIGTERM)
 		if killed = !e.await(s.grace); killed {
-			result.err = e.kill()
+			err = e.kill()
 		}
 	}
 
 	switch {
 	case !ran:
+		return "", err
 	case killed && (late || s.cancelGrace == 0):
-		result.pulumi = runtime.PulumiKilled
+		return runtime.PulumiKilled, err
 	case late:
-		result.pulumi = runtime.PulumiTerminated
+		return runtime.PulumiTerminated, err
 	case e.endedBySignal():
-		result.pulumi = runtime.PulumiKilled // by SIGINT, before it handled signals
-	default:
-		result.pulumi = runtime.PulumiEnded
+		return runtime.PulumiKilled, err // by SIGINT, before it handled signals
 	}
-	return result
+	return runtime.PulumiEnded, err
 }
 
 // interrupt interrupts processes until none of them is left and the group had remainingGrace
@@ -134,15 +127,12 @@ func (e *stopping) interrupt() bool {
 // followAgent lets the agent end the cancel grace period, if the agent has requested that.
 // The limit of the period is then MaxCancelGrace.
 func (e *stopping) followAgent(limit *time.Timer) {
-	select {
-	case <-e.interrupted:
+	if closed(e.interrupted) {
 		e.interrupted, e.followsAgent = nil, true
 		limit.Reset(runtime.MaxCancelGrace)
-	default:
 	}
 }
 
-// describeInterrupt returns the message about an interrupt.
 func (e *stopping) describeInterrupt(name string) string {
 	if e.followsAgent {
 		return fmt.Sprintf("Interrupting %s, which has the cancel_grace_period of the agent to end", name)
@@ -207,7 +197,6 @@ func (e *stopping) endedBySignal() bool {
 	return ok && (state.Signaled() && state.Signal() == syscall.SIGINT || state.ExitStatus() == 128+int(syscall.SIGINT))
 }
 
-// stages returns the stages of the end of a step.
 func (j *job) stages(log *stepLog) stages {
 	return stages{
 		cancelGrace: j.cancelGrace(), grace: j.grace(), timeout: j.options.timeout,

@@ -12,15 +12,6 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// command is a program to run in a new process group.
-type command struct {
-	path      string
-	args      []string
-	directory string
-	environ   []string
-	stages    stages // of its end, if it is stopped
-}
-
 // result is the end of a program.
 type result struct {
 	reason  error          // why it failed; nil if it did not
@@ -30,16 +21,13 @@ type result struct {
 	took    time.Duration  // from the first signal to the end
 }
 
-// supervise runs a program, and passes the output of its process group to take. When ctx
-// ends first, it stops the group, and the reason is the cause of ctx.
-func supervise(ctx context.Context, c command, take func(piece []byte, now time.Time)) (r result) {
-	// Start the program, with a pipe for its output.
+// supervise runs a program in a new process group, and passes the output of the group to take.
+// When ctx ends first, it stops the group in these stages, and the reason is the cause of ctx.
+func supervise(ctx context.Context, cmd *exec.Cmd, s stages, take func(piece []byte, now time.Time)) (r result) {
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		return result{reason: fmt.Errorf("start the shell: %w", err)}
 	}
-	cmd := exec.Command(c.path, c.args...)
-	cmd.Dir, cmd.Env = c.directory, c.environ
 	cmd.Stdout, cmd.Stderr = writer, writer
 	cmd.SysProcAttr = newProcessGroup()
 	started, ended := start(cmd)
@@ -50,7 +38,6 @@ func supervise(ctx context.Context, c command, take func(piece []byte, now time.
 		return result{reason: fmt.Errorf("start the shell: %w", err)}
 	}
 
-	// Read the output until the program ends, or stop it.
 	out := &output{pipe: reader}
 	read := make(chan bool, 1)
 	go func() { read <- out.copyTo(take) }()
@@ -60,9 +47,9 @@ func supervise(ctx context.Context, c command, take func(piece []byte, now time.
 		r.reason = reasonOf(err)
 	case <-ctx.Done():
 		begin := time.Now()
-		end := stop(cmd.Process.Pid, ended, c.stages)
-		r.reason = errors.Join(context.Cause(ctx), end.err)
-		r.stopped, r.pulumi, r.took = true, end.pulumi, time.Since(begin)
+		r.pulumi, err = stop(cmd.Process.Pid, ended, s)
+		r.reason = errors.Join(context.Cause(ctx), err)
+		r.stopped, r.took = true, time.Since(begin)
 	}
 	out.shellEnded()
 	if <-read {

@@ -28,18 +28,13 @@ func listProcesses() ([]process, error) {
 	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
 		return nil, fmt.Errorf("/proc does not show this process: %w", errors.Join(err, errors.ErrUnsupported))
 	}
-	directory, err := os.Open("/proc")
-	if err != nil {
-		return nil, err
-	}
-	defer directory.Close()
-	names, err := directory.Readdirnames(-1)
+	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, err
 	}
 	var all []process
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
 		if err != nil {
 			continue
 		}

@@ -47,7 +47,6 @@ func (j *job) trustCA() (messages []string, err error) {
 		return nil, nil
 	}
 
-	// Collect the certificates that the instance and its image trust.
 	bundle, found := systemBundle(j.env)
 	if !found {
 		messages = append(messages, "No trusted certificates were found in this environment: "+
@@ -63,7 +62,6 @@ func (j *job) trustCA() (messages []string, err error) {
 		}
 	}
 
-	// Write the bundles, which also have the certificates of the handoff, and set the variables.
 	all, err := j.writeCertificates("ca-bundle.pem", chain(bundle, own))
 	if err != nil {
 		return nil, err
@@ -83,7 +81,6 @@ func (j *job) trustCA() (messages []string, err error) {
 	return append(messages, "Programs also trust the certificates of the agent's ca_file: "+all), nil
 }
 
-// writeCertificates writes a file in the directory of the job.
 func (j *job) writeCertificates(name string, text []byte) (path string, err error) {
 	path = filepath.Join(j.private, name)
 	if err := os.WriteFile(path, text, 0o600); err != nil {

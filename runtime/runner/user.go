@@ -26,7 +26,6 @@ const defaultUser = "pulumi"
 // user. The new directories are in the directory of the job. Variables that the job sets stay
 // unchanged. It returns messages for the log.
 func (j *job) prepareUser() (messages []string, err error) {
-	// Provide a root, a home directory and a name.
 	if !writable(j.root) {
 		root, err := j.makeDirectory("root")
 		if err != nil {
@@ -67,7 +66,6 @@ func (j *job) sets(name string) bool {
 	return defined || forwarded
 }
 
-// makeDirectory creates a directory in the directory of the job.
 func (j *job) makeDirectory(name string) (string, error) {
 	directory := filepath.Join(j.private, name)
 	if err := os.Mkdir(directory, 0o700); err != nil {

@@ -12,37 +12,43 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 )
 
-// ServeTLS serves on a host of this machine until the test ends. It returns the URL of the
-// server. A new authority signs the server's certificate; ServeTLS also returns the
-// certificate of this authority in PEM form.
-func ServeTLS(t testing.TB, host string, handler http.Handler) (url, authority string) {
+// Serve serves on a host of this machine until the test ends. It returns the URL of the server.
+func Serve(t testing.TB, host string, handler http.Handler) (url string) {
 	t.Helper()
-	return serveTLS(t, host, handler, false)
+	listener := listen(t, host)
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: limit}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	t.Cleanup(func() {
+		_ = server.Close()
+		serving.Wait()
+	})
+	return "http://" + listener.Addr().String()
 }
 
-// ServeHTTP2 is [ServeTLS] with a server that supports HTTP/2, as the service and most
-// load balancers do.
-func ServeHTTP2(t testing.TB, host string, handler http.Handler) (url, authority string) {
-	t.Helper()
-	return serveTLS(t, host, handler, true)
-}
-
-func serveTLS(t testing.TB, host string, handler http.Handler, http2 bool) (url, authority string) {
+func listen(t testing.TB, host string) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		t.Fatalf("listen at %s: %v", host, err)
 	}
+	return listener
+}
+
+// ServeTLS is [Serve] with TLS. A new authority signs the server's certificate; ServeTLS also
+// returns the certificate of this authority in PEM form.
+func ServeTLS(t testing.TB, host string, handler http.Handler) (url, authority string) {
+	t.Helper()
 	authority, certificate := certify(t, host)
-	server := httptest.NewUnstartedServer(handler)
-	_ = server.Listener.Close()
-	server.Listener = listener
-	server.EnableHTTP2 = http2
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	server := &httptest.Server{
+		Listener: listen(t, host), Config: &http.Server{Handler: handler},
+		TLS: &tls.Config{Certificates: []tls.Certificate{certificate}},
+	}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server.URL, authority
@@ -81,7 +87,6 @@ func certify(t testing.TB, host string) (authority string, certificate tls.Certi
 		leaf.DNSNames, leaf.IPAddresses = nil, []net.IP{ip}
 	}
 
-	// Sign them.
 	rootKey, leafKey := key(), key()
 	signed := sign(root, root, rootKey, rootKey)
 	certificate = tls.Certificate{Certificate: [][]byte{sign(leaf, root, leafKey, rootKey)}, PrivateKey: leafKey}

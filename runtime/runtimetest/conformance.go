@@ -3,8 +3,6 @@ package runtimetest
 import (
 	"context"
 	"crypto/rand"
-	"net"
-	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -162,30 +160,10 @@ func newFixture(t *testing.T, harness Harness) *fixture {
 		Credentials: "token", Target: "tested", Namespace: "space",
 	}}
 	if !harness.Virtual {
-		s.url = s.listen(t)
+		s.url = Serve(t, harness.Host, s.service)
 	}
 	t.Cleanup(func() { s.clear(t) })
 	return s
-}
-
-// listen serves the service at an address that instances can reach, until the test ends. It
-// returns the URL.
-func (s *fixture) listen(t *testing.T) string {
-	listener, err := net.Listen("tcp", net.JoinHostPort(s.harness.Host, "0"))
-	if err != nil {
-		t.Fatalf("listen for instances: %v", err)
-	}
-	server := &http.Server{Handler: s.service, ReadHeaderTimeout: limit}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = server.Serve(listener)
-	}()
-	t.Cleanup(func() {
-		_ = server.Close()
-		<-done
-	})
-	return "http://" + listener.Addr().String()
 }
 
 // clear removes leftover instances, and fails the test for calls that the service rejected.
@@ -206,7 +184,6 @@ func (s *fixture) clear(t *testing.T) {
 	}
 }
 
-// job returns a job of the fixture's agent and pool.
 func (s *fixture) job(t *testing.T, work Work) *runtime.Job {
 	t.Helper()
 	id := rand.Text()[:12]
@@ -227,7 +204,6 @@ func (s *fixture) job(t *testing.T, work Work) *runtime.Job {
 	return job
 }
 
-// start starts a job, which must succeed.
 func (s *fixture) start(t *testing.T, job *runtime.Job) string {
 	t.Helper()
 	id, err := s.tryStart(t.Context(), job)

@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -31,14 +32,11 @@ func DefinitionOf(wire cloud.Definition) runtime.Definition {
 	}
 	definition := runtime.Definition{
 		Image:        runtime.Image{Reference: wire.Image.Reference, Default: wire.Image.IsDefault},
-		OS:           wire.OS,
+		OS:           cmp.Or(wire.OS, "linux"),
 		Architecture: wire.Architecture,
 		Timeout:      time.Duration(wire.Timeout),
 		Steps:        len(wire.Steps),
 		Raw:          raw,
-	}
-	if definition.OS == "" {
-		definition.OS = "linux"
 	}
 	if login := wire.Image.Credentials; login != nil {
 		definition.Image.Username = login.Username

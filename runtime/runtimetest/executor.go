@@ -138,7 +138,6 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 // Sweep removes nothing.
 func (e *Executor) Sweep(context.Context, []runtime.InstanceSpec) ([]string, error) { return nil, nil }
 
-// startError calls the function of FailWhen.
 func (e *Executor) startError(ctx context.Context, tuning runtime.Tuning) error {
 	e.mu.Lock()
 	fails := e.fails
@@ -165,7 +164,6 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 }
 
 func (e *Executor) start(ctx context.Context, job *runtime.Job, setup *runtime.Setup, script Script) (string, error) {
-	// Wait for the time that the script specifies, and return its error if it has one.
 	setup.Log("Starting a pretended instance")
 	created := setup.Measure(runtime.StageCreate)
 	if err := sleep(ctx, script.Starting); err != nil {
@@ -235,7 +233,7 @@ func (e *Executor) Wait(ctx context.Context, id string) (runtime.Exit, error) {
 	if err != nil {
 		return runtime.Exit{}, err
 	}
-	if err := inst.nextWaitError(); err != nil {
+	if err := inst.next(&inst.waitErrors); err != nil {
 		return runtime.Exit{}, err
 	}
 	return inst.wait(ctx)
@@ -259,23 +257,17 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 	if errors.Is(err, runtime.ErrNoInstance) {
 		return nil
 	}
-	e.mu.Lock()
-	e.note(Remove, inst.job.ID)
-	if len(inst.faults) > 0 {
-		fault := inst.faults[0]
-		inst.faults = inst.faults[1:]
-		e.note(NotEnded, inst.job.ID)
-		e.mu.Unlock()
-		return fault
+	e.write(Remove, inst.job.ID)
+	if err := inst.next(&inst.removeErrors); err != nil {
+		e.write(NotEnded, inst.job.ID)
+		return err
 	}
-	e.mu.Unlock()
 	if inst.script.Hung {
 		err := sleep(ctx, Forever)
 		e.write(NotEnded, inst.job.ID)
 		return err
 	}
 
-	// End the job, and then remove its instance.
 	if inst.term() {
 		e.write(Term, inst.job.ID)
 	}
@@ -308,7 +300,6 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	// Describe each instance as the engine's labels would.
 	var all []runtime.Instance
 	for id, inst := range e.instances {
 		if inst.job.Agent != agent {

@@ -57,11 +57,10 @@ func (f Fault) String() string {
 // before returns a similar fault that loses no response of the service. It is for polls: the
 // response to a poll may hand out a job, and must not be lost.
 func (f Fault) before() Fault {
-	f.After = false
-	switch f.Kind {
-	case SlowBody, Truncated, Cut:
+	if f.changesAnswer() {
 		return Fault{Kind: Latency, Delay: f.Delay}
 	}
+	f.After = false
 	return f
 }
 
@@ -146,8 +145,7 @@ func between(random *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(random.Int64N(int64(most-least)))
 }
 
-// longestBurst is the largest number of calls in a row that one drawn fault hits.
-const longestBurst = 3
+const longestBurst = 3 // calls in a row that one drawn fault hits
 
 // draw returns the fault of the n-th call (from 0) of one series of calls, such
 // as the log batches of one job. The result depends only on the arguments, so a seed gives

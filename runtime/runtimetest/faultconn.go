@@ -2,8 +2,11 @@ package runtimetest
 
 import (
 	"crypto/tls"
+	"maps"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // faultListener accepts connections that can become black holes and be reset.
@@ -33,10 +36,7 @@ func (l *faultListener) Accept() (net.Conn, error) {
 // each calls act for each open connection, and returns how often act returned true.
 func (l *faultListener) each(act func(*faultConn) bool) (count int) {
 	l.mu.Lock()
-	var all []*faultConn
-	for c := range l.conns {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Keys(l.conns))
 	l.mu.Unlock()
 	for _, c := range all {
 		if act(c) {
@@ -51,10 +51,19 @@ func (l *faultListener) each(act func(*faultConn) bool) (count int) {
 type faultConn struct {
 	net.Conn
 	listener *faultListener
+	state    atomic.Int32
+}
 
-	mu       sync.Mutex
-	kept     bool // has carried a poll: never broken
-	swallows bool // black hole: drops everything that arrives or is written
+// The states of a faultConn.
+const (
+	connFree      = iota
+	connKept      // has carried a poll: never broken
+	connSwallowed // black hole: drops everything that arrives or is written
+)
+
+// enter changes the state of a free connection. It reports whether the connection has the state now.
+func (c *faultConn) enter(state int32) bool {
+	return c.state.CompareAndSwap(connFree, state) || c.state.Load() == state
 }
 
 // faultConnOf returns the connection below TLS.
@@ -67,21 +76,11 @@ func faultConnOf(conn net.Conn) *faultConn {
 
 // keep protects the connection from faults from now on. It returns false, and changes nothing,
 // if the connection is a black hole.
-func (c *faultConn) keep() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.kept = !c.swallows
-	return c.kept
-}
+func (c *faultConn) keep() bool { return c.enter(connKept) }
 
 // swallow turns the connection into a black hole. It returns false, and changes nothing, if
 // the connection is protected.
-func (c *faultConn) swallow() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.swallows = !c.kept
-	return c.swallows
-}
+func (c *faultConn) swallow() bool { return c.enter(connSwallowed) }
 
 // reset ends the connection with a TCP reset. It returns false, and changes nothing, if the
 // connection is protected. The connection becomes a black hole first, so that a poll that
@@ -95,23 +94,11 @@ func (c *faultConn) reset() bool {
 	return true
 }
 
-func (c *faultConn) isKept() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.kept
-}
-
-func (c *faultConn) swallowed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.swallows
-}
-
 // Read drops what arrives on a swallowed connection, until its end.
 func (c *faultConn) Read(b []byte) (int, error) {
 	for {
 		n, err := c.Conn.Read(b)
-		if err != nil || !c.swallowed() {
+		if err != nil || c.state.Load() != connSwallowed {
 			return n, err
 		}
 	}
@@ -119,7 +106,7 @@ func (c *faultConn) Read(b []byte) (int, error) {
 
 // Write accepts and drops what is written to a swallowed connection.
 func (c *faultConn) Write(b []byte) (int, error) {
-	if c.swallowed() {
+	if c.state.Load() == connSwallowed {
 		return len(b), nil
 	}
 	return c.Conn.Write(b)

@@ -8,7 +8,8 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // answer is a response of the service.
@@ -62,7 +63,7 @@ func (a answer) write(w http.ResponseWriter, r *http.Request, conn *faultConn, f
 	switch half := len(text) / 2; {
 	case fault.Kind == Truncated && half > 0:
 		text = text[:half]
-	case fault.Kind == Cut && half > 0 && !conn.isKept():
+	case fault.Kind == Cut && half > 0 && conn.state.Load() != connKept:
 		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
 		w.WriteHeader(a.status)
 		_, _ = w.Write(text[:half])
@@ -76,16 +77,13 @@ func (a answer) write(w http.ResponseWriter, r *http.Request, conn *faultConn, f
 		for i := range pieces {
 			_, _ = w.Write(text[i*len(text)/pieces : (i+1)*len(text)/pieces])
 			_ = http.NewResponseController(w).Flush()
-			select {
-			case <-time.After(fault.Delay / pieces):
-			case <-r.Context().Done():
+			if !runtime.Sleep(r.Context(), nil, fault.Delay/pieces) {
 				return
 			}
 		}
 		return
 	}
 
-	// Otherwise send the body at once.
 	if len(text) > 0 {
 		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
 	}

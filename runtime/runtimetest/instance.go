@@ -18,7 +18,6 @@ type instance struct {
 	script   Script
 	started  time.Time
 	progress []TimedProgress
-	faults   []error // guarded by the Executor's lock
 
 	mu      sync.Mutex
 	ends    time.Time // in the far future for a job that does not end by itself
@@ -26,7 +25,7 @@ type instance struct {
 	termed  bool          // got a TERM
 	changed chan struct{} // closed and replaced when ends has changed
 
-	waitErrors []error // returned by the next calls of Wait
+	waitErrors, removeErrors []error // returned by the next calls of Wait and Remove
 }
 
 func newInstance(job runtime.Job, script Script, started time.Time) *instance {
@@ -35,12 +34,11 @@ func newInstance(job runtime.Job, script Script, started time.Time) *instance {
 		script:   script,
 		started:  started,
 		progress: defaultProgress(job, script),
-		faults:   script.RemoveErrors,
 		ends:     after(started, script.Running),
 		exit:     script.Exit,
 		changed:  make(chan struct{}),
 
-		waitErrors: script.WaitErrors,
+		waitErrors: script.WaitErrors, removeErrors: script.RemoveErrors,
 	}
 }
 
@@ -96,7 +94,6 @@ func (v *instance) term() bool {
 	return true
 }
 
-// interrupt sends an interrupt.
 func (v *instance) interrupt() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -123,12 +120,12 @@ func (v *instance) move(ends time.Time, exit runtime.Exit) {
 	v.changed = make(chan struct{})
 }
 
-// nextWaitError returns the next of the script's WaitErrors, nil after the last.
-func (v *instance) nextWaitError() (err error) {
+// next removes the first error of a list of the instance and returns it, nil after the last.
+func (v *instance) next(list *[]error) (err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.waitErrors) > 0 {
-		err, v.waitErrors = v.waitErrors[0], v.waitErrors[1:]
+	if len(*list) > 0 {
+		err, *list = (*list)[0], (*list)[1:]
 	}
 	return err
 }
@@ -191,32 +188,26 @@ func (s *stream) Read(p []byte) (int, error) {
 			return 0, io.EOF
 		}
 		if s.next < len(s.inst.progress) {
-			due = after(s.inst.started, s.inst.progress[s.next].After)
+			line := s.inst.progress[s.next]
+			due = after(s.inst.started, line.After)
 			if !due.After(now) && !due.After(ends) {
-				if raw := s.inst.progress[s.next].Raw; raw != nil {
-					s.raw = raw()
-					s.next++
+				s.next++
+				if line.Raw != nil {
+					s.raw = line.Raw()
 					continue
 				}
-				line, err := json.Marshal(s.inst.progress[s.next].Progress)
+				text, err := json.Marshal(line.Progress)
 				if err != nil {
 					return 0, err
 				}
-				s.remaining = append(line, '\n')
-				s.next++
+				s.remaining = append(text, '\n')
 				break
 			}
 		}
 		if !ends.After(now) {
 			return 0, io.EOF
 		}
-		if ends.Before(due) {
-			due = ends
-		}
-		if breaks.Before(due) {
-			due = breaks
-		}
-		timer := time.NewTimer(due.Sub(now))
+		timer := time.NewTimer(min(due.Sub(now), ends.Sub(now), breaks.Sub(now)))
 		select {
 		case <-timer.C:
 		case <-changed:

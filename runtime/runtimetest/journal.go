@@ -1,8 +1,10 @@
 package runtimetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -115,16 +117,11 @@ func (j *Journal) Remove(_ context.Context, job string) error {
 // List returns the records in the order of their claims.
 func (j *Journal) List(context.Context) (all []runtime.Record, err error) {
 	err = j.call(ListRecords, "", string(ListRecords), func() error {
-		for _, record := range j.records {
-			all = append(all, record)
-		}
+		all = slices.Collect(maps.Values(j.records))
 		return nil
 	})
 	slices.SortFunc(all, func(a, b runtime.Record) int {
-		if order := a.Claimed.Compare(b.Claimed); order != 0 {
-			return order
-		}
-		return strings.Compare(a.Job, b.Job)
+		return cmp.Or(a.Claimed.Compare(b.Claimed), strings.Compare(a.Job, b.Job))
 	})
 	return all, err
 }

@@ -22,22 +22,18 @@ type Leases struct {
 	polled    time.Time
 	waiting   []leasedWork
 	held      map[string]*heldLease // by id of the lease; also leases that have ended
-	acquires  []time.Time
-	unhealthy bool          // Acquire, Renew and Complete fail
-	slow      time.Duration // time from the renewal at the service to the return of Renew
+	unhealthy bool                  // Acquire, Renew and Complete fail
+	slow      time.Duration         // time from the renewal at the service to the return of Renew
 }
 
-// leasedWork is work that can be leased.
 type leasedWork struct {
 	job  string
 	kind runtime.Kind
 }
 
-// heldLease is a lease that the service has granted.
 type heldLease struct {
 	job     string
 	expires time.Time
-	started bool
 	lost    bool
 	result  runtime.LeaseResult
 	renewed []time.Time
@@ -90,51 +86,32 @@ func (l *Leases) Lose(jobID string) {
 	}
 }
 
-// Result returns the result with which the lease of a job was completed. A job must have had
-// only one lease.
-func (l *Leases) Result(jobID string) (result runtime.LeaseResult) {
+// only returns the lease of a job, which must have had only one lease; empty if there is none.
+func (l *Leases) only(jobID string) heldLease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, lease := range l.held {
 		if lease.job == jobID {
-			result = lease.result
+			return *lease
 		}
 	}
-	return result
+	return heldLease{}
 }
+
+// Result returns the result with which the lease of a job was completed. A job must have had
+// only one lease.
+func (l *Leases) Result(jobID string) runtime.LeaseResult { return l.only(jobID).result }
 
 // Expires returns when the lease of a job expires; zero if there is none. A job must have had
 // only one lease.
-func (l *Leases) Expires(jobID string) (expires time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, lease := range l.held {
-		if lease.job == jobID {
-			expires = lease.expires
-		}
-	}
-	return expires
-}
+func (l *Leases) Expires(jobID string) time.Time { return l.only(jobID).expires }
 
 // Renewals returns the times at which the lease of a job was renewed, without the calls of
-// Renew that report the beginning of the work.
-func (l *Leases) Renewals(jobID string) (times []time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, lease := range l.held {
-		if lease.job == jobID {
-			times = append(times, lease.renewed...)
-		}
-	}
-	return times
-}
+// Renew that report the beginning of the work. A job must have had only one lease.
+func (l *Leases) Renewals(jobID string) []time.Time { return slices.Clone(l.only(jobID).renewed) }
 
 // Acquires returns the times of the calls of Acquire.
-func (l *Leases) Acquires() []time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Clone(l.acquires)
-}
+func (l *Leases) Acquires() []time.Time { return l.Calls(Acquire) }
 
 // Tune implements [runtime.Cloud].
 func (l *Leases) Tune(tuning runtime.Tuning) runtime.NextPoll {
@@ -165,7 +142,7 @@ func (l *Leases) Acquire(ctx context.Context, kinds []runtime.Kind) (runtime.Cla
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	l.polled, l.acquires = now, append(l.acquires, now)
+	l.polled = now
 	next := slices.IndexFunc(l.waiting, func(w leasedWork) bool {
 		return slices.Contains(kinds, w.kind) && slices.Contains(l.tuning.LeasedKinds(), w.kind)
 	})
@@ -206,7 +183,7 @@ func (l *Leases) Renew(ctx context.Context, job *runtime.Job, begin bool) (time.
 	l.mu.Lock()
 	lease, err := l.lease(job)
 	if err == nil {
-		lease.expires, lease.started = time.Now().Add(l.Span), lease.started || begin
+		lease.expires = time.Now().Add(l.Span)
 		if !begin {
 			lease.renewed = append(lease.renewed, time.Now())
 		}

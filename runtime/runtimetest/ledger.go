@@ -106,7 +106,6 @@ func (l *ledger) log(step int, batch cloud.LogBatch) *refusal {
 			batch.Offset, step, len(lines))}
 	}
 
-	// Compare lines that exist, and add new ones.
 	for i, line := range batch.Lines {
 		switch at := batch.Offset + i; {
 		case at < len(lines):

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// linkDial is the time limit for connecting to a link's target.
-const linkDial = 10 * time.Second
+const linkDial = 10 * time.Second // for connecting to a link's target
 
 // Link forwards TCP connections to one address until the test ends. It does not interpret
 // the bytes, so it works for HTTP/1, HTTP/2 and TLS. Methods are safe for concurrent use.
@@ -37,11 +36,7 @@ type pair struct {
 // form host:port, or the absolute path of a Unix socket.
 func NewLink(t testing.TB, target string) *Link {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("listen for a link to %s: %v", target, err)
-	}
-	l := &Link{target: target, listener: listener, pairs: map[*pair]bool{}}
+	l := &Link{target: target, listener: listen(t, "127.0.0.1"), pairs: map[*pair]bool{}}
 	l.all.Go(l.accept)
 	t.Cleanup(l.close)
 	return l
@@ -103,7 +98,6 @@ func (l *Link) close() {
 	l.all.Wait()
 }
 
-// accept serves connections until the listener is closed.
 func (l *Link) accept() {
 	for {
 		client, err := l.listener.Accept()
@@ -114,7 +108,6 @@ func (l *Link) accept() {
 	}
 }
 
-// serve forwards one connection.
 func (l *Link) serve(client net.Conn) {
 	network := "tcp"
 	if strings.HasPrefix(l.target, "/") {

@@ -8,7 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,18 +23,16 @@ import (
 func linked(t *testing.T) (link *runtimetest.Link, client *http.Client, base string, served *atomic.Int32) {
 	t.Helper()
 	served = new(atomic.Int32)
-	address, authority := runtimetest.ServeHTTP2(t, "127.0.0.1",
-		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			served.Add(1)
-			_, _ = io.WriteString(w, r.Proto)
-		}))
-	target, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	link = runtimetest.NewLink(t, target.Host)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		served.Add(1)
+		_, _ = io.WriteString(w, r.Proto)
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	link = runtimetest.NewLink(t, server.Listener.Addr().String())
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM([]byte(authority))
+	roots.AddCert(server.Certificate())
 	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: roots}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return link, &http.Client{Transport: transport}, "https://" + link.Address(), served

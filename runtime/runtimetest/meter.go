@@ -46,7 +46,6 @@ func (p *Proxy) decide(r *http.Request, body []byte) Fault {
 	return fault
 }
 
-// ordered returns the fault that a test ordered for a call.
 func (p *Proxy) ordered(r *http.Request) Fault {
 	for _, o := range p.orders {
 		if o.left > 0 && o.match(r) {
@@ -72,7 +71,6 @@ func (p *Proxy) mayBlackhole(now time.Time) bool {
 	return true
 }
 
-// longestStorm is the longest time that a storm lasts.
 const longestStorm = 3 * time.Second
 
 // callsUntilStorm returns a random number of calls until the next storm.

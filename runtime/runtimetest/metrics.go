@@ -59,7 +59,6 @@ func (r *Metrics) JobRecovered(pool string, action runtime.RecoveryAction) {
 // JournalFailed implements [runtime.Metrics].
 func (r *Metrics) JournalFailed(pool string) { r.count(&r.failed, pool) }
 
-// count adds one to the counter with these labels.
 func (r *Metrics) count(counter *map[string]int, labels ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

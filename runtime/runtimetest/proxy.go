@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -12,11 +13,14 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
 // SeedVariable is the environment variable for the seed of the faults. A test logs its seed; a
@@ -38,11 +42,9 @@ func FaultSeed(t testing.TB) uint64 {
 	return seed
 }
 
-// pollPath is the path of the call that hands out a job.
-const pollPath = "/api/deployments/poll"
+const pollPath = "/api/deployments/poll" // of the call that hands out a job
 
-// maxProxied is the size in bytes of the largest body that a proxy forwards.
-const maxProxied = 64 << 20
+const maxProxied = 64 << 20 // bytes of a body that a proxy forwards
 
 // ProxyOptions are the options of [NewProxy].
 type ProxyOptions struct {
@@ -113,13 +115,8 @@ type storms struct {
 // NewProxy starts a proxy. It ends when the test ends.
 func NewProxy(t testing.TB, o ProxyOptions) *Proxy {
 	t.Helper()
-	if o.Host == "" {
-		o.Host = "127.0.0.1"
-	}
-	inner, err := net.Listen("tcp", net.JoinHostPort(o.Host, "0"))
-	if err != nil {
-		t.Fatalf("listen for a proxy: %v", err)
-	}
+	o.Host = cmp.Or(o.Host, "127.0.0.1")
+	inner := listen(t, o.Host)
 	p := &Proxy{
 		t: t, o: o, listener: newFaultListener(inner), over: make(chan struct{}),
 		forward: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
@@ -133,7 +130,6 @@ func NewProxy(t testing.TB, o ProxyOptions) *Proxy {
 	return p
 }
 
-// serve starts the server.
 func (p *Proxy) serve(address string) {
 	p.t.Helper()
 	server := &http.Server{
@@ -224,7 +220,7 @@ func (p *Proxy) Injected() map[string]int {
 func (p *Proxy) ReportedFailed() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return append([]string(nil), p.failed...)
+	return slices.Clone(p.failed)
 }
 
 // LostPolls returns the polls whose job may be lost. Either the client had disconnected before
@@ -232,7 +228,7 @@ func (p *Proxy) ReportedFailed() []string {
 func (p *Proxy) LostPolls() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return append([]string(nil), p.lost...)
+	return slices.Clone(p.lost)
 }
 
 // ServeHTTP serves one call.
@@ -247,7 +243,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	// 2. Inject a fault that applies before the service gets the request.
 	if fault.Kind == Latency {
-		p.wait(r.Context(), fault.Delay)
+		runtime.Sleep(r.Context(), p.over, fault.Delay)
 	} else if fault.Kind != "" && !fault.After && !fault.changesAnswer() && p.inject(w, r, conn, fault) {
 		return
 	}
@@ -313,17 +309,6 @@ func (p *Proxy) inject(w http.ResponseWriter, r *http.Request, conn *faultConn, 
 	return true
 }
 
-// wait delays a call. It returns early if the client disconnects or the test ends.
-func (p *Proxy) wait(ctx context.Context, delay time.Duration) {
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	case <-p.over:
-	}
-}
-
 // hang blocks a call on a black hole until its client disconnects or the test ends.
 func (p *Proxy) hang(ctx context.Context) {
 	select {
@@ -333,7 +318,6 @@ func (p *Proxy) hang(ctx context.Context) {
 	panic(http.ErrAbortHandler)
 }
 
-// handedOut records a job that the service handed out.
 func (p *Proxy) handedOut(r *http.Request, a answer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,12 +1,14 @@
 package runtimetest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -16,8 +18,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// maxBody is the size in bytes of the largest request that the service reads.
-const maxBody = 4 << 20
+const maxBody = 4 << 20 // bytes of a request
 
 // Service is a strict job service in memory for runners. It serves the calls of a runner
 // (step status, logs, heartbeat), accepts them only in the documented order, and records
@@ -66,7 +67,7 @@ func (s *Service) Record(jobID string) Record {
 func (s *Service) Violations() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]string(nil), s.bad...)
+	return slices.Clone(s.bad)
 }
 
 // Await blocks until ready returns true for the record of the job, and returns this record.
@@ -95,7 +96,7 @@ func (s *Service) Await(t testing.TB, jobID, what string, ready func(Record) boo
 func (s *Service) Report(_ context.Context, job *runtime.Job, report runtime.Report) error {
 	batch := cloud.LogBatch{Offset: report.Offset}
 	for _, line := range report.Lines {
-		batch.Lines = append(batch.Lines, cloud.LogLine{Time: line.Time, Text: line.Text})
+		batch.Lines = append(batch.Lines, cloud.LogLine(line))
 	}
 	return s.record("the agent's report of job "+job.ID, job.ID, func(l *ledger) *refusal {
 		if report.Status == runtime.Running {
@@ -143,41 +144,27 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serv
 
 func (s *Service) serveStatus(w http.ResponseWriter, r *http.Request) {
 	var body cloud.StepStatus
-	s.serve(w, r, &body, func(l *ledger) *refusal {
-		return atStep(r, func(step int) *refusal { return l.status(step, runtime.Status(body.Status)) })
-	})
+	s.serve(w, r, &body, func(l *ledger, step int) *refusal { return l.status(step, runtime.Status(body.Status)) })
 }
 
 func (s *Service) serveLogs(w http.ResponseWriter, r *http.Request) {
 	var body cloud.LogBatch
-	s.serve(w, r, &body, func(l *ledger) *refusal {
-		return atStep(r, func(step int) *refusal { return l.log(step, body) })
-	})
+	s.serve(w, r, &body, func(l *ledger, step int) *refusal { return l.log(step, body) })
 }
 
 func (s *Service) serveHeartbeat(w http.ResponseWriter, r *http.Request) {
 	var body map[string]any
-	s.serve(w, r, &body, func(l *ledger) *refusal {
+	s.serve(w, r, &body, func(l *ledger, _ int) *refusal {
 		l.heartbeats++
 		return nil
 	})
 }
 
-// atStep parses the step in the path, and calls act with it.
-func atStep(r *http.Request, act func(step int) *refusal) *refusal {
-	step, err := strconv.Atoi(r.PathValue("step"))
-	if err != nil {
-		return &refusal{http.StatusNotFound, "the step is not a number"}
-	}
-	return act(step)
-}
-
-// serve reads a call's body, checks the job's token, and applies act.
-func (s *Service) serve(w http.ResponseWriter, r *http.Request, body any, act func(*ledger) *refusal) {
+// serve reads a call's body, checks the job's token, and applies act to the step in the path.
+func (s *Service) serve(w http.ResponseWriter, r *http.Request, body any, act func(*ledger, int) *refusal) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	var large *http.MaxBytesError
 	switch {
-	case errors.As(err, &large):
+	case errors.As(err, new(*http.MaxBytesError)):
 		s.answer(w, r, &refusal{http.StatusRequestEntityTooLarge, "the body is larger than 4 MiB"})
 		return
 	case err != nil:
@@ -191,10 +178,13 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, body any, act fu
 		if r.Header.Get("Authorization") != cloud.AuthScheme+" "+l.token.Reveal() {
 			return &refusal{http.StatusUnauthorized, "this is not the job's token"}
 		}
-		return act(l)
+		step, err := strconv.Atoi(cmp.Or(r.PathValue("step"), "0")) // a heartbeat has no step
+		if err != nil {
+			return &refusal{http.StatusNotFound, "the step is not a number"}
+		}
+		return act(l, step)
 	})
-	var no *refusal
-	if errors.As(err, &no) {
+	if no, ok := errors.AsType[*refusal](err); ok {
 		writeError(w, no)
 		return
 	}

@@ -24,12 +24,11 @@ func testFollow(t *testing.T, s *fixture) {
 	if !slices.Equal(live, afterwards) {
 		t.Errorf("the progress during the job is\n%v\nand after its end\n%v\nwant the same", live, afterwards)
 	}
-	for _, want := range []runtime.Progress{{Step: 0, Status: runtime.Succeeded}, {Step: 1, Status: runtime.Running},
-		{Step: 1, Status: runtime.Succeeded}} {
-		if !slices.ContainsFunc(live, func(p runtime.Progress) bool {
-			return p.Step == want.Step &&
-				p.Status == want.Status
-		}) {
+	for _, want := range []runtime.Progress{
+		{Step: 0, Status: runtime.Succeeded}, {Step: 1, Status: runtime.Running}, {Step: 1, Status: runtime.Succeeded},
+	} {
+		same := func(p runtime.Progress) bool { return p.Step == want.Step && p.Status == want.Status }
+		if !slices.ContainsFunc(live, same) {
 			t.Errorf("no progress reports step %d as %s: %v", want.Step, want.Status, live)
 		}
 	}
@@ -73,7 +72,6 @@ func testContexts(t *testing.T, s *fixture) {
 	id := s.start(t, job)
 	s.ready(t, id)
 
-	// Follow the job and wait for it, each in its own goroutine.
 	ctx, cancel := context.WithCancel(t.Context())
 	stream, err := s.executor.Follow(ctx, id)
 	if err != nil {
@@ -247,27 +245,20 @@ func testCheck(t *testing.T, s *fixture) {
 // ready blocks until the log of step 1 has two lines: the script, and "ready" (see scripts).
 func (s *fixture) ready(t *testing.T, id string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	stream, err := s.executor.Follow(ctx, id)
-	if err != nil {
-		t.Fatalf("follow: %v", err)
+	isReady := func(p runtime.Progress) bool { return p.Step == 1 && p.Lines >= 2 }
+	if all := s.followUntil(t, id, isReady); len(all) == 0 || !isReady(all[len(all)-1]) {
+		t.Fatal("the job has not printed \"ready\" before its end")
 	}
-	defer stream.Close()
-	for lines := bufio.NewScanner(stream); lines.Scan(); {
-		var progress runtime.Progress
-		if err := json.Unmarshal(lines.Bytes(), &progress); err != nil {
-			t.Fatalf("the runner's output is %q: %v", lines.Text(), err)
-		}
-		if progress.Step == 1 && progress.Lines >= 2 {
-			return
-		}
-	}
-	t.Fatal("the job has not printed \"ready\" in time or before its end")
 }
 
 // follow reads all progress to its end.
 func (s *fixture) follow(t *testing.T, id string) []runtime.Progress {
+	t.Helper()
+	return s.followUntil(t, id, func(runtime.Progress) bool { return false })
+}
+
+// followUntil reads the progress up to the first for which last returns true, or to its end.
+func (s *fixture) followUntil(t *testing.T, id string, last func(runtime.Progress) bool) (all []runtime.Progress) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -276,13 +267,14 @@ func (s *fixture) follow(t *testing.T, id string) []runtime.Progress {
 		t.Fatalf("follow: %v", err)
 	}
 	defer stream.Close()
-	var all []runtime.Progress
 	for lines := bufio.NewScanner(stream); lines.Scan(); {
 		var progress runtime.Progress
 		if err := json.Unmarshal(lines.Bytes(), &progress); err != nil {
 			t.Fatalf("the runner's output is %q: %v", lines.Text(), err)
 		}
-		all = append(all, progress)
+		if all = append(all, progress); last(progress) {
+			return all
+		}
 	}
 	if ctx.Err() != nil {
 		t.Fatalf("the progress has not ended within %v: %v", limit, all)
@@ -325,7 +317,7 @@ func (s *fixture) wantLog(t *testing.T, job *runtime.Job, step int, text string)
 	if s.harness.Virtual {
 		return
 	}
-	s.service.Await(t, job.ID, text, func(r Record) bool { return contains(r, step, text) })
+	s.service.Await(t, job.ID, text, func(r Record) bool { return strings.Contains(r.Text(step), text) })
 }
 
 // wantGone checks that nothing is left of the job.
