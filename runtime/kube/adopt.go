@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
@@ -107,7 +106,6 @@ func (e *Executor) foreignPods(serves func(pool string) bool) map[owner][]candid
 	return all
 }
 
-// sortedOwners returns the owners in a fixed order.
 func sortedOwners(candidates map[owner][]candidate) []owner {
 	return slices.SortedFunc(maps.Keys(candidates), func(a, b owner) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
@@ -136,14 +134,12 @@ func (e *Executor) ownerGone(ctx context.Context, o owner) (bool, error) {
 	return false, nil
 }
 
-// ownerSeen reports whether the Pod of an agent was found within ownerCacheTime.
 func (c *Cluster) ownerSeen(o owner) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return time.Since(c.ownersSeen[o]) < ownerCacheTime
 }
 
-// noteOwner records that the Pod of an agent was found.
 func (c *Cluster) noteOwner(o owner) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +190,7 @@ func (e *Executor) adoptPod(ctx context.Context, c candidate, from owner, gone b
 		switch {
 		case err == nil:
 			return e.adoptedInstance(ctx, updated)
-		case !apierrors.IsConflict(err) || fromProxy(err):
+		case !isConflict(err):
 			if !temporary(err) {
 				e.markResolved(c.uid)
 			}

@@ -17,11 +17,9 @@ import (
 // another agent whose watch shows the job.
 func newOrphan(t *testing.T) (a *agents, e *Executor, pod string, before owner) {
 	t.Helper()
-	a, all := newAgents(t, "agent-x", "agent-y")
-	pod = a.job(t, all[0], "job-1")
-	awaitOwner(t, all[1], pod, all[0].self.owner)
+	a, first, e, pod := newAgentsWithJob(t)
 	a.Drop(testNamespace, "agent-x")
-	return a, all[1], pod, all[0].self.owner
+	return a, e, pod, first.self.owner
 }
 
 func TestAdoptOwnerUnknown(t *testing.T) {
@@ -32,12 +30,7 @@ func TestAdoptOwnerUnknown(t *testing.T) {
 	} {
 		t.Run("get of the owner fails with "+name, func(t *testing.T) {
 			a, e, worker, before := newOrphan(t)
-			a.Inject(func(r kubetest.Request) *kubetest.Fault {
-				if r.Verb == "get" && r.Name == "agent-x" {
-					return &fault
-				}
-				return nil
-			})
+			a.Inject(failAll("get", fault))
 			if got, err := adopt(t, e); err == nil || !strings.Contains(err.Error(), "agent-x") || len(got) > 0 {
 				t.Errorf("adopted %v, %v, want an error that names the agent's Pod", got, err)
 			}
@@ -63,9 +56,7 @@ func TestAdoptOwnerUnknown(t *testing.T) {
 			p.Annotations[annotationOwner], p.Labels[labelOwner] = "{", ""
 		})
 		awaitOwner(t, e, worker, owner{Namespace: testNamespace})
-		if got, err := adopt(t, e); err == nil || len(got) > 0 {
-			t.Errorf("adopted %v, %v, want an error and no job", got, err)
-		}
+		wantAdoptError(t, e)
 	})
 }
 
@@ -93,9 +84,7 @@ func TestAdoptConflict(t *testing.T) {
 			}
 			return nil
 		})
-		if got, err := adopt(t, e); err == nil || len(got) > 0 {
-			t.Errorf("adopted %v, %v, want an error and no job", got, err)
-		}
+		wantAdoptError(t, e)
 		a.Inject(nil)
 		wantAdopted(t, e, "job-1")
 	})
@@ -118,12 +107,7 @@ func TestAdoptConflict(t *testing.T) {
 		a.put("agent-z", "agent")
 		third := a.agent(t, "agent-z")
 		awaitOwner(t, third, worker, before)
-		a.Inject(func(r kubetest.Request) *kubetest.Fault {
-			if r.Verb == "watch" || r.Verb == "list" {
-				return &kubetest.Fault{Status: http.StatusServiceUnavailable}
-			}
-			return nil
-		})
+		a.Inject(failWatches)
 		a.DropWatches()
 		wantAdopted(t, third, "job-1")
 		awaitOwner(t, e, worker, before)
@@ -137,9 +121,7 @@ func TestAdoptLostAnswer(t *testing.T) {
 	t.Run("response to the update is lost", func(t *testing.T) {
 		a, e, worker, _ := newOrphan(t)
 		a.Inject(failFirst(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
-		if got, err := adopt(t, e); err == nil || len(got) > 0 {
-			t.Errorf("adopted %v, %v, want an error and no job", got, err)
-		}
+		wantAdoptError(t, e)
 		a.Inject(nil)
 		awaitOwner(t, e, worker, e.self.owner)
 		wantAdopted(t, e, "job-1")
@@ -148,9 +130,7 @@ func TestAdoptLostAnswer(t *testing.T) {
 	t.Run("response to the update is lost and the Pod is deleted", func(t *testing.T) {
 		a, e, worker, _ := newOrphan(t)
 		a.Inject(failFirst(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
-		if got, err := adopt(t, e); err == nil || len(got) > 0 {
-			t.Errorf("adopted %v, %v, want an error and no job", got, err)
-		}
+		wantAdoptError(t, e)
 		a.Drop(testNamespace, worker)
 		awaitState(t, e, "no Pod", func(all map[string]*state) bool { return len(all) == 0 })
 		wantAdopted(t, e)
@@ -168,8 +148,7 @@ func TestAdoptLargeHandoff(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
 		pod = a.waiting(t, all[0], largeHandoff+1)
 		if stored {
-			meta := all[0].objectMeta(testJob(), objectOf(pod), time.Now())
-			a.PutObject(configMaps, &corev1.ConfigMap{ObjectMeta: meta})
+			a.storeHandoff(all[0], pod)
 		}
 		awaitOwner(t, all[1], pod, all[0].self.owner)
 		a.Drop(testNamespace, "agent-x")
@@ -178,43 +157,28 @@ func TestAdoptLargeHandoff(t *testing.T) {
 	wantRunning := func(t *testing.T, a *agents, e *Executor, pod string) {
 		t.Helper()
 		found, err := e.AdoptOrphans(t.Context(), everyPool)
-		if err != nil || len(found) != 1 || !found[0].Running || found[0].Started.IsZero() || !found[0].Ended.IsZero() {
-			t.Errorf("adopted %+v, %v, want a running job", found, err)
-		}
-		if got := a.podOf(t, pod).Annotations[annotationHandoff]; got != carrierPrefix+configMaps {
-			t.Errorf("the annotation of the Pod is %q, want the name of the resource", got)
-		}
+		a.wantDelivered(t, found, err, pod)
 	}
 	t.Run("ConfigMap exists", func(t *testing.T) {
 		a, e, pod := orphan(t, true)
 		wantRunning(t, a, e, pod)
 	})
-	t.Run("response to the update is lost", func(t *testing.T) {
-		a, e, pod := orphan(t, true)
-		a.Inject(failFirst(1, "update", kubetest.Fault{Status: http.StatusInternalServerError, After: true}))
-		if found, err := e.AdoptOrphans(t.Context(), everyPool); err == nil || len(found) > 0 {
-			t.Errorf("adopted %+v, %v, want an error and no job", found, err)
-		}
-		a.Inject(nil)
-		awaitOwner(t, e, pod, e.self.owner)
-		wantRunning(t, a, e, pod)
-	})
-	t.Run("ConfigMaps cannot be listed", func(t *testing.T) {
-		a, e, pod := orphan(t, true)
-		a.Inject(func(r kubetest.Request) *kubetest.Fault {
-			if r.Resource != configMaps {
-				return nil
-			}
-			return &kubetest.Fault{Status: http.StatusServiceUnavailable}
+	for name, fault := range map[string]func(kubetest.Request) *kubetest.Fault{
+		"response to the update is lost": failFirst(1, "update",
+			kubetest.Fault{Status: http.StatusInternalServerError, After: true}),
+		// It is unknown whether the job may run.
+		"ConfigMaps cannot be listed": failResource(configMaps, kubetest.Fault{Status: http.StatusServiceUnavailable}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, e, pod := orphan(t, true)
+			a.Inject(fault)
+			wantAdoptError(t, e)
+			a.Inject(nil)
+			awaitOwner(t, e, pod, e.self.owner)
+			wantRunning(t, a, e, pod)
+			wantAdopted(t, e)
 		})
-		if found, err := e.AdoptOrphans(t.Context(), everyPool); err == nil || len(found) > 0 {
-			t.Errorf("adopted %+v, %v, want an error, because it is unknown whether the job may run", found, err)
-		}
-		a.Inject(nil)
-		awaitOwner(t, e, pod, e.self.owner)
-		wantRunning(t, a, e, pod)
-		wantAdopted(t, e)
-	})
+	}
 	t.Run("ConfigMap does not exist, so the job has not run", func(t *testing.T) {
 		_, e, _ := orphan(t, false)
 		found, err := e.AdoptOrphans(t.Context(), everyPool)

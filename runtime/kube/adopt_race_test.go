@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
-	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
 func TestAdoptRace(t *testing.T) {
@@ -44,10 +42,8 @@ func TestAdoptRace(t *testing.T) {
 			t.Fatalf("round %d: %d agents adopted the job, want 1", i, len(winners))
 		}
 		winner := <-winners
-		for _, pod := range a.Pods(testNamespace) {
-			if pod.Name == name && ownerOf(&pod).Name != winner {
-				t.Fatalf("round %d: %s adopted the job, but its owner is %+v", i, winner, ownerOf(&pod))
-			}
+		if got := ownerOf(a.podOf(t, name)); got.Name != winner {
+			t.Fatalf("round %d: %s adopted the job, but its owner is %+v", i, winner, got)
 		}
 		a.Drop(testNamespace, name)
 	}
@@ -131,29 +127,14 @@ func TestAdoptUnderChange(t *testing.T) {
 // TestAdoptJobEnd adopts a running job and waits for its end.
 func TestAdoptJobEnd(t *testing.T) {
 	release := make(chan struct{})
-	s := newFakeCluster(t, func(c *kubetest.Container) int {
+	s, first, second := newAgentPair(t, func(c *kubetest.Container) int {
 		<-release
 		return succeed(c)
 	})
-	s.kubelet.Hold = func(pod *corev1.Pod) *corev1.PodStatus {
-		if !strings.HasPrefix(pod.Name, "agent-") {
-			return nil
-		}
-		return &corev1.PodStatus{Phase: corev1.PodRunning}
-	}
-	a := &agents{API: s.API}
-	a.put("agent-x", "agent")
-	a.put("agent-y", "agent")
-	first, second := a.agent(t, "agent-x"), a.agent(t, "agent-y")
-	job := s.job("job-1")
-	setup := runtime.NewSetup(job, s.service, runtimetest.BaseHandoff(job))
-	id, err := first.Start(t.Context(), job, setup)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := s.mustStart(t, first, s.job("job-1"))
 	name, _, _ := parseID(id)
 	awaitOwner(t, second, name, first.self.owner)
-	a.Drop(testNamespace, "agent-x")
+	s.Drop(testNamespace, "agent-x")
 	wantAdopted(t, second, "job-1")
 	ended := startWait(t, second, id)
 	close(release)
@@ -163,7 +144,7 @@ func TestAdoptJobEnd(t *testing.T) {
 	if err := second.Remove(t.Context(), id, 0); err != nil {
 		t.Error(err)
 	}
-	if pods := a.Pods(testNamespace); len(pods) != 1 {
+	if pods := s.Pods(testNamespace); len(pods) != 1 {
 		t.Errorf("got %d Pods, want only the one of the second agent", len(pods))
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
@@ -37,40 +36,33 @@ func TestAdoptOrphans(t *testing.T) {
 		}
 	})
 	t.Run("agent is deleted", func(t *testing.T) {
-		a, all := newAgents(t, "agent-x", "agent-y")
-		name := a.job(t, all[0], "job-1")
-		awaitOwner(t, all[1], name, all[0].self.owner)
+		a, first, second, name := newAgentsWithJob(t)
 		a.Drop(testNamespace, "agent-x")
-		found, err := all[1].AdoptOrphans(t.Context(), everyPool)
+		found, err := second.AdoptOrphans(t.Context(), everyPool)
 		want := testJob()
 		if err != nil || len(found) != 1 || !found[0].Running || found[0].Job != "job-1" ||
 			found[0].Pool != (runtime.PoolSpec{Name: want.PoolName, Identity: want.Identity}).Key() {
 			t.Fatalf("adopted %+v, %v, want running job-1", found, err)
 		}
-		listed, err := all[1].List(t.Context(), "id-of-agent-y")
+		listed, err := second.List(t.Context(), "id-of-agent-y")
 		if err != nil || len(listed) != 1 || listed[0].ID != found[0].ID {
 			t.Errorf("List: got %+v, %v", listed, err)
 		}
-		if listed, err := all[0].List(t.Context(), "id-of-agent-x"); err != nil || len(listed) > 0 {
+		if listed, err := first.List(t.Context(), "id-of-agent-x"); err != nil || len(listed) > 0 {
 			t.Errorf("the old agent lists %+v, %v, want nothing", listed, err)
 		}
-		awaitOwner(t, all[1], name, all[1].self.owner)
-		wantAdopted(t, all[1])
-		for _, pod := range a.Pods(testNamespace) {
-			whole := len(pod.Spec.Containers) == 1 && len(pod.Spec.InitContainers) == 1 &&
-				pod.Labels[labelJob] == "job-1" && pod.Annotations[annotationHandoff] == "sealed"
-			if pod.Name == name && (!whole || pod.Labels[labelAgent] != "id-of-agent-y") {
-				t.Errorf("the adopted Pod is %+v", pod)
-			}
+		awaitOwner(t, second, name, second.self.owner)
+		wantAdopted(t, second)
+		pod := a.podOf(t, name)
+		if len(pod.Spec.Containers) != 1 || len(pod.Spec.InitContainers) != 1 || pod.Labels[labelJob] != "job-1" ||
+			pod.Annotations[annotationHandoff] != "sealed" || pod.Labels[labelAgent] != "id-of-agent-y" {
+			t.Errorf("the adopted Pod is %+v", pod)
 		}
 	})
 	t.Run("Pod of another pool", func(t *testing.T) {
-		a, all := newAgents(t, "agent-x", "agent-y")
-		awaitOwner(t, all[1], a.job(t, all[0], "job-1"), all[0].self.owner)
-		a.Drop(testNamespace, "agent-x")
+		a, e, _, _ := newOrphan(t)
 		before := a.Requests()["get"]
-		if found, err := all[1].AdoptOrphans(t.Context(), func(string) bool { return false }); err != nil ||
-			len(found) > 0 {
+		if found, err := e.AdoptOrphans(t.Context(), func(string) bool { return false }); err != nil || len(found) > 0 {
 			t.Errorf("adopted %+v, %v, want nothing", found, err)
 		}
 		if n := a.Requests()["get"] - before; n > 0 {
@@ -102,16 +94,14 @@ func TestAdoptByOwner(t *testing.T) {
 		wantAdopted(t, again)
 	})
 	t.Run("agent is evicted", func(t *testing.T) {
-		a, all := newAgents(t, "agent-x", "agent-y")
-		awaitOwner(t, all[1], a.job(t, all[0], "job-1"), all[0].self.owner)
+		a, _, second, _ := newAgentsWithJob(t)
 		a.Change(testNamespace, "agent-x", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
-		wantAdopted(t, all[1], "job-1")
+		wantAdopted(t, second, "job-1")
 	})
 	t.Run("agent drains", func(t *testing.T) {
-		a, all := newAgents(t, "agent-x", "agent-y")
-		awaitOwner(t, all[1], a.job(t, all[0], "job-1"), all[0].self.owner)
-		a.Change(testNamespace, "agent-x", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) })
-		wantAdopted(t, all[1])
+		a, _, second, _ := newAgentsWithJob(t)
+		a.Change(testNamespace, "agent-x", deleted)
+		wantAdopted(t, second)
 	})
 }
 
@@ -119,7 +109,7 @@ func TestAdoptByWorker(t *testing.T) {
 	t.Run("ended job, and job without a handoff", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
 		ended, noHandoff := a.job(t, all[0], "ended"), a.job(t, all[0], "no-handoff")
-		a.Change(testNamespace, ended, mainIs(ends(mainContainer, 10, "Error", "")))
+		a.Change(testNamespace, ended, mainEnds(10, "Error", ""))
 		a.Change(testNamespace, noHandoff, func(p *corev1.Pod) { delete(p.Annotations, annotationHandoff) })
 		awaitOwner(t, all[1], noHandoff, all[0].self.owner)
 		a.Drop(testNamespace, "agent-x")
@@ -129,16 +119,14 @@ func TestAdoptByWorker(t *testing.T) {
 		}
 	})
 	t.Run("kept Pod", func(t *testing.T) {
-		a, all := newAgents(t, "agent-x", "agent-y")
-		name := a.job(t, all[0], "job-1")
-		awaitOwner(t, all[1], name, all[0].self.owner)
-		if err := all[0].keepPod(t.Context(), name, string(a.Pods(testNamespace)[2].UID)); err != nil {
+		a, first, second, name := newAgentsWithJob(t)
+		if err := first.keepPod(t.Context(), name, string(a.podOf(t, name).UID)); err != nil {
 			t.Fatal(err)
 		}
 		a.Drop(testNamespace, "agent-x")
-		wantAdopted(t, all[1])
+		wantAdopted(t, second)
 		a.Change(testNamespace, name, func(p *corev1.Pod) { p.Annotations[annotationKept] = "now" })
-		if removed, err := all[1].Sweep(t.Context(), nil); err != nil || len(removed) != 1 {
+		if removed, err := second.Sweep(t.Context(), nil); err != nil || len(removed) != 1 {
 			t.Errorf("swept %v, %v, want one Pod", removed, err)
 		}
 	})
@@ -147,14 +135,10 @@ func TestAdoptByWorker(t *testing.T) {
 		here, there := all[1], all[1].cluster.Executor("elsewhere")
 		t.Cleanup(there.Close)
 		name := a.job(t, all[0], "job-1")
-		for _, pod := range a.Pods(testNamespace) {
-			if pod.Name == name {
-				moved := pod.DeepCopy()
-				moved.Namespace, moved.UID = "elsewhere", ""
-				a.Put(moved)
-				a.Drop(testNamespace, name)
-			}
-		}
+		moved := a.podOf(t, name)
+		moved.Namespace, moved.UID = "elsewhere", ""
+		a.Put(moved)
+		a.Drop(testNamespace, name)
 		awaitOwner(t, there, name, all[0].self.owner)
 		a.Drop(testNamespace, "agent-x")
 		wantAdopted(t, here)

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
@@ -54,14 +55,10 @@ func (a *agents) put(name, deployment string) {
 // cluster returns the Cluster of an agent in a Pod.
 func (a *agents) cluster(t testing.TB, pod string) *Cluster {
 	t.Helper()
-	cluster, err := New(Options{
-		RunnerDirectory: runnerDirectory, Config: a.Config(), Namespace: testNamespace, Pod: pod,
-		Image: agentImage, Agent: "id-of-" + pod, Log: slog.New(slog.NewTextHandler(&a.log, nil)),
+	return newCluster(t, Options{
+		Config: a.Config(), Namespace: testNamespace, Pod: pod, Agent: "id-of-" + pod,
+		Log: slog.New(slog.NewTextHandler(&a.log, nil)),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cluster
 }
 
 // agent returns an executor of the agent in a Pod.
@@ -71,32 +68,61 @@ func (a *agents) agent(t testing.TB, pod string) *Executor {
 	if err := cluster.Identify(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	e := cluster.Executor("")
-	t.Cleanup(e.Close)
+	e := executorOf(t, cluster)
 	if err := e.pods.ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return e
 }
 
-// job creates the Pod of a job of an agent, and returns its name.
+// job creates the Pod of a running job of an agent, and returns its name.
 func (a *agents) job(t testing.TB, e *Executor, id string) string {
 	t.Helper()
-	job := testJob()
-	job.ID, job.Agent = id, e.cluster.options.Agent
-	pod, err := podOf(job, namePrefix+id, e.podSettings())
+	return a.putJob(t, e, id, 0, func(p *corev1.Pod) {
+		p.Annotations[annotationHandoff] = "sealed"
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name:  mainContainer,
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+		}}
+	})
+}
+
+// waiting creates a Pod of job-1 that waits for a handoff of this size in bytes, and returns its name.
+func (a *agents) waiting(t testing.TB, e *Executor, size int) string {
+	t.Helper()
+	return a.putJob(t, e, "job-1", size, func(*corev1.Pod) {})
+}
+
+// putJob creates the changed Pod of a job of an agent, and returns its name.
+func (a *agents) putJob(t testing.TB, e *Executor, id string, handoffSize int, change func(*corev1.Pod)) string {
+	t.Helper()
+	job, settings := testJob(), e.podSettings()
+	job.ID, job.Agent, settings.handoffSize = id, e.cluster.options.Agent, handoffSize
+	pod, err := podOf(job, namePrefix+id, settings)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod.Namespace = testNamespace
-	pod.Annotations[annotationHandoff] = "sealed"
-	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
-		Name: mainContainer, State: corev1.ContainerState{
-			Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()},
-		},
-	}}}
+	pod.Namespace, pod.Status.Phase = testNamespace, corev1.PodRunning
+	change(pod)
 	a.Put(pod)
 	return pod.Name
+}
+
+// storeHandoff creates the ConfigMap with the handoff of a Pod of job-1.
+func (a *agents) storeHandoff(e *Executor, pod string) {
+	a.PutObject(configMaps, &corev1.ConfigMap{ObjectMeta: e.objectMeta(testJob(), objectOf(pod), time.Now())})
+}
+
+// wantDelivered checks that only one running job was found, and that the annotation of its Pod makes the
+// kubelet read the ConfigMap with the handoff.
+func (a *agents) wantDelivered(t testing.TB, found []runtime.Instance, err error, pod string) {
+	t.Helper()
+	if err != nil || len(found) != 1 || !found[0].Running || found[0].Started.IsZero() || !found[0].Ended.IsZero() {
+		t.Errorf("found %+v, %v, want a running job", found, err)
+	}
+	if got := a.podOf(t, pod).Annotations[annotationHandoff]; got != carrierPrefix+configMaps {
+		t.Errorf("the annotation of the Pod is %q, want the name of the resource", got)
+	}
 }
 
 // awaitState blocks until the condition holds for the states in the watch of an executor.
@@ -149,6 +175,14 @@ func wantAdopted(t testing.TB, e *Executor, want ...string) {
 	}
 }
 
+// wantAdoptError checks that one call of AdoptOrphans returns an error and no job.
+func wantAdoptError(t testing.TB, e *Executor) {
+	t.Helper()
+	if got, err := adopt(t, e); err == nil || len(got) > 0 {
+		t.Errorf("adopted %v, %v, want an error and no job", got, err)
+	}
+}
+
 func newAgents(t testing.TB, names ...string) (*agents, []*Executor) {
 	t.Helper()
 	a := &agents{API: kubetest.NewAPI(t)}
@@ -158,4 +192,14 @@ func newAgents(t testing.TB, names ...string) (*agents, []*Executor) {
 		all = append(all, a.agent(t, name))
 	}
 	return a, all
+}
+
+// newAgentsWithJob returns a fake cluster with the agents agent-x and agent-y. The watch of the second
+// agent shows the Pod of the first agent's job.
+func newAgentsWithJob(t testing.TB) (a *agents, first, second *Executor, pod string) {
+	t.Helper()
+	a, all := newAgents(t, "agent-x", "agent-y")
+	pod = a.job(t, all[0], "job-1")
+	awaitOwner(t, all[1], pod, all[0].self.owner)
+	return a, all[0], all[1], pod
 }

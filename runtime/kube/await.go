@@ -46,7 +46,6 @@ type starting struct {
 // image (step 0 gets the reason), and then with a container that has started.
 func (s *starting) awaitStart(ctx context.Context) error {
 	for {
-		// Act on the state that the watch shows.
 		now, gone, changed := s.sub.current()
 		switch {
 		case now == nil: // the watch has not shown it yet
@@ -69,8 +68,6 @@ func (s *starting) awaitStart(ctx context.Context) error {
 				continue
 			}
 		}
-
-		// Wait for a change, a timeout or the end of ctx.
 		timer := time.NewTimer(min(s.remaining(), shownPollInterval))
 		select {
 		case <-changed:
@@ -148,7 +145,6 @@ func (s *starting) remaining() time.Duration {
 	return max(left, 0)
 }
 
-// stuckLimit returns how long the Pod may be stuck.
 func (s *starting) stuckLimit() time.Duration { return min(s.executor.stuckLimit, startLimit(s.job)) }
 
 // checkProgress logs a problem of the Pod in step 0, and returns an error if the Pod has
@@ -185,7 +181,6 @@ func (s *starting) flush(ctx context.Context) error {
 	return s.setup.Flush(ctx)
 }
 
-// timeoutError returns the error for a Pod that has not started in time.
 func (s *starting) timeoutError(ctx context.Context, now *state) error {
 	e := s.executor
 	if err := e.pods.health(); err != nil {

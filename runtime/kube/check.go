@@ -105,9 +105,8 @@ func (e *Executor) examplePod(tuning runtime.Tuning) (*corev1.Pod, error) {
 	return pod, err
 }
 
-// dryRun sends the create of a Pod as a dry run.
 func (e *Executor) dryRun(ctx context.Context, pod *corev1.Pod) error {
-	_, err := e.client.create(ctx, e.namespace, pod, true)
+	_, err := e.client.create(ctx, pod, true)
 	return err
 }
 

@@ -13,21 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	machinery "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 )
 
-// Rate limits of the client. The default of client-go is five requests per second, with
-// which forty concurrent starts would take six seconds.
-const (
-	queriesPerSecond = 50
-	queryBurst       = 200
-)
-
-// pods is the resource of Pods and their logs.
-const pods = "pods"
+const pods = "pods" // the resource of Pods and their logs
 
 // client sends requests to the API server. It follows no redirect and is safe for
 // concurrent use.
@@ -56,8 +47,8 @@ func newClient(config *rest.Config) (*client, error) {
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.ContentType = machinery.ContentTypeProtobuf
 	config.AcceptContentTypes = machinery.ContentTypeProtobuf + "," + machinery.ContentTypeJSON
-	if config.QPS == 0 {
-		config.QPS, config.Burst = queriesPerSecond, queryBurst
+	if config.QPS == 0 { // with client-go's default, 5 requests a second, 40 concurrent starts would take 6 s
+		config.QPS, config.Burst = 50, 200
 	}
 	config.Timeout = 0 // would also end watches and logs; each request has its own timeout
 	config.WarningHandlerWithContext = warningHandler{}
@@ -82,7 +73,6 @@ func withoutRedirects(config *rest.Config) (rest.Interface, error) {
 	return rest.RESTClientForConfigAndClient(config, &client)
 }
 
-// warningsKey is the key of a context's value of type func(string).
 type warningsKey struct{}
 
 // withWarnings returns a context for requests; handle is called with each warning of the
@@ -91,8 +81,6 @@ func withWarnings(ctx context.Context, handle func(text string)) context.Context
 	return context.WithValue(ctx, warningsKey{}, handle)
 }
 
-// warningHandler passes warnings of the API server to the function in the context of the
-// request.
 type warningHandler struct{}
 
 func (warningHandler) HandleWarningHeaderWithContext(ctx context.Context, code int, _, text string) {
@@ -101,28 +89,15 @@ func (warningHandler) HandleWarningHeaderWithContext(ctx context.Context, code i
 	}
 }
 
-// create creates a Pod. If dry is true, the API server validates the Pod and creates
-// nothing.
-func (c *client) create(ctx context.Context, namespace string, pod *corev1.Pod, dry bool) (*corev1.Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	options := metav1.CreateOptions{FieldManager: managedByValue}
-	if dry {
-		options.DryRun = []string{metav1.DryRunAll}
-	}
-	created := &corev1.Pod{}
-	err := c.api.Post().Namespace(namespace).Resource(pods).VersionedParams(&options, c.parameters).
-		Body(pod).Do(ctx).Into(created)
-	return created, withCause(ctx, err)
+// create creates a Pod in its namespace. If dry is true, the API server only validates the Pod.
+func (c *client) create(ctx context.Context, pod *corev1.Pod, dry bool) (*corev1.Pod, error) {
+	created, err := c.createObject(ctx, pods, pod, dry)
+	return created.(*corev1.Pod), err
 }
 
-// get returns a Pod.
 func (c *client) get(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
 	pod := &corev1.Pod{}
-	err := c.api.Get().Namespace(namespace).Resource(pods).Name(name).Do(ctx).Into(pod)
-	return pod, withCause(ctx, err)
+	return pod, sendRequest(ctx, c.api.Get().Namespace(namespace).Resource(pods).Name(name), pod)
 }
 
 // update replaces a Pod. The Pod must be complete and have a resourceVersion: the API
@@ -131,35 +106,27 @@ func (c *client) update(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, erro
 	if pod.ResourceVersion == "" || len(pod.Spec.Containers) == 0 {
 		return nil, fmt.Errorf("update Pod %s: the object is incomplete", pod.Name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	updated := &corev1.Pod{}
-	err := c.api.Put().Namespace(pod.Namespace).Resource(pods).Name(pod.Name).
-		VersionedParams(&metav1.UpdateOptions{FieldManager: managedByValue}, c.parameters).
-		Body(pod).Do(ctx).Into(updated)
-	return updated, withCause(ctx, err)
+	updated, err := c.updateObject(ctx, pods, pod)
+	return updated.(*corev1.Pod), err
 }
 
-// delete deletes the Pod with this name and uid.
 func (c *client) delete(ctx context.Context, namespace, name, uid string, grace int64) error {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	options := metav1.DeleteOptions{
-		GracePeriodSeconds: &grace,
-		Preconditions:      &metav1.Preconditions{UID: new(types.UID(uid))},
-	}
-	// Get reads the response; otherwise an HTML page of a proxy would count as success.
-	_, err := c.api.Delete().Namespace(namespace).Resource(pods).Name(name).Body(&options).Do(ctx).Get()
-	return withCause(ctx, err)
+	return c.deleteObject(ctx, pods, namespace, name, metav1.DeleteOptions{
+		GracePeriodSeconds: &grace, Preconditions: metav1.NewUIDPreconditions(uid),
+	})
 }
 
 // list returns one page of the Pods that match the options.
 func (c *client) list(ctx context.Context, namespace string, options metav1.ListOptions) (*corev1.PodList, error) {
+	all := &corev1.PodList{}
+	request := c.api.Get().Namespace(namespace).Resource(pods).VersionedParams(&options, c.parameters)
+	return all, sendRequest(ctx, request, all)
+}
+
+func sendRequest(ctx context.Context, request *rest.Request, response machinery.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	all := &corev1.PodList{}
-	err := c.api.Get().Namespace(namespace).Resource(pods).VersionedParams(&options, c.parameters).Do(ctx).Into(all)
-	return all, withCause(ctx, err)
+	return withCause(ctx, request.Do(ctx).Into(response))
 }
 
 // watch starts a watch of Pods. It does not retry: client-go would wait as long as a
@@ -224,9 +191,11 @@ func withCause(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 }
 
-// isNotFound reports whether the API server answered that the object does not exist. An
-// HTML page of a proxy with status 404 does not count.
-func isNotFound(err error) bool { return apierrors.IsNotFound(err) && !fromProxy(err) }
+// isNotFound, isConflict and isForbidden report whether the API server itself sent the error. An
+// HTML page of a proxy with such a status does not count.
+func isNotFound(err error) bool  { return apierrors.IsNotFound(err) && !fromProxy(err) }
+func isConflict(err error) bool  { return apierrors.IsConflict(err) && !fromProxy(err) }
+func isForbidden(err error) bool { return apierrors.IsForbidden(err) && !fromProxy(err) }
 
 // fromProxy reports whether a response came from a server other than the Kubernetes API
 // server, such as a proxy.

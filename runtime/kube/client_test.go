@@ -11,43 +11,54 @@ import (
 	"k8s.io/client-go/rest"
 )
 
+// serverConfig starts a server, and returns the configuration of its clients.
+func serverConfig(t *testing.T, handler http.HandlerFunc) *rest.Config {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return &rest.Config{Host: server.URL}
+}
+
+// callErrors calls the methods of a new client, and returns their errors.
+func callErrors(t *testing.T, config *rest.Config) map[string]error {
+	t.Helper()
+	c, err := newClient(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := metav1.ObjectMeta{Name: "a", Namespace: "jobs"}
+	secret := &corev1.Secret{ObjectMeta: meta}
+	_, getErr := c.get(t.Context(), "jobs", "a")
+	_, createErr := c.create(t.Context(), &corev1.Pod{ObjectMeta: meta}, false)
+	_, createSecretErr := c.createObject(t.Context(), secrets, secret, false)
+	_, updateSecretErr := c.updateObject(t.Context(), secrets, secret)
+	_, listSecretsErr := c.listObjects(t.Context(), secrets, "jobs", "")
+	return map[string]error{
+		"get": getErr, "create": createErr, "delete": c.delete(t.Context(), "jobs", "a", "uid", 0),
+		"create of a Secret": createSecretErr, "update of a Secret": updateSecretErr, "list of Secrets": listSecretsErr,
+		"delete of a Secret": c.deleteObject(t.Context(), secrets, "jobs", "a", metav1.DeleteOptions{}),
+	}
+}
+
 func TestClient(t *testing.T) {
 	t.Run("follows no redirect", func(t *testing.T) {
 		var requests, tokens atomic.Int32
-		elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		elsewhere := serverConfig(t, func(w http.ResponseWriter, r *http.Request) {
 			requests.Add(1)
 			if r.Header.Get("Authorization") != "" {
 				tokens.Add(1)
 			}
 			w.WriteHeader(http.StatusNotFound)
-		}))
-		t.Cleanup(elsewhere.Close)
+		})
 		for _, status := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				http.Redirect(w, r, elsewhere.URL+r.URL.Path, status)
-			}))
-			t.Cleanup(server.Close)
-			for name, config := range map[string]*rest.Config{
-				"a token":        {Host: server.URL, BearerToken: "cluster-token"},
-				"no credentials": {Host: server.URL},
-			} {
-				c, err := newClient(config)
-				if err != nil {
-					t.Fatal(err)
-				}
-				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
-				secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
-				_, getErr := c.get(t.Context(), "jobs", "a")
-				_, createErr := c.create(t.Context(), "jobs", pod, false)
-				_, secretErr := c.createObject(t.Context(), secrets, secret, false)
-				for call, err := range map[string]error{
-					"get": getErr, "create": createErr,
-					"create of a Secret": secretErr,
-					"delete":             c.delete(t.Context(), "jobs", "a", "uid", 0),
-					"delete of a Secret": c.deleteObject(t.Context(), secrets, "jobs", "a", metav1.Preconditions{}),
-				} {
+			config := serverConfig(t, func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, elsewhere.Host+r.URL.Path, status)
+			})
+			for _, token := range []string{"cluster-token", ""} {
+				config.BearerToken = token
+				for call, err := range callErrors(t, config) {
 					if err == nil || isNotFound(err) || !fromProxy(err) {
-						t.Errorf("%s with %s, redirected by %d: got %v, want an error", call, name, status, err)
+						t.Errorf("%s with token %q, redirected by %d: got %v, want an error", call, token, status, err)
 					}
 				}
 			}
@@ -58,26 +69,11 @@ func TestClient(t *testing.T) {
 	})
 
 	t.Run("HTML page of a proxy is an error", func(t *testing.T) {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		config := serverConfig(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = w.Write([]byte("<html>Please log in</html>"))
-		}))
-		t.Cleanup(server.Close)
-		c, err := newClient(&rest.Config{Host: server.URL})
-		if err != nil {
-			t.Fatal(err)
-		}
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "jobs"}}
-		_, createErr := c.createObject(t.Context(), secrets, secret, false)
-		_, updateErr := c.updateObject(t.Context(), secrets, secret)
-		_, listErr := c.listObjects(t.Context(), secrets, "jobs", "")
-		for call, err := range map[string]error{
-			"create":          createErr,
-			"update":          updateErr,
-			"delete":          c.deleteObject(t.Context(), secrets, "jobs", "a", metav1.Preconditions{}),
-			"delete of a Pod": c.delete(t.Context(), "jobs", "a", "uid", 0),
-			"list":            listErr,
-		} {
+		})
+		for call, err := range callErrors(t, config) {
 			if err == nil || isNotFound(err) {
 				t.Errorf("%s: got %v, want an error", call, err)
 			}

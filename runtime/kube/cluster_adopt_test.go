@@ -2,7 +2,6 @@ package kube
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -11,17 +10,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
 // replicas is a Deployment whose Pods represent agents.
-type replicas struct {
-	n    *kubetest.Namespace
-	core *rest.RESTClient
-}
+type replicas struct{ *admin }
 
 // newReplicas creates a Deployment of two Pods that do nothing.
 func newReplicas(t *testing.T, n *kubetest.Namespace) *replicas {
@@ -48,7 +43,7 @@ func newReplicas(t *testing.T, n *kubetest.Namespace) *replicas {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &replicas{n: n, core: kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)}
+	return &replicas{adminOf(t, n)}
 }
 
 // await blocks until two Pods run and are not being deleted, and returns their names.
@@ -57,9 +52,7 @@ func (r *replicas) await(t *testing.T) []string {
 	limit := time.After(2 * time.Minute) // on a busy node
 	for {
 		var all corev1.PodList
-		err := r.core.Get().Namespace(r.n.Name).Resource("pods").
-			Param("labelSelector", "app=agent").Do(t.Context()).Into(&all)
-		if err != nil {
+		if err := r.get(pods).Param("labelSelector", "app=agent").Do(t.Context()).Into(&all); err != nil {
 			t.Fatal(err)
 		}
 		var names []string
@@ -79,32 +72,14 @@ func (r *replicas) await(t *testing.T) []string {
 	}
 }
 
-// delete removes a Pod at once.
-func (r *replicas) delete(t *testing.T, name string) {
-	t.Helper()
-	options := &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
-	err := r.core.Delete().Namespace(r.n.Name).Resource("pods").Name(name).Body(options).Do(t.Context()).Error()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // agent returns an executor of an agent in a Pod, with the rights of the documented Role.
 func (r *replicas) agent(t *testing.T, pod string) *Executor {
 	t.Helper()
-	cluster, err := New(Options{
-		RunnerDirectory: runnerDirectory, Config: r.n.Agent, Namespace: r.n.Name, Pod: pod,
-		Image: agentImage, Agent: "id-of-" + pod, Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cluster := newCluster(t, Options{Config: r.n.Agent, Namespace: r.n.Name, Pod: pod, Agent: "id-of-" + pod})
 	if err := cluster.Identify(t.Context()); err != nil || !cluster.currentSelf().known() {
 		t.Fatalf("identify: %v, %+v", err, cluster.currentSelf())
 	}
-	e := cluster.Executor("")
-	t.Cleanup(e.Close)
-	return e
+	return executorOf(t, cluster)
 }
 
 func TestAdoptOnCluster(t *testing.T) {
@@ -118,10 +93,7 @@ func TestAdoptOnCluster(t *testing.T) {
 	}
 
 	// Start one job, and create ten whose Pods stay pending.
-	id, log, err := startJob(t, n, first, func(job *runtime.Job) { job.ID = "running" })
-	if err != nil {
-		t.Fatalf("%v\n%s", err, log)
-	}
+	id := mustStartJob(t, n, first, func(job *runtime.Job) { job.ID = "running" })
 	want := []string{"running"}
 	for i := range 10 {
 		job := testJob()
@@ -133,7 +105,7 @@ func TestAdoptOnCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		pod.Namespace, pod.Annotations[annotationHandoff] = n.Name, "sealed"
-		if _, err := first.client.create(t.Context(), n.Name, pod, false); err != nil {
+		if _, err := first.client.create(t.Context(), pod, false); err != nil {
 			t.Fatal(err)
 		}
 		want = append(want, job.ID)
@@ -146,7 +118,7 @@ func TestAdoptOnCluster(t *testing.T) {
 
 	// Delete the Pod of the first agent. Its replacement and the second agent adopt
 	// concurrently.
-	deployment.delete(t, pods[0])
+	deployment.delete(pods[0])
 	pods = slices.DeleteFunc(deployment.await(t), func(pod string) bool { return pod == pods[1] })
 	third := deployment.agent(t, pods[0])
 	sees(third)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
@@ -27,12 +26,8 @@ func newClusterJob(
 	t *testing.T, n *kubetest.Namespace, change func(*runtime.Job),
 ) (*runtime.Job, *runtimetest.Service) {
 	t.Helper()
-	job := testJob()
-	job.ID, job.Definition = "job-"+newName()[len(namePrefix):], runtimetest.Definition("sleep 600")
-	useTestImages(job)
+	service, job := newScriptJob(t, n.HostAddress(t), "sleep 600")
 	change(job)
-	service := runtimetest.NewService()
-	job.Service = serve(t, n.HostAddress(t), service)
 	service.Add(job)
 	return job, service
 }
@@ -41,22 +36,43 @@ func newClusterJob(
 func startJob(t *testing.T, n *kubetest.Namespace, e *Executor, change func(*runtime.Job)) (id, log string, err error) {
 	t.Helper()
 	job, service := newClusterJob(t, n, change)
-	return startWith(t, e, job, service)
+	return startWith(t.Context(), t, e, job, service)
+}
+
+// mustStartJob starts a job on the cluster, and returns its id.
+func mustStartJob(t *testing.T, n *kubetest.Namespace, e *Executor, change func(*runtime.Job)) string {
+	t.Helper()
+	id, log, err := startJob(t, n, e, change)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	return id
 }
 
 // startWith starts a job of the service, and returns the log of step 0.
 func startWith(
-	t *testing.T, e *Executor, job *runtime.Job, service *runtimetest.Service,
+	ctx context.Context, t testing.TB, e *Executor, job *runtime.Job, service *runtimetest.Service,
 ) (id, log string, err error) {
 	t.Helper()
 	setup := runtime.NewSetup(job, service, runtimetest.BaseHandoff(job))
-	id, err = e.Start(t.Context(), job, setup)
+	id, err = e.Start(ctx, job, setup)
 	if err != nil {
-		if err := setup.Fail(t.Context(), err); err != nil {
-			t.Error(err)
+		if err := setup.Fail(ctx, err); err != nil {
+			t.Errorf("report the failed setup: %v", err)
 		}
 	}
 	return id, service.Record(job.ID).Text(0), err
+}
+
+// wantStartError checks the error of a start, and that step 0 contains it.
+func wantStartError(t *testing.T, log string, err error, want string, jobFault bool) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), want) || errors.Is(err, runtime.ErrJobFault) != jobFault {
+		t.Errorf("got %v, want %q, job fault %v", err, want, jobFault)
+	}
+	if !strings.Contains(log, "Error: ") || !strings.Contains(log, want) {
+		t.Errorf("the log of step 0 lacks the error:\n%s", log)
+	}
 }
 
 // startUntil starts a job that cannot run. Shown blocks until the cluster shows why; then the
@@ -71,7 +87,7 @@ func startUntil(
 	e.timeOut = timeOut
 	go func() {
 		defer close(ended)
-		_, log, err = startWith(t, e, job, service)
+		_, log, err = startWith(t.Context(), t, e, job, service)
 	}()
 	func() {
 		defer func() { // also if shown fails the test
@@ -87,20 +103,12 @@ func startUntil(
 func (a *admin) awaitEvent(job *runtime.Job, text string) {
 	a.t.Helper()
 	selector := "involvedObject.name=" + a.podOf(job.ID)
-	ctx, cancel := context.WithTimeout(a.t.Context(), clusterLimit)
-	defer cancel()
-	for {
+	await(a.t, "the event "+text, func(ctx context.Context) (bool, error) {
 		var events corev1.EventList
-		request := a.core.Get().Namespace(a.n.Name).Resource("events").Param("fieldSelector", selector)
-		err := request.Do(ctx).Into(&events)
-		if err != nil {
-			a.t.Fatalf("wait for the event %q: %v", text, err)
-		}
-		if slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return strings.Contains(e.Message, text) }) {
-			return
-		}
-		runtime.Sleep(ctx, nil, 100*time.Millisecond)
-	}
+		err := a.get("events").Param("fieldSelector", selector).Do(ctx).Into(&events)
+		contains := func(e corev1.Event) bool { return strings.Contains(e.Message, text) }
+		return slices.ContainsFunc(events.Items, contains), err
+	})
 }
 
 // serve starts a server at an address of this machine, and returns its URL.
@@ -121,6 +129,17 @@ func template(text string) func(*runtime.Job) {
 	return func(job *runtime.Job) { job.Tuning.Instance.Kubernetes.Template = []byte(text) }
 }
 
+// mainWith returns a function that sets a template with these fields of the job's container.
+func mainWith(fields string) func(*runtime.Job) {
+	return template(
+		`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never", ` + fields + `}]}}`)
+}
+
+// withMissingVolume sets a template with a volume whose ConfigMap does not exist.
+var withMissingVolume = template(`{"spec": {"volumes": [{"name": "none", "configMap": {"name": "none"}}],
+	"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never",
+		"volumeMounts": [{"name": "none", "mountPath": "/none"}]}]}}`)
+
 // TestExecutorFailuresOnCluster tests failures that can be produced in a cluster with one
 // node. The loss of a node takes a minute. In this minute the other tests run.
 func TestExecutorFailuresOnCluster(t *testing.T) {
@@ -134,10 +153,6 @@ func TestExecutorFailuresOnCluster(t *testing.T) {
 
 // testFailedStarts starts jobs whose Pods cannot run.
 func testFailedStarts(t *testing.T, n *kubetest.Namespace) {
-	main := func(fields string) func(*runtime.Job) {
-		return template(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never", ` + fields +
-			`}]}}`)
-	}
 	for name, c := range map[string]struct {
 		change   func(*runtime.Job)
 		jobFault bool
@@ -184,20 +199,17 @@ func testFailedStarts(t *testing.T, n *kubetest.Namespace) {
 			want:   "didn't match Pod's node affinity/selector", timeOut: true,
 		},
 		"ConfigMap of the environment is missing": {
-			change: main(`"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}]`),
+			change: mainWith(`"env": [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "a"}}}]`),
 			want:   `CreateContainerConfigError: configmap "none" not found`,
 		},
 		"ConfigMap of a volume is missing": {
-			change: template(`{"spec": {"volumes": [{"name": "none", "configMap": {"name": "none"}}], "containers": [
-				{"name": "pulumi-workflow", "imagePullPolicy": "Never",
-				"volumeMounts": [{"name": "none", "mountPath": "/none"}]}]}}`),
-			want: "see its events", timeOut: true, event: `configmap "none" not found`,
+			change: withMissingVolume, want: "see its events", timeOut: true, event: `configmap "none" not found`,
 		},
 		"working directory is a file": {
-			change: main(`"workingDir": "/bin/sh"`), jobFault: true, want: "not a directory",
+			change: mainWith(`"workingDir": "/bin/sh"`), jobFault: true, want: "not a directory",
 		},
 		"root image and runAsNonRoot": {
-			change: main(`"securityContext": {"runAsNonRoot": true}`), want: "runAsNonRoot",
+			change: mainWith(`"securityContext": {"runAsNonRoot": true}`), want: "runAsNonRoot",
 		},
 		"init container of the template fails": {
 			change: template(`{"spec": {"initContainers": [{"name": "tools", "image": "cmwa-test/base:latest",
@@ -205,12 +217,12 @@ func testFailedStarts(t *testing.T, n *kubetest.Namespace) {
 			want: "container tools failed: exit code 1",
 		},
 		"Pod that is refused": {
-			change: main(`"ports": [{"containerPort": 99999}]`), want: "check kubernetes.* and pod_template",
+			change: mainWith(`"ports": [{"containerPort": 99999}]`), want: "check kubernetes.* and pod_template",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := openExecutor(t, n.Agent, n.Name)
+			e := openExecutor(t, n)
 			e.stuckLimit = briefFault
 			var log string
 			var err error
@@ -228,13 +240,7 @@ func testFailedStarts(t *testing.T, n *kubetest.Namespace) {
 			} else {
 				_, log, err = startJob(t, n, e, c.change)
 			}
-			if err == nil || !strings.Contains(err.Error(), c.want) ||
-				errors.Is(err, runtime.ErrJobFault) != c.jobFault {
-				t.Errorf("got %v, want %q, job fault %v", err, c.want, c.jobFault)
-			}
-			if !strings.Contains(log, "Error: ") || !strings.Contains(log, c.want) {
-				t.Errorf("the log of step 0 lacks the error:\n%s", log)
-			}
+			wantStartError(t, log, err, c.want, c.jobFault)
 		})
 	}
 }
@@ -242,11 +248,8 @@ func testFailedStarts(t *testing.T, n *kubetest.Namespace) {
 func TestStartQuotaOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
-	e, a := openExecutor(t, n.Agent, n.Name), adminOf(t, n)
-	hard := func(pods string) values { return values{"spec": values{"hard": values{"pods": pods}}} }
-	quota := hard("0")
-	quota["apiVersion"], quota["kind"], quota["metadata"] = "v1", "ResourceQuota", values{"name": "quota"}
-	a.do(http.MethodPost, a.path("resourcequotas"), quota)
+	e, a := openExecutor(t, n), adminOf(t, n)
+	a.addQuota()
 	if err := awaitRejection(t, e, func(*runtime.Job) {}); !strings.Contains(err.Error(), "ResourceQuota") {
 		t.Errorf("Check: got %v", err)
 	}
@@ -256,8 +259,7 @@ func TestStartQuotaOnCluster(t *testing.T) {
 			return strings.Contains(r.Text(0), retries)
 		})
 	})
-	if err == nil || !strings.Contains(err.Error(), "ResourceQuota") ||
-		!strings.Contains(log, retries) {
+	if err == nil || !strings.Contains(err.Error(), "ResourceQuota") || !strings.Contains(log, retries) {
 		t.Errorf("got %v; log of step 0:\n%s", err, log)
 	}
 
@@ -272,10 +274,9 @@ func TestStartQuotaOnCluster(t *testing.T) {
 		started <- err
 	}()
 	service.Await(t, job.ID, "the quota in step 0", func(r runtimetest.Record) bool {
-		return strings.Contains(r.Text(0), retries) &&
-			strings.Contains(r.Text(0), "exceeded quota")
+		return strings.Contains(r.Text(0), retries) && strings.Contains(r.Text(0), "exceeded quota")
 	})
-	a.do(http.MethodPatch, a.path("resourcequotas", "quota"), hard("5"))
+	a.do(http.MethodPatch, a.path("resourcequotas", "quota"), values{"spec": values{"hard": values{"pods": "5"}}})
 	if err := <-started; err != nil {
 		t.Fatalf("%v\n%s", err, service.Record(job.ID).Text(0))
 	}
@@ -287,62 +288,41 @@ func TestStartQuotaOnCluster(t *testing.T) {
 // testEndedPods ends Pods by a deletion, an eviction and a lack of memory, and checks the
 // result of Wait.
 func testEndedPods(t *testing.T, n *kubetest.Namespace) {
-	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
-	memory := template(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never",
-		"resources": {"limits": {"memory": "48Mi"}}}]}}`)
-	storage := template(`{"spec": {"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never",
-		"resources": {"limits": {"ephemeral-storage": "10Mi"}}}]}}`)
-	for name, c := range map[string]struct {
-		script string
-		change func(*runtime.Job)
-		act    func(pod string) error
-		want   string
-		code   int
-	}{
-		"deleted by another client": {"sleep 600", nil, func(pod string) error {
-			now := &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
-			return core.Delete().Namespace(n.Name).Resource("pods").Name(pod).Body(now).Do(t.Context()).Error()
-		}, deletedText, noExitCode},
-		"evicted": { // the kubelet sends a TERM, and the runner may report the failure
-			"dd if=/dev/zero of=/big bs=1M count=40; sleep 600", storage, nil, "", runtime.CodeFailed,
-		},
-		"out of memory": {`awk 'BEGIN { s = "x"; while (1) s = s s }'`, memory, nil, "", runtime.CodeFailed},
+	t.Run("deleted by another client", func(t *testing.T) {
+		t.Parallel()
+		e := openExecutor(t, n)
+		id := mustStartJob(t, n, e, func(*runtime.Job) {})
+		ended := startWait(t, e, id)
+		pod, _, _ := parseID(id)
+		adminOf(t, n).delete(pod)
+		if exit := awaitExit(t, ended); exit.Code != noExitCode || exit.Reason != deletedText {
+			t.Errorf("got %+v", exit)
+		}
+		if _, err := e.Wait(t.Context(), id); !errors.Is(err, runtime.ErrNoInstance) {
+			t.Errorf("a second Wait returns %v, want ErrNoInstance", err)
+		}
+		if err := e.Remove(t.Context(), id, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	for name, c := range map[string]struct{ script, limits string }{
+		"evicted":       {"dd if=/dev/zero of=/big bs=1M count=40; sleep 600", `{"ephemeral-storage": "10Mi"}`},
+		"out of memory": {`awk 'BEGIN { s = "x"; while (1) s = s s }'`, `{"memory": "48Mi"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := openExecutor(t, n.Agent, n.Name)
-			id, log, err := startJob(t, n, e, func(job *runtime.Job) {
-				job.Definition = runtimetest.Definition(c.script)
-				useTestImages(job)
-				if c.change != nil {
-					c.change(job)
-				}
+			e := openExecutor(t, n)
+			id := mustStartJob(t, n, e, func(job *runtime.Job) {
+				job.Definition.Raw = runtimetest.Definition(c.script).Raw
+				mainWith(`"resources": {"limits": ` + c.limits + `}`)(job)
 			})
-			if err != nil {
-				t.Fatalf("%v\n%s", err, log)
-			}
-			pod, _, _ := parseID(id)
-			ended := startWait(t, e, id)
-			if c.act != nil {
-				if err := c.act(pod); err != nil {
-					t.Fatal(err)
-				}
-			}
-			var exit runtime.Exit
-			select {
-			case exit = <-ended:
-			case <-time.After(clusterLimit): // an eviction takes up to 40 seconds
-				t.Fatal("Wait has not returned")
-			}
+			exit := finish(t, e, id, startWait(t, e, id)) // an eviction takes up to 40 seconds
 			// At an eviction, the kubelet first sends a TERM. If the runner cannot report
 			// the failure in time, the exit has another code and the reason of the
 			// eviction.
 			evicted := name == "evicted" && strings.HasPrefix(exit.Reason, "Evicted: ")
-			if !evicted && (!strings.Contains(exit.Reason, c.want) || exit.Code != c.code) {
-				t.Errorf("got %+v, want %q and code %d", exit, c.want, c.code)
-			}
-			if err := e.Remove(t.Context(), id, 0); err != nil {
-				t.Error(err)
+			if !evicted && exit.Code != runtime.CodeFailed {
+				t.Errorf("got %+v, want code %d", exit, runtime.CodeFailed)
 			}
 		})
 	}

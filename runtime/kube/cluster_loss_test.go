@@ -3,11 +3,8 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	machinery "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -39,8 +37,8 @@ func adminOf(t *testing.T, n *kubetest.Namespace) *admin {
 	return &admin{t, n, kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)}
 }
 
-// do sends a request with an object in JSON, of any API group, and returns the response.
-func (a *admin) do(method, path string, object any) []byte {
+// do sends a request with an object in JSON, of any API group.
+func (a *admin) do(method, path string, object any) {
 	a.t.Helper()
 	request := a.core.Verb(method).AbsPath(path)
 	if method == http.MethodPatch {
@@ -61,7 +59,48 @@ func (a *admin) do(method, path string, object any) []byte {
 	if err != nil && !(method == http.MethodDelete && apierrors.IsNotFound(err)) {
 		a.t.Fatalf("%s %s: %v: %s", method, path, err, answer)
 	}
-	return answer
+}
+
+// get returns a request that reads a resource of the namespace.
+func (a *admin) get(resource string) *rest.Request {
+	return a.core.Get().Namespace(a.n.Name).Resource(resource)
+}
+
+// add creates an object in the namespace.
+func (a *admin) add(resource string, object machinery.Object) {
+	a.t.Helper()
+	if err := a.core.Post().Namespace(a.n.Name).Resource(resource).Body(object).Do(a.t.Context()).Error(); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// addQuota creates a ResourceQuota that allows no Pod.
+func (a *admin) addQuota() {
+	a.t.Helper()
+	a.add("resourcequotas", &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "quota"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+	})
+}
+
+// addLimits creates a LimitRange for containers.
+func (a *admin) addLimits(item corev1.LimitRangeItem) {
+	a.t.Helper()
+	item.Type = corev1.LimitTypeContainer
+	a.add("limitranges", &corev1.LimitRange{
+		ObjectMeta: metav1.ObjectMeta{Name: "limits"},
+		Spec:       corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}},
+	})
+}
+
+// delete removes a Pod at once.
+func (a *admin) delete(pod string) {
+	a.t.Helper()
+	options := &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+	err := a.core.Delete().Namespace(a.n.Name).Resource(pods).Name(pod).Body(options).Do(a.t.Context()).Error()
+	if err != nil {
+		a.t.Fatal(err)
+	}
 }
 
 // path returns the path of an object in the namespace.
@@ -77,19 +116,28 @@ func (a *admin) create(path, name string, object any) {
 	a.t.Cleanup(func() { a.do(http.MethodDelete, path+"/"+name, nil) })
 }
 
-// pod blocks until a Pod meets the condition, and returns it.
-func (a *admin) pod(name, what string, wanted func(*corev1.Pod) bool) *corev1.Pod {
+// pod blocks until a Pod meets the condition.
+func (a *admin) pod(name, what string, wanted func(*corev1.Pod) bool) {
 	a.t.Helper()
-	ctx, cancel := context.WithTimeout(a.t.Context(), clusterLimit)
+	await(a.t, "Pod "+name+" that "+what, func(ctx context.Context) (bool, error) {
+		var pod corev1.Pod
+		err := a.get(pods).Name(name).Do(ctx).Into(&pod)
+		return wanted(&pod), err
+	})
+}
+
+// await calls done until it returns true or an error.
+func await(t testing.TB, what string, done func(context.Context) (bool, error)) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), clusterLimit)
 	defer cancel()
 	for {
-		var pod corev1.Pod
-		err := a.core.Get().Namespace(a.n.Name).Resource("pods").Name(name).Do(ctx).Into(&pod)
+		ok, err := done(ctx)
 		if err != nil {
-			a.t.Fatalf("wait until Pod %s %s: %v", name, what, err)
+			t.Fatalf("wait for %s: %v", what, err)
 		}
-		if wanted(&pod) {
-			return &pod
+		if ok {
+			return
 		}
 		runtime.Sleep(ctx, nil, 100*time.Millisecond)
 	}
@@ -101,12 +149,7 @@ type values = map[string]any
 // finish waits for the end of a job and removes its Pod.
 func finish(t *testing.T, e *Executor, id string, ended <-chan runtime.Exit) runtime.Exit {
 	t.Helper()
-	var exit runtime.Exit
-	select {
-	case exit = <-ended:
-	case <-time.After(clusterLimit):
-		t.Fatal("Wait has not returned")
-	}
+	exit := awaitExit(t, ended)
 	if err := e.Remove(t.Context(), id, 0); err != nil {
 		t.Error(err)
 	}
@@ -117,7 +160,7 @@ func finish(t *testing.T, e *Executor, id string, ended <-chan runtime.Exit) run
 func TestWaitPreemptionOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
-	a, e := adminOf(t, n), openExecutor(t, n.Agent, n.Name)
+	a, e := adminOf(t, n), openExecutor(t, n)
 
 	// Give the node one unit of an extended resource that no other Pod uses. The job uses
 	// the unit until a Pod of higher priority needs it.
@@ -140,13 +183,7 @@ func TestWaitPreemptionOnCluster(t *testing.T) {
 	t.Cleanup(func() { offer(nil) })
 	uses := values{"limits": values{what: "1"}}
 	a.createPriorityClass()
-	id, log, err := startJob(t, n, e, func(job *runtime.Job) {
-		main := values{"name": mainContainer, "imagePullPolicy": "Never", "resources": uses}
-		job.Tuning.Instance.Kubernetes.Template, _ = json.Marshal(values{"spec": values{"containers": []values{main}}})
-	})
-	if err != nil {
-		t.Fatalf("%v\n%s", err, log)
-	}
+	id := mustStartJob(t, n, e, mainWith(`"resources": {"limits": {"`+what+`": "1"}}`))
 	ended := startWait(t, e, id)
 	a.do(http.MethodPost, a.path("pods"), values{
 		"apiVersion": "v1", "kind": "Pod", "metadata": values{"name": "important"},
@@ -175,35 +212,28 @@ func (a *admin) createPriorityClass() {
 			PriorityClassName: a.n.Name, Containers: []corev1.Container{{Name: "main", Image: kubetest.BaseImage}},
 		},
 	}
-	ctx, cancel := context.WithTimeout(a.t.Context(), clusterLimit)
-	defer cancel()
-	for {
-		err := a.core.Post().Namespace(a.n.Name).Resource("pods").Param("dryRun", "All").Body(pod).Do(ctx).Error()
-		if err == nil {
-			return
+	await(a.t, "the PriorityClass", func(ctx context.Context) (bool, error) {
+		err := a.core.Post().Namespace(a.n.Name).Resource(pods).Param("dryRun", "All").Body(pod).Do(ctx).Error()
+		if apierrors.IsForbidden(err) {
+			return false, nil
 		}
-		if !apierrors.IsForbidden(err) || !runtime.Sleep(ctx, nil, 100*time.Millisecond) {
-			a.t.Fatalf("wait for the PriorityClass: %v", err)
-		}
-	}
+		return err == nil, err
+	})
 }
 
 // awaitRejection blocks until the cluster refuses the Pod of a job, and returns the error
 // of Check.
-func awaitRejection(t *testing.T, e *Executor, change func(*runtime.Job)) error {
+func awaitRejection(t *testing.T, e *Executor, change func(*runtime.Job)) (rejection error) {
 	t.Helper()
 	job := testJob()
 	useTestImages(job)
 	change(job)
-	ctx, cancel := context.WithTimeout(t.Context(), clusterLimit)
-	defer cancel()
-	for {
-		if err := e.Check(ctx, job.Tuning); err != nil {
-			return err
-		}
-		e.dryRuns.checkedAt = time.Time{} // otherwise the result stays valid for a minute
-		runtime.Sleep(ctx, nil, 100*time.Millisecond)
-	}
+	await(t, "the cluster to refuse the Pod", func(ctx context.Context) (bool, error) {
+		e.dryRuns.checkedAt = time.Time{} // otherwise the last result stays valid for a minute
+		rejection = e.Check(ctx, job.Tuning)
+		return rejection != nil, nil
+	})
+	return rejection
 }
 
 // TestCheckAdmissionOnCluster tests rejections by admission.
@@ -211,38 +241,25 @@ func TestCheckAdmissionOnCluster(t *testing.T) {
 	quantities := func(cpu string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 	}
-	limitRange := func(item corev1.LimitRangeItem) func(*admin) {
-		item.Type = corev1.LimitTypeContainer
-		return func(a *admin) {
-			a.do(http.MethodPost, a.path("limitranges"), &corev1.LimitRange{
-				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "LimitRange"},
-				ObjectMeta: metav1.ObjectMeta{Name: "limits"},
-				Spec:       corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{item}},
-			})
-		}
-	}
 	for name, c := range map[string]struct {
 		set    func(*admin)
 		change func(*runtime.Job)
 		want   []string
 	}{
 		"Pod Security": {
-			func(a *admin) {
-				a.do(http.MethodPatch, "/api/v1/namespaces/"+a.n.Name, values{"metadata": values{"labels": values{
-					"pod-security.kubernetes.io/enforce": "restricted",
-				}}})
-			},
-			template(`{"spec": {"containers": [
-				{"name": "pulumi-workflow", "securityContext": {"privileged": true}}]}}`),
+			func(a *admin) { a.n.Enforce(a.t, "restricted") },
+			mainWith(`"securityContext": {"privileged": true}`),
 			[]string{`violates PodSecurity "restricted:latest": privileged`, "set security contexts in pod_template"},
 		},
 		"LimitRange with a default limit": {
-			limitRange(corev1.LimitRangeItem{Default: quantities("100m"), DefaultRequest: quantities("50m")}),
+			func(a *admin) {
+				a.addLimits(corev1.LimitRangeItem{Default: quantities("100m"), DefaultRequest: quantities("50m")})
+			},
 			func(job *runtime.Job) { job.Tuning.Instance.Kubernetes.CPU = "500m" },
 			[]string{"must be less than or equal to cpu limit", "check kubernetes.* and pod_template"},
 		},
 		"LimitRange with a minimum": {
-			limitRange(corev1.LimitRangeItem{Min: quantities("200m")}),
+			func(a *admin) { a.addLimits(corev1.LimitRangeItem{Min: quantities("200m")}) },
 			func(job *runtime.Job) { job.Tuning.Instance.Kubernetes.CPU = "100m" },
 			[]string{
 				"minimum cpu usage per Container is 200m", "a LimitRange of namespace",
@@ -253,7 +270,7 @@ func TestCheckAdmissionOnCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := onCluster(t)
-			e, a := openExecutor(t, n.Agent, n.Name), adminOf(t, n)
+			e, a := openExecutor(t, n), adminOf(t, n)
 			c.set(a)
 
 			if err := awaitRejection(t, e, c.change); !strings.Contains(err.Error(), c.want[0]) {
@@ -261,9 +278,7 @@ func TestCheckAdmissionOnCluster(t *testing.T) {
 			}
 			_, log, err := startJob(t, n, e, c.change)
 			for _, want := range c.want {
-				if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(log, want) {
-					t.Errorf("got %v, want %q; log of step 0:\n%s", err, want, log)
-				}
+				wantStartError(t, log, err, want, false)
 			}
 		})
 	}
@@ -275,51 +290,10 @@ func TestNewestWarningOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
 	n.Grant(t, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"list"}})
-	e := openExecutor(t, n.Agent, n.Name)
+	e := openExecutor(t, n)
 	const event = `MountVolume.SetUp failed for volume "none" : configmap "none" not found`
-	const want = "FailedMount: " + event
-	log, err := startUntil(t, n, e, template(`{"spec": {
-		"volumes": [{"name": "none", "configMap": {"name": "none"}}], "containers": [
-			{"name": "pulumi-workflow", "imagePullPolicy": "Never",
-				"volumeMounts": [{"name": "none", "mountPath": "/none"}]}]}}`),
-		func(job *runtime.Job, _ *runtimetest.Service) { adminOf(t, n).awaitEvent(job, event) })
-	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(log, want) {
-		t.Errorf("got %v, want %q; log of step 0:\n%s", err, want, log)
-	}
-}
-
-// TestExecutorManyPodsOnCluster runs twenty jobs at once.
-func TestExecutorManyPodsOnCluster(t *testing.T) {
-	t.Parallel()
-	n := onCluster(t)
-	e := openExecutor(t, n.Agent, n.Name)
-	const jobs = 20
-	service := runtimetest.NewService()
-	url := serve(t, n.HostAddress(t), service)
-	began := time.Now()
-	var group sync.WaitGroup
-	for i := range jobs {
-		job := testJob()
-		job.ID, job.Definition, job.Service = fmt.Sprintf("job-%d-%s", i, n.Name), runtimetest.Definition("true"), url
-		useTestImages(job)
-		job.Tuning.Instance.Kubernetes.StartTimeout = clusterLimit
-		service.Add(job)
-		group.Go(func() {
-			id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.BaseHandoff(job)))
-			if err != nil {
-				t.Errorf("start: %v\n%s", err, service.Record(job.ID).Text(0))
-				return
-			}
-			exit, err := e.Wait(t.Context(), id)
-			if err := errors.Join(err, e.Remove(t.Context(), id, 0)); err != nil ||
-				exit.Code != runtime.CodeSucceeded {
-				t.Errorf("got exit %+v, %v", exit, err)
-			}
-		})
-	}
-	group.Wait()
-	t.Logf("%d jobs at once took %s", jobs, time.Since(began).Round(100*time.Millisecond))
-	if bad := service.Violations(); len(bad) > 0 {
-		t.Errorf("invalid requests to the service: %q", bad)
-	}
+	log, err := startUntil(t, n, e, withMissingVolume, func(job *runtime.Job, _ *runtimetest.Service) {
+		adminOf(t, n).awaitEvent(job, event)
+	})
+	wantStartError(t, log, err, "FailedMount: "+event, false)
 }

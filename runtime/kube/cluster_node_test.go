@@ -117,7 +117,7 @@ func (n *fakeNode) place(job *runtime.Job) {
 // cluster detects the loss after about 50 seconds.
 func loseNode(t *testing.T, n *kubetest.Namespace) func(t *testing.T) {
 	t.Helper()
-	e := openExecutor(t, n.Agent, n.Name)
+	e := openExecutor(t, n)
 	e.lostLimit = 2 * time.Second
 	node := newFakeNode(adminOf(t, n))
 
@@ -148,7 +148,7 @@ func loseNode(t *testing.T, n *kubetest.Namespace) func(t *testing.T) {
 		if exit.Code != noExitCode || exit.Reason != "node "+node.name+" has not reported for 2s" {
 			t.Errorf("got %+v", exit)
 		}
-		err := node.core.Get().Namespace(n.Name).Resource("pods").Name(pod).Do(t.Context()).Error()
+		err := node.get(pods).Name(pod).Do(t.Context()).Error()
 		if !apierrors.IsNotFound(err) {
 			t.Errorf("after the removal, reading the Pod returns %v", err)
 		}
@@ -156,20 +156,16 @@ func loseNode(t *testing.T, n *kubetest.Namespace) func(t *testing.T) {
 }
 
 // podOf waits for the Pod of a job, and returns its name.
-func (a *admin) podOf(job string) string {
+func (a *admin) podOf(job string) (name string) {
 	a.t.Helper()
-	ctx, cancel := context.WithTimeout(a.t.Context(), clusterLimit)
-	defer cancel()
-	for {
+	await(a.t, "the Pod of "+job, func(ctx context.Context) (bool, error) {
 		var list corev1.PodList
-		err := a.core.Get().Namespace(a.n.Name).Resource("pods").
-			Param("labelSelector", labelJob+"="+labelValue(job)).Do(ctx).Into(&list)
-		if err != nil {
-			a.t.Fatalf("wait for the Pod of %s: %v", job, err)
+		err := a.get(pods).Param("labelSelector", labelJob+"="+labelValue(job)).Do(ctx).Into(&list)
+		if len(list.Items) == 0 {
+			return false, err
 		}
-		if len(list.Items) > 0 {
-			return list.Items[0].Name
-		}
-		runtime.Sleep(ctx, nil, 100*time.Millisecond)
-	}
+		name = list.Items[0].Name
+		return true, err
+	})
+	return name
 }

@@ -1,19 +1,44 @@
 package kube
 
 import (
+	"cmp"
 	"log/slog"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 
-	"k8s.io/client-go/rest"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
-// agentImage is the image of the agent in all tests.
-const agentImage = "cmwa-test/runner:1"
+const (
+	agentImage      = "cmwa-test/runner:1"   // of the agent in all tests
+	runnerDirectory = "/mnt/pulumi/workflow" // of the runner in the Pods of tests
+)
+
+// newCluster returns the Cluster of an agent. The options need no image and no log.
+func newCluster(t testing.TB, options Options) *Cluster {
+	t.Helper()
+	options.Image, options.RunnerDirectory = agentImage, runnerDirectory
+	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
+	cluster, err := New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cluster
+}
+
+// executorOf returns an executor for the default namespace of a Cluster. The end of the test closes it.
+func executorOf(t testing.TB, cluster *Cluster) *Executor {
+	t.Helper()
+	e := cluster.Executor("")
+	t.Cleanup(e.Close)
+	return e
+}
 
 // onCluster returns a namespace of the real cluster in which Pods of jobs can run.
 func onCluster(t *testing.T) *kubetest.Namespace {
@@ -25,19 +50,9 @@ func onCluster(t *testing.T) *kubetest.Namespace {
 
 // openExecutor returns an executor for the Pods of all agents, with the rights of the
 // documented Role.
-func openExecutor(t *testing.T, config *rest.Config, namespace string) *Executor {
+func openExecutor(t *testing.T, n *kubetest.Namespace) *Executor {
 	t.Helper()
-	cluster, err := New(Options{
-		RunnerDirectory: runnerDirectory,
-		Config:          config, Namespace: namespace, Image: agentImage,
-		Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := cluster.Executor("")
-	t.Cleanup(e.Close)
-	return e
+	return executorOf(t, newCluster(t, Options{Config: n.Agent, Namespace: n.Name}))
 }
 
 // useTestImages sets the image, the pull policies and the start timeout of a job on the
@@ -62,7 +77,7 @@ func TestExecutorOnCluster(t *testing.T) {
 	executors := sync.Map{} // by name of the test
 	runtimetest.Conform(t, runtimetest.Harness{
 		New: func(t *testing.T) runtime.Executor {
-			e := openExecutor(t, n.Agent, n.Name)
+			e := openExecutor(t, n)
 			executors.Store(t.Name(), e)
 			return e
 		},
@@ -84,4 +99,54 @@ func TestExecutorOnCluster(t *testing.T) {
 		Leftovers: func(t *testing.T, job *runtime.Job) []string { return podsOfJob(t, n, job) },
 		Exposed:   func(t *testing.T, job *runtime.Job, id string) string { return readableText(t, n, id) },
 	})
+}
+
+// podsOfJob returns the names of a job's Pods.
+func podsOfJob(t *testing.T, n *kubetest.Namespace, job *runtime.Job) []string {
+	t.Helper()
+	var list corev1.PodList
+	if err := adminOf(t, n).get(pods).Do(t.Context()).Into(&list); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, pod := range list.Items {
+		if pod.Annotations[annotationJob] == job.ID {
+			left = append(left, pod.Name)
+		}
+	}
+	return left
+}
+
+// readableText returns everything about a running job that users with read access to the
+// namespace can read, and the arguments and environments of the runners on the node.
+func readableText(t *testing.T, n *kubetest.Namespace, id string) string {
+	t.Helper()
+	name, _, _ := parseID(id)
+	a := adminOf(t, n)
+	var text strings.Builder
+	for _, resource := range []string{pods, configMaps, secrets, "events"} {
+		raw, err := a.get(resource).Do(t.Context()).Raw()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.Write(raw)
+	}
+	raw, err := a.get(pods).Name(name).SubResource("log").Param("container", mainContainer).Do(t.Context()).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text.Write(raw)
+	processes, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range processes {
+		line, _ := os.ReadFile("/proc/" + process.Name() + "/cmdline")
+		if strings.Contains(string(line), "--handoff") {
+			environ, _ := os.ReadFile("/proc/" + process.Name() + "/environ")
+			text.Write(line)
+			text.Write(environ)
+		}
+	}
+	return text.String()
 }

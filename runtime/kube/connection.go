@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,11 +12,9 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// namespaceFile contains the name of a Pod's own namespace.
-const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace" // of a Pod's own namespace
 
 // connection returns the configuration of the client, and the default namespace:
 //
@@ -54,12 +53,12 @@ func fromKubeconfig(
 	if kubeconfig != "" {
 		files = slices.DeleteFunc(filepath.SplitList(kubeconfig), func(file string) bool { return file == "" })
 	}
-	exists := slices.ContainsFunc(files, func(file string) bool {
+	exists := func(file string) bool {
 		_, err := os.Stat(file)
 		return err == nil
-	})
+	}
 	fileNames := strings.Join(files, ", ")
-	if !exists {
+	if !slices.ContainsFunc(files, exists) {
 		missing := fileNames + " does not exist"
 		if len(files) > 1 {
 			missing = "none of these files exists: " + fileNames
@@ -72,9 +71,7 @@ func fromKubeconfig(
 		return nil, "", fmt.Errorf("read the kubeconfig: %w", err)
 	}
 
-	if context == "" {
-		context = raw.CurrentContext
-	}
+	context = cmp.Or(context, raw.CurrentContext)
 	contexts := "it has no contexts"
 	if names := slices.Sorted(maps.Keys(raw.Contexts)); len(names) > 0 {
 		contexts = "its contexts are " + strings.Join(names, ", ")
@@ -91,25 +88,16 @@ func fromKubeconfig(
 	if err != nil {
 		return nil, "", fmt.Errorf("use the context %s of %s: %w", context, fileNames, err)
 	}
-	if err := usable(config.AuthProvider); err != nil {
-		return nil, "", fmt.Errorf("use the context %s of %s: %w", context, fileNames, err)
+	if config.AuthProvider != nil { // only older clients contained these providers
+		return nil, "", fmt.Errorf("use the context %s of %s: its user has the auth-provider %q, "+
+			"which this program does not support: use a credential plugin (exec), a token or a client certificate",
+			context, fileNames, config.AuthProvider.Name)
 	}
 	namespace, _, err := loader.Namespace()
 	if err != nil {
 		return nil, "", fmt.Errorf("find the namespace of the context %s of %s: %w", context, fileNames, err)
 	}
 	return config, namespace, nil
-}
-
-// usable returns an error if a user has credentials of an auth-provider. Only older
-// clients contained these providers. Their successors, the credential plugins (exec), are
-// called by package rest.
-func usable(provider *clientcmdapi.AuthProviderConfig) error {
-	if provider == nil {
-		return nil
-	}
-	return fmt.Errorf("its user has the auth-provider %q, which this program does not support: "+
-		"use a credential plugin (exec), a token or a client certificate", provider.Name)
 }
 
 // ownNamespace returns the namespace of the Pod that the agent runs in.

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"encoding/json"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,10 +30,15 @@ func kubeconfig(t *testing.T, server, current, user string) string {
 	return path
 }
 
-func TestConnection(t *testing.T) {
-	environ := func(variables map[string]string) func(string) (string, bool) {
-		return func(name string) (string, bool) { value, ok := variables[name]; return value, ok }
+// environ returns a function that looks up environment variables.
+func environ(variables map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		value, ok := variables[name]
+		return value, ok
 	}
+}
+
+func TestConnection(t *testing.T) {
 	path := kubeconfig(t, "https://cluster.example.com", "one", "{}")
 	for name, c := range map[string]struct{ file, context, namespace string }{
 		"current context":            {path, "", "jobs"},
@@ -49,15 +53,15 @@ func TestConnection(t *testing.T) {
 	}
 	t.Run("file in the home directory", func(t *testing.T) {
 		home := t.TempDir()
-		if err := os.Mkdir(filepath.Join(home, ".kube"), 0o700); err != nil {
+		directory := filepath.Join(home, ".kube")
+		if err := os.Mkdir(directory, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Rename(kubeconfig(t, "https://a", "one", "{}"),
-			filepath.Join(home, ".kube", "config")); err != nil {
+		if err := os.Rename(kubeconfig(t, "https://a", "one", "{}"), filepath.Join(directory, "config")); err != nil {
 			t.Fatal(err)
 		}
-		if _, namespace, _, err := connection(environ(map[string]string{"HOME": home}), "one"); err != nil ||
-			namespace != "jobs" {
+		_, namespace, _, err := connection(environ(map[string]string{"HOME": home}), "one")
+		if err != nil || namespace != "jobs" {
 			t.Errorf("got namespace %q, %v", namespace, err)
 		}
 	})
@@ -102,15 +106,9 @@ func TestConnectionPluginOnCluster(t *testing.T) {
 	path := kubeconfig(t, n.Agent.Host, "one",
 		`{"exec": {"apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never", "command": "`+plugin+
 			`"}}`)
-	cluster, err := New(Options{
-		Environ:         func(name string) (string, bool) { return path, name == "KUBECONFIG" },
-		Context:         "arn:aws:eks:mars/two",
-		RunnerDirectory: runnerDirectory, Image: agentImage, Log: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	e := cluster.Executor(n.Name)
+	e := newCluster(t, Options{
+		Environ: environ(map[string]string{"KUBECONFIG": path}), Context: "arn:aws:eks:mars/two",
+	}).Executor(n.Name)
 	t.Cleanup(e.Close)
 	if err := e.Check(t.Context(), runtime.Tuning{}); err != nil {
 		t.Errorf("Check: got %v", err)

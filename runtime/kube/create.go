@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"path"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,8 +15,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/records"
 )
 
-// maxStopTime limits the grace period of a template in seconds: it could overflow a time.Duration.
-const maxStopTime = 1 << 20
+const maxStopTime = 1 << 20 // seconds; a longer grace period of a template could overflow a time.Duration
 
 // Start creates the job's Pod and sends it the handoff.
 //
@@ -40,7 +39,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		return "", err
 	}
 	if directory := pod.Spec.Containers[0].WorkingDir; directory != "" {
-		setup.SetDirectory(filepath.Join(e.root(pod.Name), directory))
+		setup.SetDirectory(path.Join("/", directory))
 	}
 	if seconds := pod.Spec.TerminationGracePeriodSeconds; seconds != nil { // a template may shorten it
 		setup.LimitStop(time.Duration(min(*seconds, maxStopTime)) * time.Second)
@@ -84,7 +83,13 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	if err := e.records.Load().PodOfJob(ctx, job.ID, s.created.Name, string(s.created.UID)); err != nil {
 		return "", err
 	}
-	if err := s.createDependents(ctx); err != nil {
+	if err := s.addPullSecret(ctx); err != nil {
+		return "", err
+	}
+	if s.carrier != nil {
+		e.setOwner(ctx, s.carrier, s.created)
+	}
+	if err := s.flush(ctx); err != nil {
 		return "", err
 	}
 
@@ -93,19 +98,6 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		return "", err
 	}
 	return idOf(s.created.Name, string(s.created.UID)), nil
-}
-
-// createDependents creates the image pull secret of the new Pod, and makes the Pod the owner
-// of the object that carries its handoff.
-func (s *starting) createDependents(ctx context.Context) error {
-	e := s.executor
-	if err := e.addPullSecret(ctx, s.job, s.setup, s.created, s.deadline); err != nil {
-		return err
-	}
-	if s.carrier != nil {
-		e.setOwner(ctx, s.carrier, s.created)
-	}
-	return s.flush(ctx)
 }
 
 // podFor returns the Pod of a job, or an error if the job has no image that can run here.
@@ -144,13 +136,11 @@ func (e *Executor) create(
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-
-		// Send the request, and log the warnings in the response.
 		var warnings []string
 		callCtx, cancel := detached(ctx, callLimit)
 		created, err := e.client.create(withWarnings(callCtx, func(text string) {
 			warnings = append(warnings, text)
-		}), e.namespace, pod, false)
+		}), pod, false)
 		cancel()
 		for _, text := range warnings {
 			if !warned[text] {
@@ -161,8 +151,6 @@ func (e *Executor) create(
 		if apierrors.IsAlreadyExists(err) { // by an earlier attempt whose response was lost
 			created, err = e.existing(ctx, pod)
 		}
-
-		// Return the Pod, fail, or log the error and retry.
 		switch {
 		case err == nil:
 			return created, nil
@@ -226,8 +214,7 @@ func (s *starting) cleanUp(ctx context.Context, pod *corev1.Pod) error {
 			e.log.Warn("cannot remove handoff of failed start", "pod", pod.Name, "error", err)
 		}
 	}
-	created := s.created
-	if created == nil {
+	if s.created == nil {
 		found, err := e.existing(ctx, pod)
 		switch {
 		case isNotFound(err):
@@ -235,11 +222,11 @@ func (s *starting) cleanUp(ctx context.Context, pod *corev1.Pod) error {
 		case err != nil:
 			return e.explain("find the Pod of a failed start", err)
 		}
-		created = found
+		s.created = found
 	}
 	grace := int64(0)
 	if s.sendTried { // the job may run
 		grace = 1
 	}
-	return e.remove(ctx, created.Name, string(created.UID), grace)
+	return e.remove(ctx, s.created.Name, string(s.created.UID), grace)
 }

@@ -51,7 +51,6 @@ func objectOf(pod string) string { return pod + "-handoff" }
 // were mandatory, a kubelet that restarts after the deletion would not report the end of
 // the Pod.
 func (d delivery) volume(pod string) corev1.Volume {
-	// The files with the recipient come from the Pod.
 	v := corev1.Volume{Name: handoffVolume}
 	recipient := []corev1.DownwardAPIVolumeFile{
 		downwardFile(handoff.PodFile, "metadata.uid"),
@@ -59,8 +58,6 @@ func (d delivery) volume(pod string) corev1.Volume {
 		downwardFile(handoff.GenerationFile, "metadata.labels['"+labelGeneration+"']"),
 	}
 	only := func(name string) []corev1.KeyToPath { return []corev1.KeyToPath{{Key: name, Path: name}} }
-
-	// The file with the handoff comes from the Pod or from an object.
 	switch d {
 	case inAnnotation:
 		sealed := downwardFile(handoff.SealedFile, "metadata.annotations['"+annotationHandoff+"']")
@@ -83,7 +80,6 @@ func (d delivery) volume(pod string) corev1.Volume {
 	return v
 }
 
-// downwardFile returns a file that contains a field of the Pod.
 func downwardFile(name, field string) corev1.DownwardAPIVolumeFile {
 	return corev1.DownwardAPIVolumeFile{
 		Path: name, FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: field},
@@ -102,14 +98,12 @@ func (d delivery) arguments(directory string) []string {
 	}
 }
 
-// annotationValue returns the value of the handoff's annotation if an object carries the
-// handoff.
-func (d delivery) annotationValue() string { return carrierPrefix + string(d) }
-
 // carrierPrefix is the prefix of the handoff's annotation if an object carries the handoff.
 // The name of the resource follows. The prefix is not valid base64, so the value cannot be
 // a sealed handoff.
 const carrierPrefix = "in "
+
+func (d delivery) annotationValue() string { return carrierPrefix + string(d) }
 
 // carrierOf returns how the handoff reaches a Pod.
 func carrierOf(pod *corev1.Pod) delivery {
@@ -125,7 +119,6 @@ func carrierOf(pod *corev1.Pod) delivery {
 	return inAnnotation
 }
 
-// object returns the object that carries a handoff.
 func (d delivery) object(meta metav1.ObjectMeta, text []byte) object {
 	if d == inSecret {
 		return &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{handoff.PackedFile: text}}
@@ -137,10 +130,9 @@ func (d delivery) object(meta metav1.ObjectMeta, text []byte) object {
 // the Pod is created, so that the file exists on every node when the job's container
 // starts.
 func (s *starting) createPacked(ctx context.Context, pod string) error {
-	e := s.executor
 	s.setup.Log("The job is sent in %s/%s; this object is deleted when the runner has read it",
 		s.delivery, objectOf(pod))
-	text, err := s.setup.Handoff(ctx, e.root(pod))
+	text, err := s.setup.Handoff(ctx, "/")
 	if err != nil {
 		return err
 	}
@@ -160,7 +152,7 @@ func (s *starting) createCarrier(ctx context.Context, pod string, text []byte, u
 	e, resource := s.executor, string(s.delivery)
 	s.carrier = s.delivery.object(e.objectMeta(s.job, objectOf(pod), s.deadline), text)
 	if s.created != nil {
-		s.carrier.SetOwnerReferences(ownedBy(s.created))
+		s.carrier.SetOwnerReferences(ownedBy(s.created.Name, s.created.UID))
 	}
 	s.objectTried = true
 	retries := retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
@@ -175,7 +167,7 @@ func (s *starting) createCarrier(ctx context.Context, pod string, text []byte, u
 func (e *Executor) setOwner(ctx context.Context, o object, pod *corev1.Pod) {
 	ctx, cancel := detached(ctx, callLimit)
 	defer cancel()
-	o.SetOwnerReferences(ownedBy(pod))
+	o.SetOwnerReferences(ownedBy(pod.Name, pod.UID))
 	if _, err := e.client.updateObject(ctx, secrets, o); err != nil {
 		e.log.Debug("cannot set owner of handoff", "pod", pod.Name, "error", err)
 	}

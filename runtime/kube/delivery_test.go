@@ -39,19 +39,6 @@ func TestDeliveryOf(t *testing.T) {
 	}
 }
 
-// carriers are the deliveries that need an object.
-var carriers = map[string]struct {
-	resource string
-	change   func(*testing.T, *runtime.Job)
-}{
-	"Secret": {
-		secrets, func(_ *testing.T, job *runtime.Job) { job.Tuning.Instance.Kubernetes.Handoff = handoffSecret },
-	},
-	"sealed handoff in a ConfigMap": {configMaps, func(t *testing.T, job *runtime.Job) {
-		job.Definition.Raw = withPadding(t, job.Definition.Raw, 400<<10)
-	}},
-}
-
 // withPadding returns a definition with an additional field of random text.
 func withPadding(t *testing.T, raw json.RawMessage, size int) json.RawMessage {
 	t.Helper()
@@ -74,9 +61,9 @@ func runToEnd(
 	t *testing.T, service *runtimetest.Service, e *Executor, job *runtime.Job, objects func() []string,
 ) {
 	t.Helper()
-	id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.BaseHandoff(job)))
+	id, log, err := startWith(t.Context(), t, e, job, service)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%s", err, log)
 	}
 	stream, err := e.Follow(t.Context(), id)
 	if err != nil {
@@ -110,42 +97,40 @@ func newScriptJob(t *testing.T, host, script string) (*runtimetest.Service, *run
 	return service, job
 }
 
+// refusedSecrets is the response to an agent without a right on Secrets.
+var refusedSecrets = kubetest.Fault{
+	Status: http.StatusForbidden, Message: `secrets is forbidden: User "u" cannot create resource "secrets"`,
+}
+
 func TestDeliveryFailure(t *testing.T) {
-	forbidden := func(resource string) func(kubetest.Request) *kubetest.Fault {
-		return func(r kubetest.Request) *kubetest.Fault {
-			if r.Resource != resource {
-				return nil
-			}
-			return &kubetest.Fault{Status: http.StatusForbidden, Message: resource +
-				` is forbidden: User "u" cannot ` + r.Verb + ` resource "` + resource + `"`}
-		}
-	}
 	t.Run("error of a missing right names kubernetes.handoff", func(t *testing.T) {
 		s := newFakeCluster(t, succeed)
-		s.Inject(forbidden(secrets))
+		s.Inject(failResource(secrets, refusedSecrets))
 		e, job := s.executor(t), s.job("job-1")
 		e.stuckLimit = 100 * time.Millisecond
 		job.Tuning.Instance.Kubernetes.Handoff = handoffSecret
 		_, log, err := s.start(t, e, job)
 		want := "grant create, update, list and delete on secrets, or set kubernetes.handoff to sealed"
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(log, want) {
-			t.Errorf("got %v; log of step 0:\n%s", err, log)
-		}
+		wantStartError(t, log, err, want, false)
 		s.wantNoPods(t)
 		if err := e.Check(t.Context(), job.Tuning); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Check: got %v", err)
 		}
 		s.Inject(nil)
-		if err := e.Check(t.Context(), job.Tuning); err != nil || len(s.Objects(secrets, testNamespace)) > 0 {
-			t.Errorf("Check returns %v and leaves %d Secrets, want no error and no Secret", err,
-				len(s.Objects(secrets, testNamespace)))
+		if err := e.Check(t.Context(), job.Tuning); err != nil {
+			t.Errorf("Check: got %v", err)
 		}
+		s.wantNoSecrets(t)
 	})
-	t.Run("refused Pod leaves no object", func(t *testing.T) {
+	t.Run("refused Pod leaves no object, although its first deletion fails", func(t *testing.T) {
 		s := newFakeCluster(t, succeed)
+		remove := failFirst(1, "delete", kubetest.Fault{Status: http.StatusInternalServerError})
 		s.Inject(func(r kubetest.Request) *kubetest.Fault {
-			if r.Verb == "create" && r.Resource == "pods" {
+			switch {
+			case r.Verb == "create" && r.Resource == pods:
 				return &kubetest.Fault{Status: http.StatusUnprocessableEntity, Message: "invalid"}
+			case r.Resource == secrets:
+				return remove(r)
 			}
 			return nil
 		})
@@ -154,22 +139,18 @@ func TestDeliveryFailure(t *testing.T) {
 		if _, log, err := s.start(t, e, job); err == nil || !strings.Contains(log, "Error: create the Pod") {
 			t.Errorf("got %v; log of step 0:\n%s", err, log)
 		}
-		if left := s.Objects(secrets, testNamespace); len(left) > 0 {
-			t.Errorf("got leftover object %s", left[0].GetName())
-		}
+		s.wantNoSecrets(t)
 	})
 	t.Run("failed start leaves no object", func(t *testing.T) {
 		s := newFakeCluster(t, succeed)
-		s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &podWith().Status }
+		s.kubelet.Hold = held()
 		e, job := s.executor(t), s.job("job-1")
 		job.Tuning.Instance.Kubernetes.Handoff = handoffSecret
 		job.Tuning.Instance.Kubernetes.StartTimeout = 300 * time.Millisecond
-		if _, _, err := s.start(t, e, job); err == nil {
-			t.Error("the job started")
+		if _, log, err := s.start(t, e, job); err == nil || !strings.Contains(log, "Pod created") {
+			t.Errorf("got %v, want an error after the Pod was created; log of step 0:\n%s", err, log)
 		}
-		if left := s.Objects(secrets, testNamespace); len(left) > 0 {
-			t.Errorf("got leftover object %s", left[0].GetName())
-		}
+		s.wantNoSecrets(t)
 		s.wantNoPods(t)
 	})
 	t.Run("handoff is too large", func(t *testing.T) {
@@ -215,12 +196,7 @@ func TestSweepObjects(t *testing.T) {
 
 	t.Run("without the right to list Secrets", func(t *testing.T) {
 		put("left", nil, time.Now().Add(-time.Hour))
-		s.Inject(func(r kubetest.Request) *kubetest.Fault {
-			if r.Resource != secrets {
-				return nil
-			}
-			return &kubetest.Fault{Status: http.StatusForbidden}
-		})
+		s.Inject(failResource(secrets, kubetest.Fault{Status: http.StatusForbidden}))
 		if removed, err := e.Sweep(t.Context(), nil); err != nil ||
 			!slices.Equal(removed, []string{"configmap/left"}) {
 			t.Errorf("removed %v, %v, want only the ConfigMap", removed, err)
@@ -274,21 +250,11 @@ func TestPullSecret(t *testing.T) {
 		if err := s.executor(t).Remove(t.Context(), id, 0); err != nil {
 			t.Fatal(err)
 		}
-		if left := s.Objects(secrets, testNamespace); len(left) > 0 {
-			t.Errorf("got leftover object %s", left[0].GetName())
-		}
+		s.wantNoSecrets(t)
 	})
 	t.Run("job continues without the right", func(t *testing.T) {
 		s := newFakeCluster(t, succeed)
-		s.Inject(func(r kubetest.Request) *kubetest.Fault {
-			if r.Resource != secrets {
-				return nil
-			}
-			return &kubetest.Fault{
-				Status:  http.StatusForbidden,
-				Message: `secrets is forbidden: User "u" cannot create resource "secrets"`,
-			}
-		})
+		s.Inject(failResource(secrets, refusedSecrets))
 		_, log := start(t, s, func(*runtime.Job) {})
 		if !strings.Contains(log, "set imagePullSecrets in pod_template") {
 			t.Errorf("log of step 0:\n%s", log)
@@ -326,18 +292,22 @@ func TestDeliveryOnCluster(t *testing.T) {
 	n.Grant(t, rbacv1.PolicyRule{
 		APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create", "update", "list", "delete"},
 	})
-	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
-	for name, c := range carriers {
-		t.Run(name, func(t *testing.T) {
+	for resource, change := range map[string]func(*testing.T, *runtime.Job){
+		secrets: func(_ *testing.T, job *runtime.Job) { job.Tuning.Instance.Kubernetes.Handoff = handoffSecret },
+		configMaps: func(t *testing.T, job *runtime.Job) {
+			job.Definition.Raw = withPadding(t, job.Definition.Raw, 400<<10)
+		},
+	} {
+		t.Run("handoff in "+resource, func(t *testing.T) {
 			t.Parallel()
 			service, job := newScriptJob(t, n.HostAddress(t), "echo hello; sleep 2")
-			c.change(t, job)
+			change(t, job)
 			job.Definition.Image.Username, job.Definition.Image.Password = "robot", secret.New("registry-password")
 			service.Add(job)
 			left := func() (names []string) {
-				text, err := core.Get().Namespace(n.Name).Resource(c.resource).
-					Param("labelSelector", labelJob+"="+labelValue(job.ID)).Do(t.Context()).Raw()
 				var list metav1.PartialObjectMetadataList
+				text, err := adminOf(t, n).get(resource).Param("labelSelector", labelJob+"="+labelValue(job.ID)).
+					Do(t.Context()).Raw()
 				if err := errors.Join(err, json.Unmarshal(text, &list)); err != nil {
 					t.Fatal(err)
 				}
@@ -348,7 +318,7 @@ func TestDeliveryOnCluster(t *testing.T) {
 				}
 				return names
 			}
-			runToEnd(t, service, openExecutor(t, n.Agent, n.Name), job, left)
+			runToEnd(t, service, openExecutor(t, n), job, left)
 		})
 	}
 }

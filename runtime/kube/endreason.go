@@ -1,8 +1,6 @@
 package kube
 
-import (
-	"context"
-)
+import "context"
 
 // EndReason blocks until something other than Remove ends the Pod, and returns the reason.
 // It reads the store of the watch and makes no request.
@@ -17,7 +15,7 @@ func (e *Executor) EndReason(ctx context.Context, id string) string {
 		now, gone, changed := sub.current()
 		if now != nil && now.uid == uid {
 			if cause := now.endCause(); !cause.empty() {
-				return diagnosis{cause: cause}.String()
+				return cause.String()
 			}
 			if gone {
 				return deletedText

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/runtime/handoff"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 	"github.com/cmwa-project/cmwa/runtime/pool"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
@@ -26,8 +25,7 @@ func TestEndReason(t *testing.T) {
 			phase(corev1.PodRunning, "Evicted", "the node was low on memory"), "Evicted: the node was low on memory",
 		},
 		"preempted": {
-			condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "a higher priority"),
-			"PreemptionByScheduler: a higher priority",
+			disrupted("PreemptionByScheduler", "a higher priority"), "PreemptionByScheduler: a higher priority",
 		},
 		"deleted": {func(p *corev1.Pod) {
 			p.DeletionTimestamp = &metav1.Time{Time: time.Now()}
@@ -37,19 +35,13 @@ func TestEndReason(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newFakeCluster(t, runUntilTerm)
-			e := s.executor(t)
-			id, _, err := s.start(t, e, s.job("job-1"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			s, e, id, pod := newRunningJob(t)
 			limit := testLimit
 			if c.want == "" {
 				limit = 100 * time.Millisecond
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			pod, _, _ := parseID(id)
 			s.Change(testNamespace, pod, c.change)
 			if got := e.EndReason(ctx, id); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
@@ -60,21 +52,14 @@ func TestEndReason(t *testing.T) {
 
 func TestStartEndingPod(t *testing.T) {
 	s := newFakeCluster(t, succeed)
-	_, public, err := handoff.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ready := initIs(ends(prepareContainer, 0, "Completed", public))
-	s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &podWith(ready).Status }
+	s.kubelet.Hold = held(initIs(prepared(t)))
 	s.Inject(func(r kubetest.Request) *kubetest.Fault {
 		if r.Verb == "update" && r.Resource == "pods" { // the update that sends the handoff
 			go func() {
 				for s.Pods(testNamespace)[0].Annotations[annotationHandoff] == "" && t.Context().Err() == nil {
 					time.Sleep(time.Millisecond)
 				}
-				s.Change(testNamespace, r.Name,
-					condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler",
-						"a higher priority"))
+				s.Change(testNamespace, r.Name, disrupted("PreemptionByScheduler", "a higher priority"))
 			}()
 		}
 		return nil
@@ -85,7 +70,7 @@ func TestStartEndingPod(t *testing.T) {
 		t.Fatalf("got %v, want no error, because the job may run\n%s", err, log)
 	}
 	name, _, _ := parseID(id)
-	s.Change(testNamespace, name, mainIs(ends(mainContainer, 143, "Error", "")))
+	s.Change(testNamespace, name, mainEnds(143, "Error", ""))
 	if exit := waitFor(t, e, id); exit.Code != 143 || exit.Reason != "PreemptionByScheduler: a higher priority" {
 		t.Errorf("got exit %+v, want the preemption as the reason", exit)
 	}
@@ -99,12 +84,12 @@ type oneJob struct {
 
 // Claim returns the job once.
 func (o *oneJob) Claim(context.Context) (runtime.Claim, error) {
+	claim := runtime.Claim{Next: runtime.NextPoll{At: time.Now().Add(time.Hour)}}
 	select {
-	case job := <-o.job:
-		return runtime.Claim{Job: job, Next: runtime.NextPoll{At: time.Now().Add(time.Hour)}}, nil
+	case claim.Job = <-o.job:
 	default:
-		return runtime.Claim{Next: runtime.NextPoll{At: time.Now().Add(time.Hour)}}, nil
 	}
+	return claim, nil
 }
 
 // TestEndReasonOnCluster deletes and evicts Pods of running jobs. The runner reports the
@@ -113,7 +98,7 @@ func (o *oneJob) Claim(context.Context) (runtime.Claim, error) {
 func TestEndReasonOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
-	core := kubetest.Client(t, n.Admin, corev1.SchemeGroupVersion)
+	core := adminOf(t, n).core
 	for name, c := range map[string]struct {
 		end  func(pod string) error
 		want string
@@ -133,16 +118,16 @@ func TestEndReasonOnCluster(t *testing.T) {
 			service, job := newScriptJob(t, n.HostAddress(t),
 				`trap 'echo unlocked; exit 1' TERM; echo started; while :; do sleep 0.1; done`)
 			service.Add(job)
-			e := openExecutor(t, n.Agent, n.Name)
+			e := openExecutor(t, n)
 			cloud := &oneJob{service, make(chan *runtime.Job, 1)}
 			cloud.job <- job
 			tuning := job.Tuning
 			tuning.MaxJobs, tuning.SingleRun, tuning.StatusInterval = 1, true, time.Hour
+			tuning.Kinds = []runtime.Kind{runtime.Deployment}
 			identity := job.Identity
 			identity.Service = job.Service
-			tuning.Kinds = []runtime.Kind{runtime.Deployment}
 			pool := pool.New(runtime.PoolSpec{Name: "main", Identity: identity, Tuning: tuning}, pool.Parts{
-				Cloud: cloud, Executor: e, Agent: "agent-1", Environ: func(string) (string, bool) { return "", false },
+				Cloud: cloud, Executor: e, Agent: "agent-1", Environ: environ(nil),
 				Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 			})
 			ended := make(chan error, 1)
@@ -152,13 +137,11 @@ func TestEndReasonOnCluster(t *testing.T) {
 
 			service.Await(t, job.ID, "the step to begin",
 				func(r runtimetest.Record) bool { return strings.Contains(r.Text(1), "started") })
-			list := &corev1.PodList{}
-			if err := core.Get().Namespace(n.Name).Resource("pods").Param("labelSelector", labelJob+"="+
-				labelValue(job.ID)).
-				Do(t.Context()).Into(list); err != nil || len(list.Items) != 1 {
-				t.Fatalf("got %d Pods, %v, want 1", len(list.Items), err)
+			all := podsOfJob(t, n, job)
+			if len(all) != 1 {
+				t.Fatalf("got the Pods %v, want 1", all)
 			}
-			if err := c.end(list.Items[0].Name); err != nil {
+			if err := c.end(all[0]); err != nil {
 				t.Fatal(err)
 			}
 			service.Await(t, job.ID, "the step to fail",

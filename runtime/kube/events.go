@@ -2,16 +2,15 @@ package kube
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 )
 
-// maxEvents is the largest number of events read for one Pod.
-const maxEvents = 100
+const maxEvents = 100 // that are read for one Pod
 
 // newestWarning returns the newest warning event of a Pod that does not start and whose
 // status has no reason: faults of mounts and sandboxes are only in events. The documented
@@ -25,38 +24,28 @@ func (e *Executor) newestWarning(ctx context.Context, pod *corev1.Pod) cause {
 	defer cancel()
 	all, err := e.client.warningEvents(ctx, e.namespace, string(pod.UID))
 	if err != nil {
-		e.pods.noEvents.Store(apierrors.IsForbidden(err) && !fromProxy(err))
+		e.pods.noEvents.Store(isForbidden(err))
 		return cause{}
 	}
 	// Times have whole seconds. Of events with the same time, the last in the list is the newest:
 	// the API server sorts by name, and a name ends with the time in nanoseconds.
-	var newest *corev1.Event
-	for i := range all.Items {
-		if event := &all.Items[i]; newest == nil || !lastSeen(event).Before(lastSeen(newest)) {
-			newest = event
+	newest, newestSeen := cause{}, time.Time{}
+	for _, event := range all.Items {
+		if seen := lastSeen(event); !seen.Before(newestSeen) {
+			newest, newestSeen = cause{event.Reason, head(event.Message)}, seen
 		}
 	}
-	if newest == nil {
-		return cause{}
-	}
-	return cause{newest.Reason, head(newest.Message)}
+	return newest
 }
 
-// lastSeen returns the time of the last occurrence of an event.
-func lastSeen(event *corev1.Event) time.Time {
-	last := event.CreationTimestamp.Time
-	for _, other := range []time.Time{event.LastTimestamp.Time, event.EventTime.Time} {
-		if last.Before(other) {
-			last = other
-		}
+func lastSeen(event corev1.Event) time.Time {
+	times := []time.Time{event.CreationTimestamp.Time, event.LastTimestamp.Time, event.EventTime.Time}
+	if event.Series != nil {
+		times = append(times, event.Series.LastObservedTime.Time)
 	}
-	if event.Series != nil && last.Before(event.Series.LastObservedTime.Time) {
-		last = event.Series.LastObservedTime.Time
-	}
-	return last
+	return slices.MaxFunc(times, time.Time.Compare)
 }
 
-// warningEvents returns the warning events of the object with this uid.
 func (c *client) warningEvents(ctx context.Context, namespace, uid string) (*corev1.EventList, error) {
 	selector := fields.Set{"involvedObject.uid": uid, "type": corev1.EventTypeWarning}
 	options := metav1.ListOptions{FieldSelector: selector.String(), Limit: maxEvents}

@@ -13,8 +13,7 @@ import (
 // It wraps err only if err is a cancellation.
 func (e *Executor) explain(operation string, err error) error {
 	text := tail(err.Error())
-	var status apierrors.APIStatus
-	answered := errors.As(err, &status)
+	answered := errors.As(err, new(apierrors.APIStatus))
 	switch {
 	// No response of the API server.
 	case errors.Is(err, context.Canceled) && !answered:

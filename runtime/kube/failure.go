@@ -26,44 +26,41 @@ const (
 // diagnosis describes a Pod that has not started its job.
 type diagnosis struct {
 	outlook    outlook
-	cause      cause // as reported by Kubernetes; empty if the Pod is pending
-	imageFault bool  // the cause is the image of the job's container
+	cause           // as reported by Kubernetes; empty if the Pod is pending
+	imageFault bool // the cause is the image of the job's container
 }
 
 // String returns the cause in one line.
-func (d diagnosis) String() string {
+func (c cause) String() string {
 	switch {
-	case d.cause.empty():
+	case c.empty():
 		return "the Pod does not start, and its status has no reason: see its events"
-	case d.cause.message == "":
-		return d.cause.reason
-	case d.cause.reason == "" || strings.HasPrefix(d.cause.message, d.cause.reason):
-		return d.cause.message
+	case c.message == "":
+		return c.reason
+	case c.reason == "" || strings.HasPrefix(c.message, c.reason):
+		return c.message
 	default:
-		return d.cause.reason + ": " + d.cause.message
+		return c.reason + ": " + c.message
 	}
 }
 
-// waitingReasons are the reasons of waiting containers that another attempt does not change. Others
-// are transient, unless they are normal: after ErrImagePull and ImagePullBackOff the registry may
-// recover, or the image may be pushed.
-var waitingReasons = map[string]outlook{
-	"ErrImageNeverPull":          stuck,
-	"InvalidImageName":           stuck,
-	"ErrImageInspect":            stuck,
-	"CreateContainerConfigError": stuck,
-	"CreateContainerError":       stuck,
-	"RunContainerError":          stuck,
+// waitingOutlook returns the outlook of a waiting container. Another attempt does not change the
+// reasons that are stuck. After ErrImagePull and ImagePullBackOff the registry may recover, or the
+// image may be pushed.
+func waitingOutlook(reason string) outlook {
+	switch reason {
+	case "ErrImageNeverPull", "InvalidImageName", "ErrImageInspect",
+		"CreateContainerConfigError", "CreateContainerError", "RunContainerError":
+		return stuck
+	}
+	return transient
 }
 
-// imageReasons are the prefixes of the reasons that concern images.
-var imageReasons = []string{
-	"ErrImage", "ImagePull", "ImageInspect", "InvalidImageName", "RegistryUnavailable", "SignatureValidation",
-}
-
-// aboutImage reports whether a reason is about an image.
 func aboutImage(reason string) bool {
-	return slices.ContainsFunc(imageReasons, func(prefix string) bool { return strings.HasPrefix(reason, prefix) })
+	prefixes := []string{
+		"ErrImage", "ImagePull", "ImageInspect", "InvalidImageName", "RegistryUnavailable", "SignatureValidation",
+	}
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(reason, prefix) })
 }
 
 // diagnose returns why the job of a Pod has not started. It checks, in this order:
@@ -78,14 +75,13 @@ func aboutImage(reason string) bool {
 //     events.
 func diagnose(s *state) diagnosis {
 	// 1. The status, 2. a disruption, 3. a deletion.
-	status := cause{s.reason, s.message}
 	switch {
 	case s.reason != "":
 		outlook := transient // NodeLost
 		if s.phase == corev1.PodFailed {
 			outlook = failed
 		}
-		return diagnosis{outlook: outlook, cause: status}
+		return diagnosis{outlook: outlook, cause: cause{s.reason, s.message}}
 	case !s.disruption.empty():
 		return diagnosis{outlook: failed, cause: s.disruption}
 	case !s.deleted.IsZero():
@@ -132,18 +128,8 @@ func diagnose(s *state) diagnosis {
 	return diagnosis{outlook: pending}
 }
 
-// deletedText is the reason for a Pod that another client has deleted.
 const deletedText = "the Pod was deleted by another client"
 
-// waitingOutlook returns the outlook of a waiting container.
-func waitingOutlook(reason string) outlook {
-	if known, ok := waitingReasons[reason]; ok {
-		return known
-	}
-	return transient
-}
-
-// exitText returns how a container ended, in one line.
 func (c container) exitText() string {
 	text := fmt.Sprintf("exit code %d", c.code)
 	if c.cause.reason != "" && c.cause.reason != "Error" && c.cause.reason != "Completed" {
@@ -155,8 +141,7 @@ func (c container) exitText() string {
 	return text
 }
 
-// maxMessage is the longest part of a message of Kubernetes that is shown, in bytes.
-const maxMessage = 1000
+const maxMessage = 1000 // bytes of a message of Kubernetes that are shown
 
 // head returns the first part of a message of Kubernetes, in one line.
 func head(message string) string {
@@ -179,8 +164,7 @@ func tail(message string) string {
 	return text
 }
 
-// noExitCode is the code in [runtime.Exit] if the container of a Pod has no exit code.
-const noExitCode = -1
+const noExitCode = -1 // in [runtime.Exit], if the container of a Pod has no exit code
 
 // exitOf returns how a job's Pod ended. It uses the state of the container, because the
 // phase of the Pod changes up to 2.5 seconds later.
@@ -204,13 +188,13 @@ func endReason(s *state) string {
 		if cause.empty() || cause.message == deletedText {
 			return ""
 		}
-		return diagnosis{cause: cause}.String()
+		return cause.String()
 	case runtime.IsRunnerCode(code):
 		return ""
 	case s.reason != "": // Evicted, DeadlineExceeded
-		return diagnosis{cause: cause{s.reason, s.message}}.String()
+		return cause{s.reason, s.message}.String()
 	case !s.disruption.empty():
-		return diagnosis{cause: s.disruption}.String()
+		return s.disruption.String()
 	case s.main.cause.reason == "OOMKilled":
 		return "out of memory"
 	case !s.deleted.IsZero():

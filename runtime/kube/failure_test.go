@@ -56,6 +56,14 @@ func mainIs(status corev1.ContainerStatus) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.ContainerStatuses[0] = status }
 }
 
+func mainWaits(reason, message string) func(*corev1.Pod) {
+	return mainIs(waits(mainContainer, reason, message))
+}
+
+func mainEnds(code int32, reason, message string) func(*corev1.Pod) {
+	return mainIs(ends(mainContainer, code, reason, message))
+}
+
 func phase(phase corev1.PodPhase, reason, message string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason, p.Status.Message = phase, reason, message }
 }
@@ -65,6 +73,10 @@ func condition(kind corev1.PodConditionType, status corev1.ConditionStatus, reas
 		p.Status.Conditions = append(p.Status.Conditions,
 			corev1.PodCondition{Type: kind, Status: status, Reason: reason, Message: message})
 	}
+}
+
+func disrupted(reason, message string) func(*corev1.Pod) {
+	return condition(corev1.DisruptionTarget, corev1.ConditionTrue, reason, message)
 }
 
 func deleted(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }
@@ -96,21 +108,16 @@ func TestDiagnose(t *testing.T) {
 		"just created":              {podWith(withoutStatuses), pending, false, "see its events"},
 		"init container runs":       {podWith(initIs(runs(prepareContainer))), pending, false, ""},
 		"main container is created": {podWith(ready), pending, false, ""},
-		"registry unreachable": {
-			podWith(ready, mainIs(waits(mainContainer, "ErrImagePull", "dial tcp: connection refused"))), transient,
-			true, "ErrImagePull: dial tcp",
-		},
-		"registry unreachable, back-off": {
-			podWith(ready, mainIs(waits(mainContainer, "ImagePullBackOff", notPulled))), transient, true,
-			"ImagePullBackOff: Back-off",
-		},
+		"registry unreachable": {podWith(ready, mainWaits("ErrImagePull", "dial tcp: connection refused")),
+			transient, true, "ErrImagePull: dial tcp"},
+		"registry unreachable, back-off": {podWith(ready, mainWaits("ImagePullBackOff", notPulled)),
+			transient, true, "ImagePullBackOff: Back-off"},
 		"pull policy Never, no image": {
-			podWith(ready, mainIs(waits(mainContainer, "ErrImageNeverPull", `Container image "x" is not present`))),
+			podWith(ready, mainWaits("ErrImageNeverPull", `Container image "x" is not present`)),
 			stuck, true, "ErrImageNeverPull: Container image",
 		},
 		"invalid image name": {
-			podWith(ready,
-				mainIs(waits(mainContainer, "InvalidImageName", "repository name (Case) must be lowercase"))),
+			podWith(ready, mainWaits("InvalidImageName", "repository name (Case) must be lowercase")),
 			stuck, true, "must be lowercase",
 		},
 		"invalid image name, init container": {
@@ -118,26 +125,16 @@ func TestDiagnose(t *testing.T) {
 			"container pulumi-workflow-prepare: must be lowercase",
 		},
 		"ConfigMap in env missing": {
-			podWith(ready, mainIs(waits(mainContainer, "CreateContainerConfigError", `configmap "none" not found`))),
+			podWith(ready, mainWaits("CreateContainerConfigError", `configmap "none" not found`)),
 			stuck, false, `configmap "none" not found`,
 		},
-		"missing volume, or sandbox that cannot start": {
-			podWith(mainIs(waits(mainContainer, "ContainerCreating", ""))), pending, false, "see its events",
-		},
-		"runAsNonRoot and a root image": {
-			podWith(ready,
-				mainIs(waits(mainContainer, "CreateContainerConfigError",
-					"container has runAsNonRoot and image will run as root"))),
-			stuck, false, "runAsNonRoot",
-		},
+		"missing volume, or sandbox that cannot start": {podWith(mainWaits("ContainerCreating", "")),
+			pending, false, "see its events"},
 		"container that the runtime cannot create": {
-			podWith(ready, mainIs(waits(mainContainer, "CreateContainerError", `failed to mkdir ""`))), stuck, false,
-			"failed to mkdir",
+			podWith(ready, mainWaits("CreateContainerError", `failed to mkdir ""`)), stuck, false, "failed to mkdir",
 		},
-		"RunContainerError": {
-			podWith(ready, mainIs(waits(mainContainer, "RunContainerError", "context deadline exceeded"))), stuck,
-			false, "RunContainerError: context",
-		},
+		"RunContainerError": {podWith(ready, mainWaits("RunContainerError", "context deadline exceeded")),
+			stuck, false, "RunContainerError: context"},
 		"too little cpu": {
 			podWith(withoutStatuses,
 				condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable",
@@ -149,10 +146,8 @@ func TestDiagnose(t *testing.T) {
 				phase(corev1.PodFailed, "OutOfcpu", "Pod was rejected: Node didn't have enough resource: cpu")),
 			failed, false, "OutOfcpu: Pod was rejected",
 		},
-		"command not found": {
-			podWith(ready, mainIs(ends(mainContainer, 128, "StartError", `exec: "/nope": no such file`))), failed,
-			true, "StartError: exec",
-		},
+		"command not found": {podWith(ready, mainEnds(128, "StartError", `exec: "/nope": no such file`)),
+			failed, true, "StartError: exec"},
 		"command not found, init container": {
 			podWith(initIs(ends(prepareContainer, 128, "StartError", `exec: "/nope": no such file`))), failed, false,
 			"pulumi-workflow-prepare failed: StartError, exit code 128",
@@ -161,9 +156,8 @@ func TestDiagnose(t *testing.T) {
 			podWith(initIs(ends(prepareContainer, 3, "Error", "no space left")), phase(corev1.PodFailed, "", "")),
 			failed, false, "failed: exit code 3: no space left",
 		},
-		"init container of another image": {
-			podWith(initIs(ends(prepareContainer, 0, "Completed", ""))), failed, false, "reported no key",
-		},
+		"init container of another image": {podWith(initIs(ends(prepareContainer, 0, "Completed", ""))),
+			failed, false, "reported no key"},
 		"evicted": {
 			podWith(ready,
 				phase(corev1.PodFailed, "Evicted",
@@ -176,25 +170,16 @@ func TestDiagnose(t *testing.T) {
 			failed, false, "DeadlineExceeded",
 		},
 		"deleted by another client": {podWith(ready, deleted), failed, false, deletedText},
-		"Eviction API": {
-			podWith(ready, deleted,
-				condition(corev1.DisruptionTarget, corev1.ConditionTrue, "EvictionByEvictionAPI",
-					"Eviction API: evicting")),
-			failed, false, "EvictionByEvictionAPI",
-		},
+		"Eviction API": {podWith(ready, deleted, disrupted("EvictionByEvictionAPI", "Eviction API: evicting")),
+			failed, false, "EvictionByEvictionAPI"},
 		"preemption": {
-			podWith(ready, deleted,
-				condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler",
-					"default-scheduler: preempting to accommodate a higher priority pod")),
+			podWith(ready, deleted, disrupted("PreemptionByScheduler",
+				"default-scheduler: preempting to accommodate a higher priority pod")),
 			failed, false, "PreemptionByScheduler: default-scheduler",
 		},
-		"node lost": {
-			podWith(ready, phase(corev1.PodPending, "NodeLost", "Node n is lost")), transient, false,
-			"NodeLost: Node n",
-		},
-		"an unknown reason": {
-			podWith(ready, mainIs(waits(mainContainer, "Frozen", "brr"))), transient, false, "Frozen: brr",
-		},
+		"node lost": {podWith(ready, phase(corev1.PodPending, "NodeLost", "Node n is lost")),
+			transient, false, "NodeLost: Node n"},
+		"an unknown reason": {podWith(ready, mainWaits("Frozen", "brr")), transient, false, "Frozen: brr"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := diagnose(stateOf(c.pod))
@@ -217,106 +202,54 @@ func TestDiagnose(t *testing.T) {
 
 func TestExitOf(t *testing.T) {
 	running := phase(corev1.PodRunning, "", "")
+	evicted := phase(corev1.PodFailed, "Evicted", "too much")
+	overdue := phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active")
+	preempted := disrupted("PreemptionByScheduler", "preempting")
 	limited := func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: {}}
 	}
+	exits := func(code int32) func(*corev1.Pod) { return mainEnds(code, "Error", "") }
 	for name, c := range map[string]struct {
-		pod  *corev1.Pod
-		want runtime.Exit
+		pod    *corev1.Pod
+		code   int
+		reason string
 	}{
-		"success": {
-			podWith(running, mainIs(ends(mainContainer, 0, "Completed", ""))), runtime.Exit{Code: 0},
-		},
-		"failed step": {
-			podWith(running, mainIs(ends(mainContainer, 10, "Error", "log"))), runtime.Exit{Code: 10},
-		},
-		"failed step, evicted": {
-			podWith(phase(corev1.PodFailed, "Evicted", "too much"), mainIs(ends(mainContainer, 10, "Error", ""))),
-			runtime.Exit{Code: 10, Reason: "Evicted: too much"},
-		},
-		"failed step, preempted": {
-			podWith(running, deleted,
-				condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "preempting"),
-				mainIs(ends(mainContainer, 12, "Error", ""))),
-			runtime.Exit{Code: 12, Reason: "PreemptionByScheduler: preempting"},
-		},
-		"failed step of a deleted Pod, such as one that the agent stopped": {
-			podWith(running, deleted, mainIs(ends(mainContainer, 10, "Error", ""))), runtime.Exit{Code: 10},
-		},
-		"success, deleted": {
-			podWith(running, deleted, mainIs(ends(mainContainer, 0, "Completed", ""))), runtime.Exit{Code: 0},
-		},
-		"child process out of memory": {
-			podWith(running, mainIs(ends(mainContainer, 10, "OOMKilled", ""))), runtime.Exit{Code: 10},
-		},
-		"out of memory": {
-			podWith(running, mainIs(ends(mainContainer, 137, "OOMKilled", ""))),
-			runtime.Exit{Code: 137, Reason: "out of memory"},
-		},
-		"out of memory without reason": {
-			podWith(running, limited, mainIs(ends(mainContainer, 137, "Error", ""))),
-			runtime.Exit{Code: 137, Reason: "killed, probably because memory ran out"},
-		},
-		"killed": {
-			podWith(running, mainIs(ends(mainContainer, 137, "Error", ""))),
-			runtime.Exit{Code: 137, Reason: "killed"},
-		},
-		"another architecture": {
-			podWith(running, mainIs(ends(mainContainer, 1, "Error", "exec /x: exec format error\n"))),
-			runtime.Exit{Code: 1, Reason: "exec /x: exec format error"},
-		},
-		"runner with a message": {
-			podWith(running, mainIs(ends(mainContainer, 13, "Error", "{\"step\":0}\nlevel=ERROR msg=x\n"))),
-			runtime.Exit{Code: 13, Reason: "level=ERROR msg=x"},
-		},
-		"evicted": {
-			podWith(mainIs(ends(mainContainer, 2, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")),
-			runtime.Exit{Code: 2, Reason: "Evicted: too much"},
-		},
-		"evicted, and the runner reported": {
-			podWith(mainIs(ends(mainContainer, 10, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")),
-			runtime.Exit{Code: 10, Reason: "Evicted: too much"},
-		},
-		"evicted, and the runner could not report": {
-			podWith(mainIs(ends(mainContainer, 12, "Error", "")), phase(corev1.PodFailed, "Evicted", "too much")),
-			runtime.Exit{Code: 12, Reason: "Evicted: too much"},
-		},
-		"failed on a lost node": {
-			podWith(phase(corev1.PodRunning, "NodeLost", "n"), mainIs(ends(mainContainer, 10, "Error", ""))),
-			runtime.Exit{Code: 10},
-		},
-		"deadline exceeded": {
-			podWith(mainIs(ends(mainContainer, 137, "Error", "")),
-				phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active")),
-			runtime.Exit{Code: 137, Reason: "DeadlineExceeded: Pod was active"},
-		},
-		"node reports again after a deletion": {
-			podWith(running, deleted, mainIs(ends(mainContainer, 143, "Error", ""))),
-			runtime.Exit{Code: 143, Reason: deletedText},
-		},
-		"preempted": {
-			podWith(running, deleted,
-				condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "preempting"),
-				mainIs(ends(mainContainer, 143, "Error", ""))),
-			runtime.Exit{Code: 143, Reason: "PreemptionByScheduler: preempting"},
-		},
+		"success":              {podWith(running, mainEnds(0, "Completed", "")), 0, ""},
+		"failed step":          {podWith(running, mainEnds(10, "Error", "log")), 10, ""},
+		"failed step, evicted": {podWith(evicted, exits(10)), 10, "Evicted: too much"},
+		"failed step, preempted": {podWith(running, deleted, preempted, exits(12)),
+			12, "PreemptionByScheduler: preempting"},
+		"failed step of a deleted Pod, such as one that the agent stopped": {podWith(running, deleted, exits(10)),
+			10, ""},
+		"success, deleted":            {podWith(running, deleted, mainEnds(0, "Completed", "")), 0, ""},
+		"child process out of memory": {podWith(running, mainEnds(10, "OOMKilled", "")), 10, ""},
+		"out of memory":               {podWith(running, mainEnds(137, "OOMKilled", "")), 137, "out of memory"},
+		"out of memory without reason": {podWith(running, limited, exits(137)),
+			137, "killed, probably because memory ran out"},
+		"killed": {podWith(running, exits(137)), 137, "killed"},
+		"another architecture": {podWith(running, mainEnds(1, "Error", "exec /x: exec format error\n")),
+			1, "exec /x: exec format error"},
+		"runner with a message": {podWith(running, mainEnds(13, "Error", "{\"step\":0}\nlevel=ERROR msg=x\n")),
+			13, "level=ERROR msg=x"},
+		"evicted": {podWith(evicted, exits(2)), 2, "Evicted: too much"},
+		"evicted, and the runner could not report": {podWith(evicted, exits(12)),
+			12, "Evicted: too much"},
+		"failed on a lost node": {podWith(phase(corev1.PodRunning, "NodeLost", "n"), exits(10)), 10, ""},
+		"deadline exceeded":     {podWith(overdue, exits(137)), 137, "DeadlineExceeded: Pod was active"},
+		"node reports again after a deletion": {podWith(running, deleted, exits(143)),
+			143, deletedText},
+		"preempted": {podWith(running, deleted, preempted, exits(143)), 143, "PreemptionByScheduler: preempting"},
 		"container status unknown": {
-			podWith(mainIs(ends(mainContainer, 137, "ContainerStatusUnknown", "The container could not be located")),
-				phase(corev1.PodFailed, "DeadlineExceeded", "Pod was active")),
-			runtime.Exit{Code: noExitCode, Reason: "DeadlineExceeded: Pod was active"},
+			podWith(overdue, mainEnds(137, "ContainerStatusUnknown", "The container could not be located")),
+			noExitCode, "DeadlineExceeded: Pod was active",
 		},
-		"rejected by the kubelet": {
-			podWith(withoutStatuses, phase(corev1.PodFailed, "OutOfcpu", "rejected")),
-			runtime.Exit{Code: noExitCode, Reason: "OutOfcpu: rejected"},
-		},
-		"ended by a signal": {
-			podWith(running, mainIs(ends(mainContainer, 139, "Error", ""))),
-			runtime.Exit{Code: 139, Reason: "ended by signal 11 (segmentation fault)"},
-		},
+		"rejected by the kubelet": {podWith(withoutStatuses, phase(corev1.PodFailed, "OutOfcpu", "rejected")),
+			noExitCode, "OutOfcpu: rejected"},
+		"ended by a signal": {podWith(running, exits(139)), 139, "ended by signal 11 (segmentation fault)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := exitOf(stateOf(c.pod)); got != c.want {
-				t.Errorf("got %+v, want %+v", got, c.want)
+			if got, want := exitOf(stateOf(c.pod)), (runtime.Exit{Code: c.code, Reason: c.reason}); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})
 	}
@@ -339,8 +272,8 @@ func TestStateOf(t *testing.T) {
 	})
 	t.Run("a reduced Pod has the same state", func(t *testing.T) {
 		pod := podWith(initIs(prepared(t)), deleted, phase(corev1.PodRunning, "r", "m"), mainIs(runs(mainContainer)),
-			condition(corev1.PodReady, corev1.ConditionFalse, "", ""), condition(corev1.ContainersReady,
-				corev1.ConditionTrue, "", ""))
+			condition(corev1.PodReady, corev1.ConditionFalse, "", ""),
+			condition(corev1.ContainersReady, corev1.ConditionTrue, "", ""))
 		pod.Labels, pod.ResourceVersion = map[string]string{labelKeep: keepFailed}, "7"
 		pod.Spec.TerminationGracePeriodSeconds = new(int64(70))
 		if whole, small := stateOf(pod), stateOf(reduced(pod)); *whole != *small {

@@ -15,7 +15,6 @@ import (
 // error of a container are in one log. Follow returns only the lines of progress and drops
 // the runner's own log. The end of the stream does not mean that the job has ended.
 func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error) {
-	// Check that the id belongs to the current Pod.
 	name, uid, ok := parseID(id)
 	if !ok {
 		return nil, fmt.Errorf("follow %q: %w", id, runtime.ErrNoInstance)
@@ -43,7 +42,6 @@ func (e *Executor) Follow(ctx context.Context, id string) (io.ReadCloser, error)
 		return nil, e.explain("follow the Pod", context.DeadlineExceeded)
 	}
 
-	// If an object carries the handoff, delete it at the first line of progress.
 	s := &stream{log: log, ctx: ctx, cancel: cancel}
 	if now != nil && now.carrier != inAnnotation {
 		s.onFirst = func() { e.handoffReceived(ctx, now.carrier, name) }

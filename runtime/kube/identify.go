@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/selfcheck"
@@ -57,8 +56,6 @@ func (c *Cluster) Identify(ctx context.Context) error {
 	if c.currentSelf().known() {
 		return nil
 	}
-
-	// Get the Pod, or log why it cannot be read.
 	pod, err := c.readOwnPod(ctx)
 	switch {
 	case err == nil:
@@ -69,7 +66,7 @@ func (c *Cluster) Identify(ctx context.Context) error {
 		c.options.Log.Info("agent pod identified", "namespace", pod.Namespace, "agent_pod", pod.Name, "group",
 			own.group)
 		return nil
-	case apierrors.IsForbidden(err) && !fromProxy(err):
+	case isForbidden(err):
 		c.warnOwnPod("grant get on pods in the agent's namespace, as the documented Role does, and restart the agent",
 			err)
 		return nil
@@ -89,9 +86,8 @@ func (c *Cluster) readOwnPod(ctx context.Context) (*corev1.Pod, error) {
 		callCtx, cancel := context.WithTimeout(ctx, identifyLimit)
 		pod, err := c.client.get(callCtx, c.agentPod.namespace, c.agentPod.name)
 		cancel()
-		refused := apierrors.IsForbidden(err) && !fromProxy(err)
 		switch {
-		case !refused, c.ownPodWarned, !retries.allows(err):
+		case !isForbidden(err), c.ownPodWarned, !retries.allows(err):
 			return pod, err
 		case !runtime.Sleep(ctx, nil, identifyRetry):
 			return nil, context.Cause(ctx)
@@ -99,7 +95,6 @@ func (c *Cluster) readOwnPod(ctx context.Context) (*corev1.Pod, error) {
 	}
 }
 
-// currentSelf returns the identity of the agent's own Pod, as far as it is known.
 func (c *Cluster) currentSelf() self {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +139,7 @@ func (c *Cluster) checkOwnPod(ctx context.Context, grace time.Duration, files []
 		"when it ends, no other agent adopts its jobs: %s",
 		c.agentPod.name, c.agentPod.namespace, tail(err.Error()))
 	switch {
-	case apierrors.IsForbidden(err) && !fromProxy(err):
+	case isForbidden(err):
 		return unknown.WithHint("grant get on pods in that namespace, as the documented Role does")
 	case isNotFound(err):
 		return unknown.WithHint("set the variable POD_NAME from metadata.name in the agent's Pod")
@@ -162,7 +157,6 @@ func evaluateOwnPod(pod *corev1.Pod, grace time.Duration, files []string) selfch
 		hints = append(hints, fmt.Sprintf("set it to %d, or shorten shutdown_timeout", needed))
 	}
 
-	// Check that the configuration is not mounted with subPath.
 	for _, container := range pod.Spec.Containers {
 		for _, mount := range container.VolumeMounts {
 			within := func(file string) bool {

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
@@ -62,55 +61,47 @@ func TestIdentify(t *testing.T) {
 	})
 }
 
-// refusedGet is the message of an API server that does not allow the agent to get its Pod.
-const refusedGet = `pods "agent-x" is forbidden: User "agent" cannot get resource "pods" in the namespace "jobs"`
-
 func TestIdentifyRefusalRetry(t *testing.T) {
-	refusal := kubetest.Fault{Status: http.StatusForbidden, Message: refusedGet}
-	t.Run("Role is not loaded yet", func(t *testing.T) {
-		simulateIdentify(t, func(t *testing.T, a *agents, cluster *Cluster) {
-			a.Inject(failFirst(5, "get", refusal))
-			if err := cluster.Identify(t.Context()); err != nil || !cluster.currentSelf().known() {
-				t.Errorf("got %+v, %v", cluster.currentSelf(), err)
-			}
-			if log := a.log.String(); strings.Contains(log, "level=WARN") {
-				t.Errorf("want no warning; the log:\n%s", log)
-			}
-		})
+	refusal := kubetest.Fault{
+		Status: http.StatusForbidden, Message: `pods "agent-x" is forbidden: User "agent" cannot get resource "pods"`,
+	}
+	simulateIdentify(t, "Role is not loaded yet", func(t *testing.T, a *agents, cluster *Cluster) {
+		a.Inject(failFirst(5, "get", refusal))
+		if err := cluster.Identify(t.Context()); err != nil || !cluster.currentSelf().known() {
+			t.Errorf("got %+v, %v", cluster.currentSelf(), err)
+		}
+		if log := a.log.String(); strings.Contains(log, "level=WARN") {
+			t.Errorf("want no warning; the log:\n%s", log)
+		}
 	})
-	t.Run("right is missing", func(t *testing.T) {
-		simulateIdentify(t, func(t *testing.T, a *agents, cluster *Cluster) {
-			a.Inject(func(kubetest.Request) *kubetest.Fault { return &refusal })
-			for i, limits := range [][2]time.Duration{{refusalLimit, refusalLimit + identifyRetry}, {0, time.Second}} {
-				began := time.Now()
-				if err := cluster.Identify(t.Context()); err != nil || cluster.currentSelf().known() {
-					t.Errorf("call %d: got %+v, %v, want no known Pod and no error", i, cluster.currentSelf(), err)
-				}
-				if took := time.Since(began); took < limits[0] || took > limits[1] {
-					t.Errorf("call %d took %s", i, took)
-				}
+	simulateIdentify(t, "right is missing", func(t *testing.T, a *agents, cluster *Cluster) {
+		a.Inject(failAll("get", refusal))
+		for i, limits := range [][2]time.Duration{{refusalLimit, refusalLimit + identifyRetry}, {0, time.Second}} {
+			began := time.Now()
+			if err := cluster.Identify(t.Context()); err != nil || cluster.currentSelf().known() {
+				t.Errorf("call %d: got %+v, %v, want no known Pod and no error", i, cluster.currentSelf(), err)
 			}
-			if log := a.log.String(); strings.Count(log, "level=WARN") != 1 {
-				t.Errorf("want one warning; the log:\n%s", log)
+			if took := time.Since(began); took < limits[0] || took > limits[1] {
+				t.Errorf("call %d took %s", i, took)
 			}
-		})
+		}
+		if log := a.log.String(); strings.Count(log, "level=WARN") != 1 {
+			t.Errorf("want one warning; the log:\n%s", log)
+		}
 	})
-	t.Run("context ends", func(t *testing.T) {
-		simulateIdentify(t, func(t *testing.T, a *agents, cluster *Cluster) {
-			a.Inject(func(kubetest.Request) *kubetest.Fault { return &refusal })
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			if err := cluster.Identify(ctx); err == nil || strings.Contains(a.log.String(), "level=WARN") {
-				t.Errorf("got %v; the log:\n%s", err, &a.log)
-			}
-		})
+	simulateIdentify(t, "context ends", func(t *testing.T, a *agents, cluster *Cluster) {
+		a.Inject(failAll("get", refusal))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := cluster.Identify(ctx); err == nil || strings.Contains(a.log.String(), "level=WARN") {
+			t.Errorf("got %v; the log:\n%s", err, &a.log)
+		}
 	})
 }
 
-// simulateIdentify runs a scenario with an agent in a Pod in simulated time.
-func simulateIdentify(t *testing.T, scenario func(t *testing.T, a *agents, cluster *Cluster)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+// simulateIdentify runs a scenario with an agent in a Pod as a subtest in simulated time.
+func simulateIdentify(t *testing.T, name string, scenario func(t *testing.T, a *agents, cluster *Cluster)) {
+	inBubble(t, name, func(t *testing.T) {
 		a := &agents{API: kubetest.NewAPIWithoutNetwork(t)}
 		a.put("agent-x", "agent")
 		scenario(t, a, a.cluster(t, "agent-x"))
@@ -126,9 +117,8 @@ func TestIdentifyRefused(t *testing.T) {
 			kubetest.Fault{Status: http.StatusForbidden, Message: `pods "agent-x" is forbidden`}, "grant get on pods",
 		},
 		"host name is not the name of the Pod": {
-			kubetest.Fault{
-				Status: http.StatusNotFound, Message: `pods "agent-x" not found`,
-			}, "POD_NAME from metadata.name",
+			kubetest.Fault{Status: http.StatusNotFound, Message: `pods "agent-x" not found`},
+			"POD_NAME from metadata.name",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -39,17 +39,16 @@ func (e *Executor) Journal(pool string, tuning runtime.Tuning) (runtime.Journal,
 	return store, true
 }
 
-// recordCluster implements [records.Cluster] for one executor.
-type recordCluster struct{ executor *Executor }
+// recordCluster implements [records.Cluster].
+type recordCluster struct{ *Executor }
 
 // List implements [records.Cluster].
 func (c recordCluster) List(ctx context.Context, resource string, filter records.Filter) ([]records.Object, error) {
-	e := c.executor
 	selector := managedSelector + "," + labelRecord + "=" + recordValue
 	if filter.Scope != records.OfAll {
-		selector += "," + labelGroup + "=" + e.self.group
+		selector += "," + labelGroup + "=" + c.self.group
 	}
-	switch owner := labelValue(e.self.owner.Name); filter.Scope {
+	switch owner := labelValue(c.self.owner.Name); filter.Scope {
 	case records.OfSelf:
 		selector += "," + labelOwner + "=" + owner
 	case records.OfOthers:
@@ -61,7 +60,7 @@ func (c recordCluster) List(ctx context.Context, resource string, filter records
 	if filter.Job != "" {
 		selector += "," + labelJob + "=" + labelValue(filter.Job)
 	}
-	listed, err := e.client.listData(ctx, resource, e.namespace, selector)
+	listed, err := c.client.listData(ctx, resource, c.namespace, selector)
 	if err != nil {
 		return nil, c.failed("list", resource, err)
 	}
@@ -78,9 +77,9 @@ func (c recordCluster) Put(ctx context.Context, o records.Object) (records.Objec
 	stored, err := object(nil), error(nil)
 	if o.Version == "" {
 		verb = "create"
-		stored, err = c.executor.client.createObject(ctx, o.Resource, c.object(o), false)
+		stored, err = c.client.createObject(ctx, o.Resource, c.object(o), false)
 	} else {
-		stored, err = c.executor.client.updateObject(ctx, o.Resource, c.object(o))
+		stored, err = c.client.updateObject(ctx, o.Resource, c.object(o))
 	}
 	if err != nil {
 		return records.Object{}, c.failed(verb, o.Resource, err)
@@ -90,8 +89,8 @@ func (c recordCluster) Put(ctx context.Context, o records.Object) (records.Objec
 
 // Delete implements [records.Cluster].
 func (c recordCluster) Delete(ctx context.Context, o records.Object) error {
-	err := c.executor.client.deleteObject(ctx, o.Resource, c.executor.namespace, o.Name, metav1.Preconditions{
-		UID: new(types.UID(o.UID)), ResourceVersion: &o.Version,
+	err := c.client.deleteObject(ctx, o.Resource, c.namespace, o.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: new(types.UID(o.UID)), ResourceVersion: &o.Version},
 	})
 	if err != nil {
 		return c.failed("delete", o.Resource, err)
@@ -101,10 +100,10 @@ func (c recordCluster) Delete(ctx context.Context, o records.Object) error {
 
 // Gone implements [records.Cluster].
 func (c recordCluster) Gone(ctx context.Context, agent records.Agent) (gone bool, err error) {
-	if o := owner(agent); o == c.executor.self.owner {
-		gone, err = c.executor.selfEnded(ctx)
+	if o := owner(agent); o == c.self.owner {
+		gone, err = c.selfEnded(ctx)
 	} else {
-		gone, err = c.executor.ownerGone(ctx, o)
+		gone, err = c.ownerGone(ctx, o)
 	}
 	if err != nil {
 		return false, records.NewError(records.Temporary, err)
@@ -115,17 +114,16 @@ func (c recordCluster) Gone(ctx context.Context, agent records.Agent) (gone bool
 // Pod implements [records.Cluster]. If an object carries the handoff, the kubelet may have read it
 // although the Pod has no annotation: see completeDelivery.
 func (c recordCluster) Pod(ctx context.Context, name string) (records.Pod, error) {
-	e := c.executor
-	pod, err := e.client.get(ctx, e.namespace, name)
+	pod, err := c.client.get(ctx, c.namespace, name)
 	switch {
 	case isNotFound(err):
 		return records.Pod{}, nil
 	case err != nil:
-		return records.Pod{}, e.explain("find the Pod of a recorded job", err)
+		return records.Pod{}, c.explain("find the Pod of a recorded job", err)
 	}
 	return records.Pod{
 		UID:     string(pod.UID),
-		Foreign: ownerOf(pod) != e.self.owner && pod.Labels[labelKeep] != keepUntil,
+		Foreign: ownerOf(pod) != c.self.owner && pod.Labels[labelKeep] != keepUntil,
 		MayRun:  pod.Annotations[annotationHandoff] != "" || carrierOf(pod) != inAnnotation,
 	}, nil
 }
@@ -136,35 +134,29 @@ func (c recordCluster) failed(verb, resource string, err error) error {
 	switch {
 	case isNotFound(err):
 		kind = records.Missing
-	case (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) && !fromProxy(err):
+	case isConflict(err), apierrors.IsAlreadyExists(err) && !fromProxy(err):
 		kind = records.Conflict
 	case temporary(err):
 		kind = records.Temporary
 	case apierrors.IsForbidden(err):
 		kind = records.Forbidden
 	}
-	return records.NewError(kind, c.executor.explainObject(verb, resource, err))
+	return records.NewError(kind, c.explainObject(verb, resource, err))
 }
 
 // object returns the ConfigMap or the Secret for a record of this agent.
 func (c recordCluster) object(o records.Object) object {
-	e := c.executor
-	meta := metav1.ObjectMeta{
-		Namespace: e.namespace, Name: o.Name, UID: types.UID(o.UID), ResourceVersion: o.Version,
-		Labels: map[string]string{
-			labelManagedBy: managedByValue, labelRecord: recordValue, labelAgent: labelValue(e.cluster.options.Agent),
-			labelPool: labelValue(o.Pool), labelJob: labelValue(o.Job),
-		},
-		Annotations: map[string]string{annotationJob: o.Job},
+	job := &runtime.Job{ID: o.Job, Pool: o.Pool, Agent: c.cluster.options.Agent}
+	meta := c.objectMeta(job, o.Name, o.Needed)
+	meta.UID, meta.ResourceVersion = types.UID(o.UID), o.Version
+	meta.Labels[labelRecord] = recordValue
+	meta.Annotations[annotationJob] = o.Job
+	if o.Needed.IsZero() {
+		delete(meta.Annotations, annotationNeeded)
 	}
-	e.self.mark(&meta)
-	if !o.Needed.IsZero() {
-		meta.Annotations[annotationNeeded] = o.Needed.UTC().Format(time.RFC3339)
-	}
+	c.self.mark(&meta)
 	if o.Pod != "" {
-		meta.OwnerReferences = []metav1.OwnerReference{{
-			APIVersion: "v1", Kind: "Pod", Name: o.Pod, UID: types.UID(o.PodUID),
-		}}
+		meta.OwnerReferences = ownedBy(o.Pod, types.UID(o.PodUID))
 	}
 	if o.Resource == secrets {
 		return &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{recordKey: o.Text}}

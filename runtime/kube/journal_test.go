@@ -26,8 +26,11 @@ func journalTuning() runtime.Tuning { return runtime.Tuning{Token: secret.New("t
 // journal is the journal of a pool.
 type journal struct{ *records.Store }
 
-// journalOf returns a journal of an executor.
-func journalOf(e *Executor, tuning runtime.Tuning) journal {
+// journalOf returns a journal of an executor for a pool with a static token.
+func journalOf(e *Executor) journal { return journalWith(e, journalTuning()) }
+
+// journalWith returns a journal of an executor for a pool with this tuning.
+func journalWith(e *Executor, tuning runtime.Tuning) journal {
 	j, ok := e.Journal(testJob().Pool, tuning)
 	if !ok {
 		panic("the pool has no journal")
@@ -59,9 +62,33 @@ func (j journal) start(t testing.TB, id string, pod *corev1.Pod) {
 	if err := j.PodOfJob(t.Context(), id, pod.Name, string(pod.UID)); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.SetStage(t.Context(), id, runtime.RecordHandedOff); err != nil {
+	j.setStage(t, id, runtime.RecordHandedOff)
+}
+
+// setStage sets the stage of a record, which must succeed.
+func (j journal) setStage(t testing.TB, id string, stage runtime.RecordStage) {
+	t.Helper()
+	if err := j.SetStage(t.Context(), id, stage); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// remove removes a record, which must succeed.
+func (j journal) remove(t testing.TB, id string) {
+	t.Helper()
+	if err := j.Remove(t.Context(), id); err != nil {
+		t.Error(err)
+	}
+}
+
+// recordedJob returns a journal with the record of job-1, which runs in the returned Pod.
+func (a *agents) recordedJob(t testing.TB, e *Executor) (journal, *corev1.Pod) {
+	t.Helper()
+	j := journalOf(e)
+	j.add(t, "job-1")
+	pod := a.podOf(t, a.job(t, e, "job-1"))
+	j.start(t, "job-1", pod)
+	return j, pod
 }
 
 // podOf returns a Pod of the fake cluster.
@@ -107,10 +134,32 @@ func (j journal) adoptRecords(t testing.TB) ([]runtime.Record, error) {
 	return j.AdoptRecords(t.Context(), everyPool)
 }
 
+// wantListed checks that List returns one record, see wantRecord.
+func (j journal) wantListed(t testing.TB, job string, stage runtime.RecordStage) {
+	t.Helper()
+	found, err := j.List(t.Context())
+	wantRecord(t, found, err, job, stage)
+}
+
+// wantAdopted checks that one record is adopted, see wantRecord.
+func (j journal) wantAdopted(t testing.TB, job string, stage runtime.RecordStage) {
+	t.Helper()
+	found, err := j.adoptRecords(t)
+	wantRecord(t, found, err, job, stage)
+}
+
+// wantNoneAdopted checks that no record is adopted.
+func (j journal) wantNoneAdopted(t testing.TB) {
+	t.Helper()
+	if found, err := j.adoptRecords(t); err != nil || len(found) > 0 {
+		t.Errorf("adopted %v, %v, want nothing", found, err)
+	}
+}
+
 func TestJournal(t *testing.T) {
 	t.Run("record exists until the Pod of its job is removed", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], journalTuning())
+		j := journalOf(all[0])
 		before := a.Requests()
 		j.add(t, "job-1")
 		text := fmt.Sprintf("%+v", a.Objects(configMaps, testNamespace))
@@ -119,20 +168,14 @@ func TestJournal(t *testing.T) {
 		}
 		pod := a.podOf(t, a.job(t, all[0], "job-1"))
 		j.start(t, "job-1", pod)
-		if err := j.SetStage(t.Context(), "job-1", runtime.RecordHandedOff); err != nil { // a second handoff
-			t.Error(err)
-		}
-		if err := j.SetStage(t.Context(), "job-1", runtime.RecordReported); err != nil {
-			t.Error(err)
-		}
+		j.setStage(t, "job-1", runtime.RecordHandedOff) // a second handoff
+		j.setStage(t, "job-1", runtime.RecordReported)
 		a.wantRecords(t, "job-1")
 		if err := all[0].Remove(t.Context(), idOf(pod.Name, string(pod.UID)), 0); err != nil {
 			t.Error(err)
 		}
 		a.wantRecords(t) // the cluster has deleted the record with the Pod
-		if err := j.Remove(t.Context(), "job-1"); err != nil {
-			t.Error(err)
-		}
+		j.remove(t, "job-1")
 		got := difference(a.Requests(), before)
 		if got["create configmaps"] != 1 || got["update configmaps"] != 1 || got["delete configmaps"] != 0 ||
 			got["list configmaps"] != 0 {
@@ -142,29 +185,14 @@ func TestJournal(t *testing.T) {
 
 	t.Run("job that does not start", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], journalTuning())
+		j := journalOf(all[0])
 		j.add(t, "job-1")
-		if err := j.Remove(t.Context(), "job-1"); err != nil {
-			t.Error(err)
-		}
+		j.remove(t, "job-1")
 		a.wantRecords(t)
-		if err := j.Remove(t.Context(), "job-1"); err != nil { // a second time
-			t.Error(err)
-		}
+		j.remove(t, "job-1") // a second time
 		if err := j.SetStage(t.Context(), "job-1", runtime.RecordHandedOff); !errors.Is(err, runtime.ErrNoRecord) {
 			t.Errorf("SetStage for a job without a record: got %v, want ErrNoRecord", err)
 		}
-	})
-
-	t.Run("record of a kept Pod is removed", func(t *testing.T) {
-		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], journalTuning())
-		j.add(t, "job-1")
-		j.start(t, "job-1", a.podOf(t, a.job(t, all[0], "job-1")))
-		if err := j.Remove(t.Context(), "job-1"); err != nil {
-			t.Error(err)
-		}
-		a.wantRecords(t)
 	})
 
 	t.Run("OIDC credentials", func(t *testing.T) {
@@ -179,38 +207,34 @@ func TestJournal(t *testing.T) {
 		// Secrets can hold the tokens.
 		tuning := runtime.Tuning{OIDCTokenFile: "file"}
 		tuning.Instance.Kubernetes.Handoff = handoffSecret
-		journalOf(all[0], tuning).add(t, "job-1")
+		journalWith(all[0], tuning).add(t, "job-1")
 		a.wantRecords(t)
-		found, err := journalOf(all[0], tuning).List(t.Context())
-		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+		journalWith(all[0], tuning).wantListed(t, "job-1", runtime.RecordClaimed)
 
 		// Everyone who may write ConfigMaps could forge an unsealed record in a ConfigMap.
 		forged := a.Objects(secrets, testNamespace)[0].(*corev1.Secret)
 		a.PutObject(configMaps, &corev1.ConfigMap{
 			ObjectMeta: forged.ObjectMeta, Data: map[string]string{recordKey: string(forged.Data[recordKey])},
 		})
-		if found, err := journalOf(all[0], tuning).List(t.Context()); err != nil || len(found) != 1 {
+		if found, err := journalWith(all[0], tuning).List(t.Context()); err != nil || len(found) != 1 {
 			t.Errorf("with a forged ConfigMap: listed %v, %v, want only the Secret's record", found, err)
 		}
 	})
 
 	t.Run("pool has another token", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], runtime.Tuning{Token: secret.New("old")})
+		j := journalWith(all[0], runtime.Tuning{Token: secret.New("old")})
 		j.Tune(journalTuning())
 		j.add(t, "job-1")
-		found, err := journalOf(all[0], journalTuning()).List(t.Context())
-		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+		journalOf(all[0]).wantListed(t, "job-1", runtime.RecordClaimed)
 
 		// An agent that cannot open a record leaves it, and logs a warning.
-		late := journalOf(all[0], runtime.Tuning{Token: secret.New("new")})
+		late := journalWith(all[0], runtime.Tuning{Token: secret.New("new")})
 		for range 2 {
 			if found, err := late.List(t.Context()); err != nil || len(found) > 0 {
 				t.Errorf("listed %v, %v, want nothing", found, err)
 			}
-			if found, err := late.adoptRecords(t); err != nil || len(found) > 0 {
-				t.Errorf("adopted %v, %v, want nothing", found, err)
-			}
+			late.wantNoneAdopted(t)
 		}
 		a.wantRecords(t, "job-1")
 		if !strings.Contains(a.log.String(), "cannot read the record of a job") {
@@ -221,11 +245,9 @@ func TestJournal(t *testing.T) {
 	t.Run("agent with an outdated token leaves the records of other agents", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
 		a.agentThatDies(t, "job-1")
-		late := journalOf(all[0], runtime.Tuning{Token: secret.New("old")})
+		late := journalWith(all[0], runtime.Tuning{Token: secret.New("old")})
 		for range 3 {
-			if found, err := late.adoptRecords(t); err != nil || len(found) > 0 {
-				t.Errorf("adopted %v, %v, want nothing", found, err)
-			}
+			late.wantNoneAdopted(t)
 		}
 		a.wantRecords(t, "job-1")
 		if n := strings.Count(a.log.String(), "cannot read the record of a job"); n != 1 {
@@ -233,9 +255,18 @@ func TestJournal(t *testing.T) {
 		}
 
 		// An agent with the present token adopts it.
-		found, err := journalOf(all[1], journalTuning()).adoptRecords(t)
-		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+		journalOf(all[1]).wantAdopted(t, "job-1", runtime.RecordClaimed)
 	})
+}
+
+// loseRecords breaks the connections of all requests for records. Those with this verb are served.
+func loseRecords(verb string) func(kubetest.Request) *kubetest.Fault {
+	return func(r kubetest.Request) *kubetest.Fault {
+		if r.Resource != configMaps {
+			return nil
+		}
+		return &kubetest.Fault{After: r.Verb == verb}
+	}
 }
 
 func TestJournalFaults(t *testing.T) {
@@ -253,7 +284,7 @@ func TestJournalFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, all := newAgents(t, "agent-x")
-			j := journalOf(all[0], journalTuning())
+			j := journalOf(all[0])
 			a.Inject(failFirst(1, "create", c.fault))
 			err := j.Add(t.Context(), testRecord("job-1"))
 			if (err != nil) != c.fails {
@@ -266,67 +297,48 @@ func TestJournalFaults(t *testing.T) {
 			pod := a.podOf(t, a.job(t, all[0], "job-1"))
 			a.Inject(failFirst(1, "update", c.fault))
 			j.start(t, "job-1", pod)
-			found, err := journalOf(all[0], journalTuning()).List(t.Context())
-			wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+			journalOf(all[0]).wantListed(t, "job-1", runtime.RecordHandedOff)
 			a.Inject(failFirst(1, "delete", c.fault))
-			if err := j.Remove(t.Context(), "job-1"); err != nil {
-				t.Error(err)
-			}
+			j.remove(t, "job-1")
 			a.wantRecords(t)
 		})
 	}
 
 	t.Run("version of a record whose create response is lost cannot be read at first", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		create, list := failFirst(1, "create", kubetest.Fault{After: true}), failFirst(1, "list",
-			kubetest.Fault{Status: http.StatusServiceUnavailable, Message: "away"})
+		create := failFirst(1, "create", kubetest.Fault{After: true})
+		list := failFirst(1, "list", kubetest.Fault{Status: http.StatusServiceUnavailable, Message: "away"})
 		a.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Resource != configMaps {
 				return nil
 			}
 			return cmp.Or(create(r), list(r))
 		})
-		j := journalOf(all[0], journalTuning())
+		j := journalOf(all[0])
 		j.add(t, "job-1")
-		found, err := journalOf(all[0], journalTuning()).List(t.Context())
-		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+		journalOf(all[0]).wantListed(t, "job-1", runtime.RecordClaimed)
 	})
 
 	t.Run("stage is stored again after a lost response", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], journalTuning())
-		j.add(t, "job-1")
-		j.start(t, "job-1", a.podOf(t, a.job(t, all[0], "job-1")))
+		j, _ := a.recordedJob(t, all[0])
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		a.Inject(func(r kubetest.Request) *kubetest.Fault {
-			if r.Resource != configMaps {
-				return nil
-			}
-			return &kubetest.Fault{After: r.Verb == "update"}
-		})
+		a.Inject(loseRecords("update"))
 		if err := j.SetStage(ctx, "job-1", runtime.RecordClaimed); err == nil {
 			t.Fatal("SetStage returned no error without a response")
 		}
 		a.Inject(nil)
-		if err := j.SetStage(t.Context(), "job-1", runtime.RecordHandedOff); err != nil {
-			t.Error(err)
-		}
-		found, err := journalOf(all[0], journalTuning()).List(t.Context())
-		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+		j.setStage(t, "job-1", runtime.RecordHandedOff)
+		journalOf(all[0]).wantListed(t, "job-1", runtime.RecordHandedOff)
 	})
 
 	t.Run("record that may exist is removed before the job runs", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], journalTuning())
+		j := journalOf(all[0])
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		a.Inject(func(r kubetest.Request) *kubetest.Fault {
-			if r.Resource != configMaps {
-				return nil
-			}
-			return &kubetest.Fault{After: r.Verb == "create"}
-		})
+		a.Inject(loseRecords("create"))
 		if err := j.Add(ctx, testRecord("job-1")); err == nil {
 			t.Fatal("Add returned no error without a response")
 		}
@@ -342,37 +354,29 @@ func TestJournalFaults(t *testing.T) {
 func TestJournalList(t *testing.T) {
 	t.Run("restarted container", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
-		j := journalOf(all[0], journalTuning())
+		j := journalOf(all[0])
 		j.add(t, "job-1")
-		journalOf(all[1], journalTuning()).add(t, "job-2")
-		again := journalOf(all[0], journalTuning())
-		found, err := again.List(t.Context())
-		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+		journalOf(all[1]).add(t, "job-2")
+		again := journalOf(all[0])
+		again.wantListed(t, "job-1", runtime.RecordClaimed)
 
 		// The restarted agent starts the job, and the job ends.
 		pod := a.podOf(t, a.job(t, all[0], "job-1"))
 		again.start(t, "job-1", pod)
 		a.Drop(testNamespace, pod.Name)
-		if err := again.Remove(t.Context(), "job-1"); err != nil {
-			t.Error(err)
-		}
+		again.remove(t, "job-1")
 		a.wantRecords(t, "job-2")
 	})
 
 	t.Run("Pod without a handoff", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], journalTuning())
-		j.add(t, "job-1")
-		pod := a.podOf(t, a.job(t, all[0], "job-1"))
-		j.start(t, "job-1", pod)
-		found, err := journalOf(all[0], journalTuning()).List(t.Context())
-		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+		_, pod := a.recordedJob(t, all[0])
+		journalOf(all[0]).wantListed(t, "job-1", runtime.RecordHandedOff)
 
 		// The agent was killed before it could send the handoff.
 		a.Change(testNamespace, pod.Name, func(p *corev1.Pod) { delete(p.Annotations, annotationHandoff) })
-		again := journalOf(all[0], journalTuning())
-		found, err = again.List(t.Context())
-		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+		again := journalOf(all[0])
+		again.wantListed(t, "job-1", runtime.RecordClaimed)
 		a.Drop(testNamespace, pod.Name)
 		a.wantRecords(t, "job-1")
 		again.start(t, "job-1", a.podOf(t, a.job(t, all[0], "job-1")))
@@ -380,26 +384,19 @@ func TestJournalList(t *testing.T) {
 
 	t.Run("Pod of a large handoff", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], journalTuning())
-		j.add(t, "job-1")
-		pod := a.podOf(t, a.job(t, all[0], "job-1"))
-		j.start(t, "job-1", pod)
+		_, pod := a.recordedJob(t, all[0])
 
 		// The kubelet may read its ConfigMap although the annotation is missing.
 		a.Change(testNamespace, pod.Name, func(p *corev1.Pod) {
 			delete(p.Annotations, annotationHandoff)
 			p.Spec.Volumes = []corev1.Volume{inConfigMap.volume(p.Name)}
 		})
-		found, err := journalOf(all[0], journalTuning()).List(t.Context())
-		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+		journalOf(all[0]).wantListed(t, "job-1", runtime.RecordHandedOff)
 	})
 
 	t.Run("record of another pool whose job is about to get its handoff stays unchanged", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], journalTuning())
-		j.add(t, "job-1")
-		pod := a.podOf(t, a.job(t, all[0], "job-1"))
-		j.start(t, "job-1", pod)
+		_, pod := a.recordedJob(t, all[0])
 		a.Change(testNamespace, pod.Name, func(p *corev1.Pod) { delete(p.Annotations, annotationHandoff) })
 
 		// The pool gets another name. The new pool starts while the old one starts the job.
@@ -411,41 +408,32 @@ func TestJournalList(t *testing.T) {
 			t.Errorf("listed %v, %v, want no record of the other pool", found, err)
 		}
 		a.Change(testNamespace, pod.Name, func(p *corev1.Pod) { p.Annotations[annotationHandoff] = "sealed" })
-		found, err := journalOf(all[0], journalTuning()).List(t.Context())
-		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+		journalOf(all[0]).wantListed(t, "job-1", runtime.RecordHandedOff)
 	})
 
 	t.Run("stage is set to claimed again", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], journalTuning())
-		j.add(t, "job-1")
-		pod := a.podOf(t, a.job(t, all[0], "job-1"))
-		j.start(t, "job-1", pod)
+		j, pod := a.recordedJob(t, all[0])
 		a.Drop(testNamespace, pod.Name)
 		a.wantRecords(t)
-		if err := j.SetStage(t.Context(), "job-1", runtime.RecordClaimed); err != nil {
-			t.Error(err)
-		}
-		found, err := journalOf(all[0], journalTuning()).List(t.Context())
-		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+		j.setStage(t, "job-1", runtime.RecordClaimed)
+		journalOf(all[0]).wantListed(t, "job-1", runtime.RecordClaimed)
 	})
 
 	t.Run("Pod that cannot be read", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], journalTuning())
-		j.add(t, "job-1")
-		j.start(t, "job-1", a.podOf(t, a.job(t, all[0], "job-1")))
+		a.recordedJob(t, all[0])
 		a.Inject(failFirst(1, "get", kubetest.Fault{Status: http.StatusInternalServerError, Message: "away"}))
-		if found, err := journalOf(all[0], journalTuning()).List(t.Context()); err == nil {
+		if found, err := journalOf(all[0]).List(t.Context()); err == nil {
 			t.Errorf("listed %v, want an error", found)
 		}
 	})
 
 	t.Run("damaged objects", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		journalOf(all[0], journalTuning()).add(t, "job-1")
+		journalOf(all[0]).add(t, "job-1")
 		a.Objects(configMaps, testNamespace)[0].(*corev1.ConfigMap).Data = nil
-		if found, err := journalOf(all[0], journalTuning()).List(t.Context()); err != nil || len(found) > 0 {
+		if found, err := journalOf(all[0]).List(t.Context()); err != nil || len(found) > 0 {
 			t.Errorf("listed %v, %v, want nothing", found, err)
 		}
 	})
@@ -461,16 +449,14 @@ func TestJournalAdopt(t *testing.T) {
 			var group sync.WaitGroup
 			for _, e := range all {
 				group.Go(func() {
-					j := journalOf(e, journalTuning())
+					j := journalOf(e)
 					found, err := j.adoptRecords(t)
 					if err != nil || len(found) == 0 {
 						return
 					}
 					wantRecord(t, found, err, job, runtime.RecordClaimed)
 					winners <- e.self.owner.Name
-					if err := j.Remove(t.Context(), job); err != nil {
-						t.Error(err)
-					}
+					j.remove(t, job)
 				})
 			}
 			group.Wait()
@@ -486,48 +472,34 @@ func TestJournalAdopt(t *testing.T) {
 
 	t.Run("records of existing agents and of other Deployments", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
-		journalOf(all[0], journalTuning()).add(t, "job-1")
+		journalOf(all[0]).add(t, "job-1")
 		a.put("other-1", "other")
-		other := a.agent(t, "other-1")
-		journalOf(other, journalTuning()).add(t, "job-2")
+		journalOf(a.agent(t, "other-1")).add(t, "job-2")
 		a.Drop(testNamespace, "other-1")
-		if found, err := journalOf(all[1], journalTuning()).adoptRecords(t); err != nil || len(found) > 0 {
-			t.Errorf("adopted %v, %v, want nothing", found, err)
-		}
+		journalOf(all[1]).wantNoneAdopted(t)
 		a.wantRecords(t, "job-1", "job-2")
 	})
 
 	t.Run("record follows the Pod", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y", "agent-z")
-		j := journalOf(all[0], journalTuning())
-		j.add(t, "job-1")
-		name := a.job(t, all[0], "job-1")
-		j.start(t, "job-1", a.podOf(t, name))
+		_, pod := a.recordedJob(t, all[0])
 		a.Drop(testNamespace, "agent-x")
-		third := journalOf(all[2], journalTuning())
-		if found, err := third.adoptRecords(t); err != nil || len(found) > 0 {
-			t.Errorf("adopted %v, %v before the Pod was adopted, want nothing", found, err)
-		}
-		awaitOwner(t, all[1], name, all[0].self.owner)
+		third := journalOf(all[2])
+		third.wantNoneAdopted(t)
+		awaitOwner(t, all[1], pod.Name, all[0].self.owner)
 		wantAdopted(t, all[1], "job-1")
-		if found, err := third.adoptRecords(t); err != nil || len(found) > 0 {
-			t.Errorf("adopted %v, %v, want nothing: another agent has adopted the Pod", found, err)
-		}
-		found, err := journalOf(all[1], journalTuning()).adoptRecords(t)
-		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+		third.wantNoneAdopted(t)
+		journalOf(all[1]).wantAdopted(t, "job-1", runtime.RecordHandedOff)
 	})
 
 	t.Run("record is adopted directly after the Pod", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x", "agent-y")
-		adopter := journalOf(all[1], journalTuning())
+		adopter := journalOf(all[1])
 		if found, err := adopter.AdoptRecords(t.Context(), everyPool); err != nil || len(found) > 0 {
 			t.Errorf("adopted %v, %v, want nothing", found, err)
 		}
-		j := journalOf(all[0], journalTuning())
-		j.add(t, "job-1")
-		name := a.job(t, all[0], "job-1")
-		j.start(t, "job-1", a.podOf(t, name))
-		awaitOwner(t, all[1], name, all[0].self.owner)
+		_, pod := a.recordedJob(t, all[0])
+		awaitOwner(t, all[1], pod.Name, all[0].self.owner)
 		a.Drop(testNamespace, "agent-x")
 		wantAdopted(t, all[1], "job-1")
 		found, err := adopter.AdoptRecords(t.Context(), everyPool)
@@ -537,9 +509,8 @@ func TestJournalAdopt(t *testing.T) {
 	t.Run("old agent does not change a record that another agent has adopted", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		dead := a.agentThatDies(t, "job-1")
-		adopter := journalOf(all[0], journalTuning())
-		found, err := adopter.adoptRecords(t)
-		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
+		adopter := journalOf(all[0])
+		adopter.wantAdopted(t, "job-1", runtime.RecordClaimed)
 		if err := dead.Remove(t.Context(), "job-1"); !errors.Is(err, runtime.ErrGone) {
 			t.Errorf("Remove of the old agent: got %v, want ErrGone", err)
 		}
@@ -550,9 +521,7 @@ func TestJournalAdopt(t *testing.T) {
 		if _, err := adopter.adoptRecords(t); err != nil {
 			t.Error(err)
 		}
-		if err := adopter.Remove(t.Context(), "job-2"); err != nil {
-			t.Error(err)
-		}
+		adopter.remove(t, "job-2")
 		if err := dead.SetStage(t.Context(), "job-2", runtime.RecordHandedOff); !errors.Is(err, runtime.ErrGone) {
 			t.Errorf("SetStage of the old agent: got %v, want ErrGone", err)
 		}
@@ -561,24 +530,12 @@ func TestJournalAdopt(t *testing.T) {
 		}
 	})
 
-	t.Run("response to the adoption is lost", func(t *testing.T) {
-		a, all := newAgents(t, "agent-x")
-		a.agentThatDies(t, "job-1")
-		j := journalOf(all[0], journalTuning())
-		a.Inject(failFirst(1, "update", kubetest.Fault{After: true}))
-		if found, err := j.adoptRecords(t); err == nil {
-			t.Errorf("adopted %v, want an error because the response was lost", found)
-		}
-		found, err := j.adoptRecords(t)
-		wantRecord(t, found, err, "job-1", runtime.RecordClaimed)
-	})
-
 	// The process of an agent whose Pod was deleted by force runs for a moment longer.
 	t.Run("record that its old agent changes meanwhile is adopted", func(t *testing.T) {
 		for _, times := range []int{1, 100} {
 			a, all := newAgents(t, "agent-x")
 			a.agentThatDies(t, "job-1")
-			j := journalOf(all[0], journalTuning())
+			j := journalOf(all[0])
 			changed := kubetest.Fault{Status: http.StatusConflict, Message: "the object has been modified"}
 			a.Inject(failFirst(times, "update", changed))
 			found, err := j.adoptRecords(t)
@@ -595,45 +552,34 @@ func TestJournalAdopt(t *testing.T) {
 
 	t.Run("own record of a job that has ended is not adopted before the cluster deletes it", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j := journalOf(all[0], journalTuning())
-		j.add(t, "job-1")
-		pod := a.podOf(t, a.job(t, all[0], "job-1"))
-		j.start(t, "job-1", pod)
-		again := journalOf(all[0], journalTuning())
-		found, err := again.List(t.Context())
-		wantRecord(t, found, err, "job-1", runtime.RecordHandedOff)
+		_, pod := a.recordedJob(t, all[0])
+		again := journalOf(all[0])
+		again.wantListed(t, "job-1", runtime.RecordHandedOff)
 
 		// The job ends, and the garbage collector is slow.
 		record := a.Objects(configMaps, testNamespace)[0]
 		if err := all[0].Remove(t.Context(), idOf(pod.Name, string(pod.UID)), 0); err != nil {
 			t.Error(err)
 		}
-		if err := again.Remove(t.Context(), "job-1"); err != nil {
-			t.Error(err)
-		}
+		again.remove(t, "job-1")
 		a.PutObject(configMaps, record)
 		a.wantRecords(t, "job-1")
 		for range 2 {
-			if found, err := again.adoptRecords(t); err != nil || len(found) > 0 {
-				t.Errorf("adopted %v, %v, want nothing: the job has ended", found, err)
-			}
+			again.wantNoneAdopted(t)
 			// This also holds while the adoption of another record fails.
 			a.agentThatDies(t, "job-2")
 			a.Inject(failFirst(1, "update", kubetest.Fault{After: true}))
 			if found, err := again.adoptRecords(t); err == nil || len(found) > 0 {
 				t.Errorf("adopted %v, %v, want an error because the response was lost", found, err)
 			}
-			found, err := again.adoptRecords(t)
-			wantRecord(t, found, err, "job-2", runtime.RecordClaimed)
-			if err := again.Remove(t.Context(), "job-2"); err != nil {
-				t.Error(err)
-			}
+			again.wantAdopted(t, "job-2", runtime.RecordClaimed)
+			again.remove(t, "job-2")
 		}
 	})
 
 	t.Run("requests while there is nothing to adopt", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
-		j, before := journalOf(all[0], journalTuning()), a.Requests()
+		j, before := journalOf(all[0]), a.Requests()
 		for range 10 {
 			if _, err := j.AdoptRecords(t.Context(), everyPool); err != nil {
 				t.Fatal(err)
@@ -647,7 +593,7 @@ func TestJournalAdopt(t *testing.T) {
 	t.Run("record that no agent adopts is swept", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		a.put("other-1", "other")
-		journalOf(a.agent(t, "other-1"), journalTuning()).add(t, "job-1")
+		journalOf(a.agent(t, "other-1")).add(t, "job-1")
 		a.Drop(testNamespace, "other-1")
 		if _, err := all[0].Sweep(t.Context(), nil); err != nil {
 			t.Error(err)
@@ -668,7 +614,7 @@ func (a *agents) agentThatDies(t testing.TB, job string) journal {
 	t.Helper()
 	name := "dead-" + job
 	a.put(name, "agent")
-	j := journalOf(a.agent(t, name), journalTuning())
+	j := journalOf(a.agent(t, name))
 	j.add(t, job)
 	a.Drop(testNamespace, name)
 	return j

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -66,8 +67,6 @@ func New(options Options) (*Cluster, error) {
 	if options.RunnerDirectory == "" {
 		return nil, errors.New("kube: RunnerDirectory is empty")
 	}
-
-	// Find the API server, the namespace and the agent's own Pod.
 	config, namespace, at := options.Config, options.Namespace, agentPod{}
 	switch {
 	case config == nil:
@@ -97,9 +96,7 @@ func New(options Options) (*Cluster, error) {
 // namespace. It starts the watch of the namespace and does not block. The caller must call
 // [Executor.Close].
 func (c *Cluster) Executor(namespace string) *Executor {
-	if namespace == "" {
-		namespace = c.namespace
-	}
+	namespace = cmp.Or(namespace, c.namespace)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o, ok := c.observers[namespace]
@@ -111,7 +108,7 @@ func (c *Cluster) Executor(namespace string) *Executor {
 	e := &Executor{
 		cluster: c, client: c.client, pods: o.observer, self: o.self, namespace: namespace, log: c.options.Log,
 		stuckLimit: stuckLimit, lostLimit: nodeLostLimit,
-		root: func(string) string { return "/" }, unresolved: map[string]bool{},
+		unresolved: map[string]bool{},
 	}
 	e.records.Store(&records.Store{})
 	return e
@@ -130,7 +127,6 @@ type Executor struct {
 	stuckLimit, lostLimit time.Duration
 	timeOut               <-chan struct{} // tests close it to let starts time out at once; otherwise nil
 
-	root    func(pod string) string // root directory of the job's container; tests without containers replace it
 	dryRuns dryRunCache
 	closed  sync.Once
 	records atomic.Pointer[records.Store] // of the pool
@@ -164,7 +160,6 @@ type jobError struct{ error }
 
 func (e jobError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }
 
-// jobFault returns an error that wraps [runtime.ErrJobFault].
 func jobFault(format string, args ...any) error {
 	return jobError{fmt.Errorf(format, args...)}
 }

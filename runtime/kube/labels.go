@@ -36,8 +36,6 @@ const (
 
 // Values of labels.
 const (
-	nameValue      = "workflow-runner"
-	componentValue = "pulumi-workflow"
 	managedByValue = "cmwa"
 
 	keepFailed = "failed"
@@ -55,14 +53,12 @@ const (
 	annotationKept     = "cmwa.kept-until"    // when a kept Pod is removed, RFC 3339
 )
 
-// target is the deploy_target of this executor.
-const target = "kubernetes"
+const target = "kubernetes" // the deploy_target of this executor
 
-// labels returns the labels that the agent sets on a job's Pod.
 func labels(job *runtime.Job) map[string]string {
 	all := map[string]string{
-		labelName:       nameValue,
-		labelComponent:  componentValue,
+		labelName:       "workflow-runner",
+		labelComponent:  "pulumi-workflow",
 		labelManagedBy:  managedByValue,
 		labelAgent:      labelValue(job.Agent),
 		labelPool:       labelValue(job.Pool),
@@ -80,10 +76,7 @@ func labels(job *runtime.Job) map[string]string {
 
 // annotations returns the annotations that the agent sets on a new Pod of a job.
 func annotations(job *runtime.Job) map[string]string {
-	identity, err := json.Marshal(job.Identity)
-	if err != nil {
-		panic(err) // strings only
-	}
+	identity, _ := json.Marshal(job.Identity) // strings: never fails
 	return map[string]string{
 		annotationJob:      job.ID,
 		annotationSubject:  job.WorkflowID,
@@ -113,7 +106,6 @@ func poolOf(object metav1.Object) runtime.PoolSpec {
 	return pool
 }
 
-// instanceOf returns the instance that the metadata of a Pod describes.
 func instanceOf(pod *corev1.Pod) runtime.Instance {
 	pool := poolOf(pod)
 	generation, _ := strconv.ParseUint(pod.Labels[labelGeneration], 10, 64)
@@ -149,26 +141,21 @@ func parseID(id string) (name, uid string, ok bool) {
 	return name, uid, ok && uid != "" && len(validation.IsDNS1123Subdomain(name)) == 0
 }
 
-// Selectors of jobs' Pods. Agents of a group see each other's Pods, except kept Pods.
-const (
-	managedSelector = labelManagedBy + "=" + managedByValue
-	notKept         = "," + labelKeep + "!=" + keepUntil
-)
+const managedSelector = labelManagedBy + "=" + managedByValue // of the Pods and objects of all agents
 
 // watchedSelector returns the selector of the Pods that an agent watches: those of its
-// group, so that it can adopt the Pods of agents that end. An agent that does not know its
-// own Pod watches the Pods with its id; an agent without an id watches all.
+// group, so that it can adopt the Pods of agents that end, except kept Pods. An agent that does not
+// know its own Pod watches the Pods with its id; an agent without an id watches all.
 func watchedSelector(s self, agent string) string {
 	switch {
 	case s.known():
-		return managedSelector + "," + labelGroup + "=" + s.group + notKept
+		return managedSelector + "," + labelGroup + "=" + s.group + "," + labelKeep + "!=" + keepUntil
 	case agent != "":
 		return managedSelector + "," + labelAgent + "=" + labelValue(agent)
 	}
 	return managedSelector
 }
 
-// ownedSelector returns the selector of an agent's own Pods.
 func ownedSelector(s self, agent string) string {
 	if s.known() {
 		return watchedSelector(s, agent) + "," + labelOwner + "=" + labelValue(s.owner.Name)

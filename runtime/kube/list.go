@@ -12,8 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// pageSize is the number of Pods in one response of the API server.
-const pageSize = 500
+const pageSize = 500 // Pods or objects in one response of the API server
 
 // List returns the Pods in the namespace that belong to the agent: those that the agent's
 // Pod owns or, if the agent's Pod is not known, those with the agent's id. If a Pod has no
@@ -65,8 +64,6 @@ func (e *Executor) completeDelivery(ctx context.Context, pod *corev1.Pod, instan
 	return nil
 }
 
-// instanceWithState returns the instance that the metadata and the status of a Pod
-// describe.
 func instanceWithState(pod *corev1.Pod) runtime.Instance {
 	instance, s := instanceOf(pod), stateOf(pod)
 	instance.Started = pod.CreationTimestamp.Time
@@ -86,7 +83,6 @@ func instanceWithState(pod *corev1.Pod) runtime.Instance {
 	return instance
 }
 
-// each calls visit with each Pod that matches the selector.
 func (e *Executor) each(ctx context.Context, selector string, visit func(*corev1.Pod)) error {
 	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
 	for {

@@ -13,22 +13,11 @@ import (
 // sets both labels. An image that overrides the job's may have another architecture.
 func nodeSelectorOf(job *runtime.Job) map[string]string {
 	nodes := map[string]string{corev1.LabelOSStable: "linux"}
-	if name := architecture(job.Definition.Architecture); name != "" && job.Tuning.Instance.OverrideImage == "" {
-		nodes[corev1.LabelArchStable] = name
+	architecture := runtime.GoArchitecture(job.Definition.Architecture)
+	if architecture != "" && job.Tuning.Instance.OverrideImage == "" {
+		nodes[corev1.LabelArchStable] = architecture
 	}
 	return nodes
-}
-
-// architecture returns the value of the architecture label for the name of an architecture,
-// which may also be the name that the kernel uses, such as x86_64.
-func architecture(name string) string {
-	switch name {
-	case "x86_64":
-		return "amd64"
-	case "aarch64":
-		return "arm64"
-	}
-	return name
 }
 
 // yieldToAffinity removes entries from a Pod's node selector. Own are the entries that the

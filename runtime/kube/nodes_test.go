@@ -42,11 +42,7 @@ func TestNodeSelectorOf(t *testing.T) {
 	} {
 		job := testJob()
 		c.change(job)
-		pod, err := podOf(job, "name", settingsOf("image"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := pod.Spec.NodeSelector; !maps.Equal(got, c.want) {
+		if got := newPod(t, job).Spec.NodeSelector; !maps.Equal(got, c.want) {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	machinery "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -31,7 +32,6 @@ const (
 // it.
 const annotationNeeded = "cmwa.needed-until"
 
-// objectMeta returns the metadata of an object of a job.
 func (e *Executor) objectMeta(job *runtime.Job, name string, needed time.Time) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: e.namespace, Name: name,
@@ -46,8 +46,8 @@ func (e *Executor) objectMeta(job *runtime.Job, name string, needed time.Time) m
 // ownedBy returns the owner reference that makes the cluster delete an object with its Pod.
 // It does not set blockOwnerDeletion, which clusters with
 // OwnerReferencesPermissionEnforcement refuse.
-func ownedBy(pod *corev1.Pod) []metav1.OwnerReference {
-	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}}
+func ownedBy(pod string, uid types.UID) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod, UID: uid}}
 }
 
 // createObject creates an object of a job. It retries errors that may be temporary until
@@ -74,9 +74,8 @@ func (e *Executor) createObject(
 	}
 }
 
-// removeObject deletes an object of a job if it exists.
 func (e *Executor) removeObject(ctx context.Context, resource, name string) error {
-	err := e.client.deleteObject(ctx, resource, e.namespace, name, metav1.Preconditions{})
+	err := e.client.deleteObject(ctx, resource, e.namespace, name, metav1.DeleteOptions{})
 	if err != nil && !isNotFound(err) {
 		return e.explainObject("delete", resource, err)
 	}
@@ -87,7 +86,7 @@ func (e *Executor) removeObject(ctx context.Context, resource, name string) erro
 // read. It retries temporary errors until ctx ends.
 func (e *Executor) discardObject(ctx context.Context, resource, name string) error {
 	for delay := createBackoff.First; ; delay = createBackoff.Next(delay) {
-		err := e.client.deleteObject(ctx, resource, e.namespace, name, metav1.Preconditions{})
+		err := e.client.deleteObject(ctx, resource, e.namespace, name, metav1.DeleteOptions{})
 		switch {
 		case err == nil || isNotFound(err):
 			return nil
@@ -104,7 +103,7 @@ func (e *Executor) discardObject(ctx context.Context, resource, name string) err
 func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err error) {
 	var failures []error
 	for _, resource := range []string{configMaps, secrets} {
-		list, err := e.client.listObjects(ctx, resource, e.namespace, labelManagedBy+"="+managedByValue)
+		list, err := e.client.listObjects(ctx, resource, e.namespace, managedSelector)
 		if apierrors.IsForbidden(err) {
 			continue
 		}
@@ -145,7 +144,7 @@ func (e *Executor) explainObject(verb, resource string, err error) error {
 		operation, verb, resource, e.namespace, hint, tail(err.Error()))
 }
 
-// object is a ConfigMap or a Secret.
+// object is a Pod, a ConfigMap or a Secret.
 type object interface {
 	metav1.Object
 	machinery.Object
@@ -170,20 +169,15 @@ func (c *client) updateObject(ctx context.Context, resource string, o object) (o
 
 // sendObject sends an object with a request, and returns the object in the response.
 func sendObject(ctx context.Context, request *rest.Request, resource string, o object) (object, error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
 	stored := o.DeepCopyObject().(object)
-	err := request.Namespace(o.GetNamespace()).Resource(resource).Body(o).Do(ctx).Into(stored)
-	return stored, withCause(ctx, err)
+	return stored, sendRequest(ctx, request.Namespace(o.GetNamespace()).Resource(resource).Body(o), stored)
 }
 
-// deleteObject deletes an object that meets the preconditions.
 func (c *client) deleteObject(
-	ctx context.Context, resource, namespace, name string, preconditions metav1.Preconditions,
+	ctx context.Context, resource, namespace, name string, options metav1.DeleteOptions,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	options := metav1.DeleteOptions{Preconditions: &preconditions}
 	// Get reads the response; otherwise an HTML page of a proxy would count as success.
 	_, err := c.api.Delete().Namespace(namespace).Resource(resource).Name(name).Body(&options).Do(ctx).Get()
 	return withCause(ctx, err)

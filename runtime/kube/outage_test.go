@@ -2,7 +2,6 @@ package kube
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -54,39 +53,57 @@ func awaitExit(t *testing.T, ended <-chan runtime.Exit) runtime.Exit {
 	}
 }
 
+// newRunningJob returns a fake cluster with a job that runs until it gets a TERM.
+func newRunningJob(t *testing.T) (s *fakeCluster, e *Executor, id, pod string) {
+	t.Helper()
+	s = newFakeCluster(t, runUntilTerm)
+	e = s.executor(t)
+	id = s.mustStart(t, e, s.job("job-1"))
+	pod, _, _ = parseID(id)
+	return s, e, id, pod
+}
+
 func TestWaitFaults(t *testing.T) {
-	begin := func(t *testing.T) (s *fakeCluster, e *Executor, id, name string) {
-		s = newFakeCluster(t, runUntilTerm)
-		e = s.executor(t)
-		id, _, err := s.start(t, e, s.job("job-1"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		name, _, _ = parseID(id)
-		return s, e, id, name
-	}
-	t.Run("broken watches lose no event", func(t *testing.T) {
-		t.Parallel()
-		s, e, id, name := begin(t)
-		ended := startWait(t, e, id)
-		for range 3 {
+	for name, c := range map[string]struct {
+		act  func(s *fakeCluster, pod string)
+		want runtime.Exit
+	}{
+		"broken watches lose no event": {func(s *fakeCluster, pod string) {
+			for range 3 {
+				s.DropWatches()
+				time.Sleep(20 * time.Millisecond)
+			}
+			s.Compact() // the next watch gets a 410
+			s.Change(testNamespace, pod, mainEnds(10, "Error", ""))
 			s.DropWatches()
-			time.Sleep(20 * time.Millisecond)
-		}
-		s.Compact() // the next watch gets a 410
-		s.Change(testNamespace, name, mainIs(ends(mainContainer, 10, "Error", "")))
-		s.DropWatches()
-		if exit := awaitExit(t, ended); exit.Code != runtime.CodeFailed {
-			t.Errorf("got %+v", exit)
-		}
-	})
+		}, runtime.Exit{Code: runtime.CodeFailed}},
+		"Pod is preempted": {func(s *fakeCluster, pod string) {
+			s.Change(testNamespace, pod, disrupted("PreemptionByScheduler", "a higher priority"))
+			s.Drop(testNamespace, pod)
+		}, runtime.Exit{Code: noExitCode, Reason: "PreemptionByScheduler: a higher priority"}},
+		"reason follows the end of the container": {func(s *fakeCluster, pod string) {
+			s.Change(testNamespace, pod, mainEnds(2, "Error", ""))
+			time.Sleep(50 * time.Millisecond)
+			s.Change(testNamespace, pod, phase(corev1.PodFailed, "Evicted", "too much"))
+		}, runtime.Exit{Code: 2, Reason: "Evicted: too much"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, e, id, pod := newRunningJob(t)
+			ended := startWait(t, e, id)
+			c.act(s, pod)
+			if exit := awaitExit(t, ended); exit != c.want {
+				t.Errorf("got %+v, want %+v", exit, c.want)
+			}
+		})
+	}
 	t.Run("outage delays the end", func(t *testing.T) {
 		t.Parallel()
-		s, e, id, name := begin(t)
+		s, e, id, pod := newRunningJob(t)
 		ended := startWait(t, e, id)
 		s.Inject(apiDown)
 		s.DropWatches()
-		s.Change(testNamespace, name, mainIs(ends(mainContainer, 0, "Completed", "")))
+		s.Change(testNamespace, pod, mainEnds(0, "Completed", ""))
 		select {
 		case exit := <-ended:
 			t.Errorf("got %+v while the API server was down", exit)
@@ -101,63 +118,11 @@ func TestWaitFaults(t *testing.T) {
 			t.Errorf("got %+v", exit)
 		}
 	})
-	t.Run("another client deletes the Pod", func(t *testing.T) {
-		t.Parallel()
-		s, e, id, name := begin(t)
-		ended := startWait(t, e, id)
-		s.Drop(testNamespace, name)
-		if exit := awaitExit(t, ended); exit.Code != noExitCode || exit.Reason != deletedText {
-			t.Errorf("got %+v", exit)
-		}
-		if _, err := e.Wait(t.Context(), id); !errors.Is(err, runtime.ErrNoInstance) {
-			t.Errorf("a second Wait returns %v, want ErrNoInstance", err)
-		}
-	})
-	t.Run("Pod is preempted", func(t *testing.T) {
-		t.Parallel()
-		s, e, id, name := begin(t)
-		ended := startWait(t, e, id)
-		s.Change(testNamespace, name,
-			condition(corev1.DisruptionTarget, corev1.ConditionTrue, "PreemptionByScheduler", "a higher priority"))
-		s.Drop(testNamespace, name)
-		if exit := awaitExit(t, ended); exit.Reason != "PreemptionByScheduler: a higher priority" {
-			t.Errorf("got %+v", exit)
-		}
-	})
-	t.Run("reason follows the end of the container", func(t *testing.T) {
-		t.Parallel()
-		s, e, id, name := begin(t)
-		ended := startWait(t, e, id)
-		s.Change(testNamespace, name, mainIs(ends(mainContainer, 2, "Error", "")))
-		time.Sleep(50 * time.Millisecond)
-		s.Change(testNamespace, name, phase(corev1.PodFailed, "Evicted", "too much"))
-		if exit := awaitExit(t, ended); exit != (runtime.Exit{Code: 2, Reason: "Evicted: too much"}) {
-			t.Errorf("got %+v", exit)
-		}
-	})
-	t.Run("node is lost", func(t *testing.T) {
-		t.Parallel()
-		s, e, id, name := begin(t)
-		e.lostLimit = 100 * time.Millisecond
-		ended := startWait(t, e, id)
-		s.Change(testNamespace, name, func(p *corev1.Pod) {
-			condition(corev1.PodReady, corev1.ConditionFalse, "", "")(p)
-			condition(corev1.ContainersReady, corev1.ConditionTrue, "", "")(p)
-		})
-		if exit := awaitExit(t, ended); exit.Code != noExitCode ||
-			!strings.Contains(exit.Reason, "node fake has not reported") {
-			t.Errorf("got %+v", exit)
-		}
-		if err := e.Remove(t.Context(), id, 0); err != nil {
-			t.Error(err)
-		}
-		s.wantNoPods(t)
-	})
 	t.Run("another client removes the labels", func(t *testing.T) {
 		t.Parallel()
-		s, e, id, name := begin(t)
+		s, e, id, pod := newRunningJob(t)
 		ended := startWait(t, e, id)
-		s.Change(testNamespace, name, func(p *corev1.Pod) { p.Labels = nil })
+		s.Change(testNamespace, pod, func(p *corev1.Pod) { p.Labels = nil })
 		if exit := awaitExit(t, ended); !strings.Contains(exit.Reason, "labels must not be changed") {
 			t.Errorf("got %+v", exit)
 		}
@@ -166,12 +131,7 @@ func TestWaitFaults(t *testing.T) {
 
 func TestRemoveFaults(t *testing.T) {
 	t.Run("refused request is an error and can be retried", func(t *testing.T) {
-		s := newFakeCluster(t, runUntilTerm)
-		e := s.executor(t)
-		id, _, err := s.start(t, e, s.job("job-1"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s, e, id, _ := newRunningJob(t)
 		s.Inject(failFirst(1, "delete", kubetest.Fault{Status: http.StatusForbidden, Message: "no right"}))
 		if err := e.Remove(t.Context(), id, time.Second); err == nil {
 			t.Error("got no error for a refused request")
@@ -182,14 +142,8 @@ func TestRemoveFaults(t *testing.T) {
 		s.wantNoPods(t)
 	})
 	t.Run("another Pod with the same name is kept", func(t *testing.T) {
-		s := newFakeCluster(t, runUntilTerm)
-		e := s.executor(t)
-		id, _, err := s.start(t, e, s.job("job-1"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		name, _, _ := parseID(id)
-		if err := e.Remove(t.Context(), idOf(name, "another"), 0); err != nil {
+		s, e, _, pod := newRunningJob(t)
+		if err := e.Remove(t.Context(), idOf(pod, "another"), 0); err != nil {
 			t.Error(err)
 		}
 		if pods := s.Pods(testNamespace); len(pods) != 1 || pods[0].DeletionTimestamp != nil {
@@ -197,18 +151,8 @@ func TestRemoveFaults(t *testing.T) {
 		}
 	})
 	t.Run("removal does not need the watch", func(t *testing.T) {
-		s := newFakeCluster(t, runUntilTerm)
-		e := s.executor(t)
-		id, _, err := s.start(t, e, s.job("job-1"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Inject(func(r kubetest.Request) *kubetest.Fault {
-			if r.Verb == "watch" || r.Verb == "list" {
-				return &kubetest.Fault{Status: http.StatusInternalServerError}
-			}
-			return nil
-		})
+		s, e, id, _ := newRunningJob(t)
+		s.Inject(failWatches)
 		s.DropWatches()
 		if err := e.Remove(t.Context(), id, time.Second); err != nil {
 			t.Error(err)
@@ -219,11 +163,14 @@ func TestRemoveFaults(t *testing.T) {
 
 func TestKeepPod(t *testing.T) {
 	s := newFakeCluster(t, func(c *kubetest.Container) int { return runtime.CodeFailed })
-	e := s.executor(t)
-	job := s.job("job-1")
+	e, job := s.executor(t), s.job("job-1")
 	job.Tuning.Instance.Kubernetes.KeepFailedPods = true
-	if exit := s.run(t, e, job); exit.Code != runtime.CodeFailed {
+	id := s.mustStart(t, e, job)
+	if exit := waitFor(t, e, id); exit.Code != runtime.CodeFailed {
 		t.Fatalf("got %+v", exit)
+	}
+	if err := e.Remove(t.Context(), id, 0); err != nil {
+		t.Fatal(err)
 	}
 	pods := s.Pods(testNamespace)
 	if len(pods) != 1 || pods[0].Annotations[annotationHandoff] != "" {
@@ -308,11 +255,8 @@ func TestList(t *testing.T) {
 	for i := range many {
 		job := testJob()
 		job.ID = fmt.Sprint("job-", i)
-		pod, err := podOf(job, fmt.Sprintf("%s%04d", namePrefix, i), settingsOf(agentImage))
-		if err != nil {
-			t.Fatal(err)
-		}
-		pod.Namespace = "other"
+		pod := newPod(t, job)
+		pod.Namespace, pod.Name = "other", fmt.Sprintf("%s%04d", namePrefix, i)
 		s.Put(pod)
 	}
 	other := e.cluster.Executor("other")
@@ -320,13 +264,6 @@ func TestList(t *testing.T) {
 	found, err := other.List(t.Context(), "agent-1")
 	if err != nil || len(found) != many {
 		t.Fatalf("found %d Pods, %v, want %d", len(found), err, many)
-	}
-	want := testJob()
-	for _, f := range found {
-		if f.Pool != (runtime.PoolSpec{Name: want.PoolName, Identity: want.Identity}).Key() ||
-			f.Identity != want.Identity || f.WorkflowID != want.WorkflowID {
-			t.Fatalf("found %+v", f)
-		}
 	}
 	if found, err := e.List(t.Context(), "agent-1"); err != nil || len(found) > 0 {
 		t.Errorf("listed %d Pods, %v, want none: the Pods are in another namespace", len(found), err)

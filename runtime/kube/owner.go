@@ -29,7 +29,6 @@ type self struct {
 // id.
 func (s self) known() bool { return s.group != "" }
 
-// selfOf returns the identity of the agent's own Pod.
 func selfOf(pod *corev1.Pod) self {
 	return self{
 		owner: owner{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
@@ -67,17 +66,10 @@ func (s self) mark(o metav1.Object) {
 	if !s.known() {
 		return
 	}
-	text, err := json.Marshal(s.owner)
-	if err != nil {
-		panic(err) // strings only
-	}
-	labels, annotations := maps.Clone(o.GetLabels()), maps.Clone(o.GetAnnotations())
-	if labels == nil {
-		labels = map[string]string{}
-	}
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
+	text, _ := json.Marshal(s.owner) // strings: never fails
+	labels, annotations := map[string]string{}, map[string]string{}
+	maps.Copy(labels, o.GetLabels())
+	maps.Copy(annotations, o.GetAnnotations())
 	labels[labelGroup], labels[labelOwner] = s.group, labelValue(s.owner.Name)
 	annotations[annotationOwner] = string(text)
 	o.SetLabels(labels)

@@ -194,8 +194,7 @@ func TestAgentPodOf(t *testing.T) {
 		{map[string]string{"HOSTNAME": "node", "POD_NAME": "agent-1"}, "agent-1"},
 		{map[string]string{"HOSTNAME": "agent-1", "POD_NAME": ""}, "agent-1"},
 	} {
-		got := agentPodOf(func(name string) (string, bool) { value, ok := c.environ[name]; return value, ok }, "cmwa")
-		if got != (agentPod{"cmwa", c.want}) {
+		if got := agentPodOf(environ(c.environ), "cmwa"); got != (agentPod{"cmwa", c.want}) {
 			t.Errorf("%v: got %+v, want %s", c.environ, got, c.want)
 		}
 	}

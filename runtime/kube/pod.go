@@ -41,7 +41,6 @@ type podSettings struct {
 	handoffSize     int    // in bytes; 0 if not known
 }
 
-// startLimit returns the start timeout of a job's Pod.
 func startLimit(job *runtime.Job) time.Duration {
 	return cmp.Or(job.Tuning.Instance.Kubernetes.StartTimeout, StartTimeout)
 }
@@ -59,7 +58,6 @@ func podOf(job *runtime.Job, name string, settings podSettings) (*corev1.Pod, er
 	return pod, nil
 }
 
-// plainPod returns the Pod of a job without a template.
 func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod, error) {
 	place := job.Tuning.Instance.Kubernetes
 	requests, err := requestsOf(place)
@@ -78,12 +76,7 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 			EnableServiceLinks:            new(false),
 			TerminationGracePeriodSeconds: new(stopSeconds(job)),
 			Volumes:                       ownVolumes(delivery.volume(name)),
-			InitContainers: []corev1.Container{
-				prepareOf(
-					cmp.Or(place.Image, settings.image), corev1.PullPolicy(place.ImagePullPolicy),
-					settings.runnerDirectory, requests,
-				),
-			},
+			InitContainers:                []corev1.Container{prepareOf(place, settings, requests)},
 			Containers: []corev1.Container{{
 				Name:      mainContainer,
 				Image:     cmp.Or(job.Tuning.Instance.OverrideImage, job.Definition.Image.Reference),
@@ -120,27 +113,20 @@ func stopSeconds(job *runtime.Job) int64 {
 	return int64(math.Ceil((job.Tuning.CancelGrace + runtime.StopGrace).Seconds()))
 }
 
-// requestsOf returns the resource requests of the job's container.
 func requestsOf(place runtime.Kubernetes) (corev1.ResourceList, error) {
 	requests := corev1.ResourceList{}
 	for _, r := range []struct {
-		key, text string
-		name      corev1.ResourceName
-	}{
-		{"kubernetes.cpu", place.CPU, corev1.ResourceCPU},
-		{"kubernetes.memory", place.Memory, corev1.ResourceMemory},
-	} {
+		name corev1.ResourceName
+		text string
+	}{{corev1.ResourceCPU, place.CPU}, {corev1.ResourceMemory, place.Memory}} {
 		if r.text == "" {
 			continue
 		}
 		quantity, err := resource.ParseQuantity(r.text)
 		if err != nil || quantity.Sign() <= 0 {
-			return nil, fmt.Errorf("%s: %q is not a positive Kubernetes quantity", r.key, r.text)
+			return nil, fmt.Errorf("kubernetes.%s: %q is not a positive Kubernetes quantity", r.name, r.text)
 		}
 		requests[r.name] = quantity
-	}
-	if len(requests) == 0 {
-		return nil, nil
 	}
 	return requests, nil
 }
@@ -148,13 +134,12 @@ func requestsOf(place runtime.Kubernetes) (corev1.ResourceList, error) {
 // prepareOf returns the init container. It has the same requests as the job's container.
 // This costs nothing, because the request of a Pod is the larger of the two; a quota may
 // require it.
-func prepareOf(
-	image string, policy corev1.PullPolicy, directory string, requests corev1.ResourceList,
-) corev1.Container {
+func prepareOf(place runtime.Kubernetes, settings podSettings, requests corev1.ResourceList) corev1.Container {
+	directory := settings.runnerDirectory
 	return corev1.Container{
 		Name:            prepareContainer,
-		Image:           image,
-		ImagePullPolicy: policy,
+		Image:           cmp.Or(place.Image, settings.image),
+		ImagePullPolicy: corev1.PullPolicy(place.ImagePullPolicy),
 		Command:         []string{programImagePath, "prepare", directory, corev1.TerminationMessagePathDefault},
 		Resources:       corev1.ResourceRequirements{Requests: requests},
 		VolumeMounts:    []corev1.VolumeMount{{Name: runnerVolume, MountPath: directory}},
@@ -181,26 +166,22 @@ func mainCommand(directory string, d delivery) []string {
 // ownVolumes returns the two volumes that the executor needs. The first is in memory,
 // because it holds the private key; it is as fast as a volume on disk.
 func ownVolumes(handoff corev1.Volume) []corev1.Volume {
-	return []corev1.Volume{
-		{Name: runnerVolume, VolumeSource: corev1.VolumeSource{
-			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory},
-		}},
-		handoff,
-	}
+	return []corev1.Volume{memoryVolume(runnerVolume), handoff}
+}
+
+func memoryVolume(name string) corev1.Volume {
+	memory := corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &memory}}
 }
 
 // addOIDCVolume adds a volume for the job's OIDC token: the directory belongs to root in every
 // image, and the job may run as another user. A template may mount another volume there.
 func addOIDCVolume(spec *corev1.PodSpec) {
-	memory := corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}
-	spec.Volumes = append(spec.Volumes, corev1.Volume{
-		Name: oidcVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &memory},
-	})
+	spec.Volumes = append(spec.Volumes, memoryVolume(oidcVolume))
 	main := &spec.Containers[0]
 	main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: oidcVolume, MountPath: oidcDirectory})
 }
 
-// ownMounts returns the volume mounts that the executor needs in the job's container.
 func ownMounts(directory string) []corev1.VolumeMount {
 	return []corev1.VolumeMount{
 		{Name: runnerVolume, MountPath: directory},
@@ -208,7 +189,6 @@ func ownMounts(directory string) []corev1.VolumeMount {
 	}
 }
 
-// recipientOf returns the recipient to which a handoff for the Pod is sealed.
 func recipientOf(pod *corev1.Pod) handoff.Recipient {
 	return handoff.Recipient{
 		Pod:        string(pod.UID),
@@ -217,8 +197,7 @@ func recipientOf(pod *corev1.Pod) handoff.Recipient {
 	}
 }
 
-// exampleName is the placeholder for values that differ between jobs.
-const exampleName = "example"
+const exampleName = "example" // the placeholder for values that differ between jobs
 
 // Preview returns the Pod that [Executor.Start] creates for a job of a pool. The name, the
 // job and the agent are placeholders. Image is the image of the job, unless the

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
-	"time"
 
 	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
@@ -14,10 +12,8 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// dockerHubKey is the key of credentials for docker.io.
-const dockerHubKey = "https://index.docker.io/v1/"
+const dockerHubKey = "https://index.docker.io/v1/" // the key of credentials for docker.io
 
-// pullSecretOf returns the name of the image pull secret of a Pod.
 func pullSecretOf(pod string) string { return pod + "-pull" }
 
 // hasCredentials reports whether a job has credentials for the registry of its image. It
@@ -32,28 +28,27 @@ func hasCredentials(job *runtime.Job) bool {
 // secret after the init container, when it pulls the image of the job's container. The
 // agent needs only the right to create Secrets, and reads none. Without this right the job
 // continues, because the image may be public or already on the node.
-func (e *Executor) addPullSecret(
-	ctx context.Context, job *runtime.Job, setup *runtime.Setup, pod *corev1.Pod, deadline time.Time,
-) error {
-	if !hasCredentials(job) {
+func (s *starting) addPullSecret(ctx context.Context) error {
+	if !hasCredentials(s.job) {
 		return nil
 	}
-	config, registry, err := dockerConfig(job.Definition.Image)
+	config, registry, err := dockerConfig(s.job.Definition.Image)
 	if err != nil {
 		return err
 	}
+	e := s.executor
 	secret := &corev1.Secret{
-		ObjectMeta: e.objectMeta(job, pullSecretOf(pod.Name), deadline),
+		ObjectMeta: e.objectMeta(s.job, pullSecretOf(s.created.Name), s.deadline),
 		Type:       corev1.SecretTypeDockerConfigJson,
 		Data:       map[string][]byte{corev1.DockerConfigJsonKey: config},
 	}
-	secret.OwnerReferences = ownedBy(pod)
-	err = e.createObject(ctx, secrets, secret, deadline, retryPolicy{})
+	secret.OwnerReferences = ownedBy(s.created.Name, s.created.UID)
+	err = e.createObject(ctx, secrets, secret, s.deadline, retryPolicy{})
 	switch {
 	case err == nil:
-		setup.Log("The job's credentials for %s are in the image pull secret %s", registry, secret.Name)
+		s.setup.Log("The job's credentials for %s are in the image pull secret %s", registry, secret.Name)
 	case apierrors.IsForbidden(err):
-		setup.Log("The job has credentials for %s, but the agent may not create Secrets in namespace %s (%s). "+
+		s.setup.Log("The job has credentials for %s, but the agent may not create Secrets in namespace %s (%s). "+
 			"If the image needs them, grant create on secrets to the agent's service account, or set imagePullSecrets "+
 			"in pod_template or in the service account of the Pods", registry, e.namespace, tail(err.Error()))
 	default:
@@ -75,16 +70,9 @@ func dockerConfig(image runtime.Image) (config []byte, registry string, err erro
 		key = dockerHubKey
 	}
 	password := image.Password.Reveal()
-	type entry struct {
-		Username string `json:"username"`
-		Password string `json:"password"`
-		Auth     string `json:"auth"`
-	}
-	config, err = json.Marshal(map[string]map[string]entry{"auths": {key: {
-		image.Username, password, base64.StdEncoding.EncodeToString([]byte(image.Username + ":" + password)),
+	config, _ = json.Marshal(map[string]map[string]map[string]string{"auths": {key: { // strings: never fails
+		"username": image.Username, "password": password,
+		"auth": base64.StdEncoding.EncodeToString([]byte(image.Username + ":" + password)),
 	}}})
-	if err != nil {
-		return nil, "", fmt.Errorf("encode the job's registry credentials: %w", err)
-	}
 	return config, registry, nil
 }

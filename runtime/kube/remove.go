@@ -8,7 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
@@ -116,8 +116,7 @@ func (e *Executor) awaitDeletion(ctx context.Context, sub *subscription, uid str
 // delete sends one request to delete a Pod, and reports whether the Pod is already gone.
 func (e *Executor) delete(ctx context.Context, name, uid string, grace int64) (gone bool, err error) {
 	err = e.client.delete(ctx, e.namespace, name, uid, grace)
-	// The Pod is deleted, or replaced by a Pod with the same name.
-	if isNotFound(err) || apierrors.IsConflict(err) && !fromProxy(err) {
+	if isNotFound(err) || isConflict(err) { // deleted, or replaced by a Pod with the same name
 		return true, nil
 	}
 	return false, err
@@ -143,13 +142,11 @@ func (e *Executor) keepPod(ctx context.Context, name, uid string) error {
 					"error", err)
 			}
 		}
-
-		// Release the Pod, or retry after a conflict.
 		until := time.Now().Add(keepTime).UTC()
 		releasePod(pod, until)
 		_, err = e.client.update(ctx, pod)
 		switch {
-		case apierrors.IsConflict(err) && !fromProxy(err):
+		case isConflict(err):
 			continue
 		case err != nil && !isNotFound(err):
 			return e.explain("keep the Pod of a failed job", err)
@@ -166,8 +163,5 @@ func releasePod(pod *corev1.Pod, until time.Time) {
 	delete(pod.Labels, labelOwner)
 	delete(pod.Annotations, annotationHandoff)
 	pod.Labels[labelKeep] = keepUntil
-	if pod.Annotations == nil {
-		pod.Annotations = map[string]string{}
-	}
-	pod.Annotations[annotationKept] = until.Format(time.RFC3339)
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationKept, until.Format(time.RFC3339))
 }

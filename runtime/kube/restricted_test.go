@@ -22,40 +22,41 @@ func TestStartRestrictedOnCluster(t *testing.T) {
 	n.Enforce(t, "restricted")
 	host := n.HostAddress(t)
 
-	t.Run("user without a name and read-only root", func(t *testing.T) {
-		t.Parallel()
-		service, job := newScriptJob(t, host, `
+	inWork := strings.Replace(restrictedTemplate, `"imagePullPolicy": "Never",`,
+		`"imagePullPolicy": "Never", "workingDir": "/work", "env": [{"name": "HOME", "value": "/work"}],
+		"volumeMounts": [{"name": "work", "mountPath": "/work"}],`, 1)
+	inWork = strings.Replace(inWork, `"spec": {`, `"spec": {"volumes": [{"name": "work", "emptyDir": {}}],`, 1)
+	for name, c := range map[string]struct {
+		script, template string
+		want             []string
+	}{
+		"user without a name and read-only root": {`
 			echo "user $(id -u), token $(cat /mnt/pulumi/pulumi.oidc)"
 			cp /bin/busybox "$HOME/tool" && "$HOME/tool" echo "home works"
 			echo "FROM_FILE=kept" >> "$PULUMI_ENV_FILE"
-			echo hello`)
-		job.OIDC = secret.New("token-for-clouds")
-		job.Tuning.Instance.Kubernetes.Template = []byte(restrictedTemplate)
-		service.Add(job)
-		runToEnd(t, service, openExecutor(t, n.Agent, n.Name), job, func() []string { return nil })
-		for _, want := range []string{"user 1234, token [secret]", "home works"} {
-			if text := service.Record(job.ID).Text(1); !strings.Contains(text, want) {
-				t.Errorf("step 1 printed\n%s\nwant %q", text, want)
+			echo hello`, restrictedTemplate, []string{"user 1234, token [secret]", "home works"}},
+		"working directory of a template": {
+			`echo "in $(pwd)"; touch here; echo hello`, inWork, []string{"in /work\n"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			service, job := newScriptJob(t, host, c.script)
+			job.OIDC = secret.New("token-for-clouds")
+			template(c.template)(job)
+			service.Add(job)
+			runToEnd(t, service, openExecutor(t, n), job, func() []string { return nil })
+			text := service.Record(job.ID).Text(1)
+			for _, want := range c.want {
+				if !strings.Contains(text, want) {
+					t.Errorf("step 1 printed\n%s\nwant %q", text, want)
+				}
 			}
-		}
-	})
-	t.Run("working directory of a template", func(t *testing.T) {
-		t.Parallel()
-		service, job := newScriptJob(t, host, `echo "in $(pwd)"; touch here; echo hello`)
-		text := strings.Replace(restrictedTemplate, `"imagePullPolicy": "Never",`,
-			`"imagePullPolicy": "Never", "workingDir": "/work", "env": [{"name": "HOME", "value": "/work"}],
-			"volumeMounts": [{"name": "work", "mountPath": "/work"}],`, 1)
-		text = strings.Replace(text, `"spec": {`, `"spec": {"volumes": [{"name": "work", "emptyDir": {}}],`, 1)
-		job.Tuning.Instance.Kubernetes.Template = []byte(text)
-		service.Add(job)
-		runToEnd(t, service, openExecutor(t, n.Agent, n.Name), job, func() []string { return nil })
-		if text := service.Record(job.ID).Text(1); !strings.Contains(text, "in /work\n") {
-			t.Errorf("step 1 printed\n%s\nwant the working directory /work", text)
-		}
-	})
+		})
+	}
 	t.Run("error lists the missing fields without a template", func(t *testing.T) {
 		t.Parallel()
-		_, log, err := startJob(t, n, openExecutor(t, n.Agent, n.Name), func(*runtime.Job) {})
+		_, log, err := startJob(t, n, openExecutor(t, n), func(*runtime.Job) {})
 		if err == nil || !strings.Contains(log, "set security contexts in pod_template") ||
 			!strings.Contains(log, `container "pulumi-workflow" must set`) || strings.Contains(log, prepareContainer) {
 			t.Errorf("got %v, want an error, and the missing fields in the log of step 0:\n%s", err, log)
@@ -81,13 +82,7 @@ func TestRestoreInitRoot(t *testing.T) {
 			true,
 		},
 	} {
-		job := testJob()
-		job.Tuning.Instance.Kubernetes.Template = []byte(c.template)
-		pod, err := podOf(job, "name", settingsOf("image"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := pod.Spec.InitContainers[0].SecurityContext.RunAsNonRoot
+		got := newPod(t, jobWith(c.template)).Spec.InitContainers[0].SecurityContext.RunAsNonRoot
 		if (got != nil && *got) != c.want {
 			t.Errorf("%s: runAsNonRoot is %v, want %v", name, got != nil && *got, c.want)
 		}
@@ -97,14 +92,9 @@ func TestRestoreInitRoot(t *testing.T) {
 func TestOIDCVolume(t *testing.T) {
 	mounted := func(t *testing.T, template string) (name string) {
 		t.Helper()
-		job := testJob()
+		job := jobWith(template)
 		job.OIDC = secret.New("token")
-		job.Tuning.Instance.Kubernetes.Template = []byte(template)
-		pod, err := podOf(job, "name", settingsOf("image"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, mount := range pod.Spec.Containers[0].VolumeMounts {
+		for _, mount := range newPod(t, job).Spec.Containers[0].VolumeMounts {
 			if mount.MountPath == oidcDirectory {
 				return mount.Name
 			}
@@ -119,9 +109,9 @@ func TestOIDCVolume(t *testing.T) {
 	if name := mounted(t, own); name != "own" {
 		t.Errorf("got mounted volume %q, want volume own of the template", name)
 	}
-	pod, err := podOf(testJob(), "name", settingsOf("image"))
-	if err != nil || len(pod.Spec.Volumes) != 2 {
-		t.Errorf("a job without a token has %d volumes, %v, want 2", len(pod.Spec.Volumes), err)
+	pod := newPod(t, testJob())
+	if len(pod.Spec.Volumes) != 2 {
+		t.Errorf("a job without a token has %d volumes, want 2", len(pod.Spec.Volumes))
 	}
 	for _, v := range pod.Spec.Volumes {
 		if v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory {

@@ -46,9 +46,7 @@ func (d *retryPolicy) allows(err error) bool {
 	return time.Since(d.refusedSince) < d.refusalLimit
 }
 
-// missingRight is a part of each message with which the cluster's authorizer refuses a
-// request.
-const missingRight = " cannot "
+const missingRight = " cannot " // in each message with which the cluster's authorizer refuses a request
 
 // refusesAgent reports whether the cluster refused the agent's credentials or rights.
 func refusesAgent(err error) bool {

@@ -36,6 +36,9 @@ const (
 	maxGrowth   = 1.2      // of the memory per job from 1,000 jobs to 5,000
 )
 
+// ownPod is the name of the agent's own Pod.
+const ownPod = "agent-0"
+
 // serveVariable is the environment variable that enables TestExecutorClusterProcess. Its
 // value is the number of Pods at the start.
 const serveVariable = "CMWA_TEST_SERVE"
@@ -64,7 +67,7 @@ func TestExecutorClusterProcess(t *testing.T) {
 			}
 		})
 	}
-	api.Put(ownPod())
+	(&agents{API: api}).put(ownPod, "agent")
 	if pods > 0 {
 		pod := fullPod(t)
 		for i := range pods {
@@ -89,22 +92,10 @@ func TestExecutorClusterProcess(t *testing.T) {
 	}
 }
 
-// ownPod returns the agent's own Pod.
-func ownPod() *corev1.Pod {
-	pod := agentPodWith("agent-0", "ReplicaSet", "agent-1", "1")
-	pod.Namespace, pod.UID = testNamespace, "uid-of-agent"
-	pod.Spec.Containers = []corev1.Container{{Name: "agent", Image: agentImage}}
-	pod.Status.Phase = corev1.PodRunning
-	return pod
-}
-
 // fullPod returns a Pod of a running job with all fields that a cluster sets.
 func fullPod(t *testing.T) *corev1.Pod {
 	t.Helper()
-	pod, err := podOf(testJob(), namePrefix, settingsOf(agentImage))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pod := newPod(t, testJob())
 	pod.Namespace = testNamespace
 	pod.Annotations[annotationHandoff] = string(make([]byte, 2000))
 	fields := strings.Repeat(`{"f:status":{"f:conditions":{}}}`, 100)
@@ -167,6 +158,7 @@ func startFakeCluster(t testing.TB, pods int) (config *rest.Config, send func(li
 
 // jobQueue is a fake service with a number of jobs, each of which is claimed once.
 type jobQueue struct {
+	*runtimetest.Service
 	mu      sync.Mutex
 	jobs    int // number of all jobs
 	claimed int // number of claimed jobs
@@ -185,16 +177,8 @@ func (s *jobQueue) Claim(context.Context) (claim runtime.Claim, err error) {
 	}}, nil
 }
 
-func (s *jobQueue) Tune(runtime.Tuning) runtime.NextPoll { return runtime.NextPoll{} }
-func (s *jobQueue) Retry() runtime.NextPoll              { return runtime.NextPoll{} }
-func (s *jobQueue) Health() runtime.ServiceHealth        { return runtime.ServiceHealth{} }
-
 func (s *jobQueue) Definition(context.Context, *runtime.Job) (runtime.Definition, error) {
 	return runtimetest.Definition("true"), nil
-}
-
-func (s *jobQueue) JobStatus(context.Context, *runtime.Job) (runtime.JobStatus, error) {
-	return runtime.Continue, nil
 }
 
 func (s *jobQueue) Report(context.Context, *runtime.Job, runtime.Report) error { return nil }
@@ -222,27 +206,20 @@ func runJobs(t testing.TB, jobs int) (l loadResult) {
 	t.Helper()
 	config, send := startFakeCluster(t, 0)
 	requests := func() map[string]int { return send("") }
-	cluster, err := New(Options{
-		RunnerDirectory: runnerDirectory, Config: config, Namespace: testNamespace, Image: agentImage, Agent: "agent-1",
-		Pod: ownPod().Name, Log: slog.New(slog.DiscardHandler),
-	})
-	if err == nil {
-		err = cluster.Identify(t.Context())
-	}
-	if err != nil {
+	cluster := newCluster(t, Options{Config: config, Namespace: testNamespace, Agent: "agent-1", Pod: ownPod})
+	if err := cluster.Identify(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	e, cloud := cluster.Executor(""), &jobQueue{jobs: 1}
+	e, cloud := cluster.Executor(""), &jobQueue{Service: runtimetest.NewService(), jobs: 1}
 	spec := runtime.PoolSpec{Name: "main", Identity: testJob().Identity, Tuning: runtime.Tuning{
 		MaxJobs: jobs + 1, PollingInterval: time.Millisecond, StatusInterval: time.Minute,
 	}}
 	// The pool lists the records of other agents once a minute. On a slow machine, the jobs run
 	// longer than that, so the journal does not adopt records.
-	records := struct{ runtime.Journal }{journalOf(e, journalTuning())}
+	records := struct{ runtime.Journal }{journalOf(e)}
 	pool := pool.New(spec, pool.Parts{
-		Cloud: cloud, Executor: e, Journal: records, Agent: "agent-1", Close: e.Close,
-		Log:     slog.New(slog.DiscardHandler),
-		Environ: func(string) (string, bool) { return "", false },
+		Cloud: cloud, Executor: e, Journal: records, Agent: "agent-1", Close: e.Close, Environ: environ(nil),
+		Log: slog.New(slog.DiscardHandler),
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- pool.Run(t.Context()) }()
@@ -367,13 +344,7 @@ func TestExecutorManyPods(t *testing.T) {
 			if name == "pages" {
 				config.WrapTransport = withoutStreams
 			}
-			cluster, err := New(Options{
-				RunnerDirectory: runnerDirectory, Config: config, Namespace: testNamespace, Image: agentImage,
-				Agent: "agent-1", Log: slog.New(slog.DiscardHandler),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			cluster := newCluster(t, Options{Config: config, Namespace: testNamespace, Agent: "agent-1"})
 			before := memory()
 			began := time.Now()
 			e := cluster.Executor("")

@@ -30,7 +30,6 @@ const (
 // create nothing. By default, every user of a cluster may review its own access. The
 // context of the pool overrides that of the options.
 func SelfChecks(options Options, spec runtime.PoolSpec) []selfcheck.Check {
-	// All checks share one connection.
 	options.Context = spec.Identity.Context
 	c := &selfChecker{
 		spec: spec,
@@ -39,11 +38,13 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []selfcheck.Check {
 			if err != nil {
 				return nil, err
 			}
-			return cluster.unwatched(spec.Identity.Namespace), nil
+			return &Executor{ // without a watch, so it can send requests, but cannot start jobs
+				cluster: cluster, client: cluster.client, log: options.Log,
+				namespace: cmp.Or(spec.Identity.Namespace, cluster.namespace),
+			}, nil
 		}),
 	}
 
-	// List the checks: the API server and the namespace, rights, the handoff, and the Pod.
 	checks := []selfcheck.Check{
 		{Name: apiCheck, Run: c.with(checkVersion)},
 		{Name: "kubernetes-namespace", Needs: apiCheck, Run: c.with(checkNamespace)},
@@ -75,7 +76,7 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []selfcheck.Check {
 // selfChecker runs the checks of one pool.
 type selfChecker struct {
 	spec runtime.PoolSpec
-	open func() (*Executor, error) // called once; the executor has no watch
+	open func() (*Executor, error) // the same executor for all checks
 
 	once      sync.Once
 	warnings  []string // of the dry run
@@ -95,19 +96,11 @@ func (c *selfChecker) with(
 	}
 }
 
-// unwatched returns an executor without a watch. It can send requests, but cannot start jobs.
-func (c *Cluster) unwatched(namespace string) *Executor {
-	if namespace == "" {
-		namespace = c.namespace
-	}
-	return &Executor{cluster: c, client: c.client, namespace: namespace, log: c.options.Log}
-}
-
 // checkVersion gets the version of the API server, which every user may read.
 func checkVersion(ctx context.Context, e *Executor) selfcheck.Result {
 	response := e.client.api.Get().AbsPath("/version").SetHeader("Accept", "application/json").Do(ctx)
 	err := response.Error()
-	if apierrors.IsForbidden(err) && !fromProxy(err) {
+	if isForbidden(err) {
 		return selfcheck.Passed("the API server at %s answers, but does not report its version", e.client.host)
 	}
 	if err != nil {
@@ -137,7 +130,7 @@ func checkNamespace(ctx context.Context, e *Executor) selfcheck.Result {
 	case isNotFound(err):
 		return selfcheck.Failed("namespace %s does not exist", e.namespace).
 			WithHint("create it, or change kubernetes.namespace")
-	case !apierrors.IsForbidden(err) || fromProxy(err):
+	case !isForbidden(err):
 		return selfcheck.Error(e.explain("get the namespace", withCause(ctx, err)), selfcheck.Result{})
 	}
 	if _, err := e.client.list(ctx, e.namespace, metav1.ListOptions{Limit: 1}); err == nil {
@@ -148,9 +141,6 @@ func checkNamespace(ctx context.Context, e *Executor) selfcheck.Result {
 		WithHint("check that the namespace exists, " +
 			"and that a RoleBinding grants the Role to the agent's service account")
 }
-
-// securityWarning is the prefix of warnings about the Pod Security level.
-const securityWarning = "would violate PodSecurity"
 
 // tryDryRun creates a job's Pod as a dry run, once.
 func (c *selfChecker) tryDryRun(ctx context.Context, e *Executor) {
@@ -171,7 +161,6 @@ func (c *selfChecker) tryDryRun(ctx context.Context, e *Executor) {
 	})
 }
 
-// checkPod checks that the cluster accepts the Pod of a job.
 func (c *selfChecker) checkPod(ctx context.Context, e *Executor) selfcheck.Result {
 	c.tryDryRun(ctx, e)
 	if c.rejection != nil {
@@ -200,7 +189,7 @@ func (c *selfChecker) checkPodSecurity(ctx context.Context, e *Executor) selfche
 	return selfcheck.Passed("the Pod of a job meets the Pod Security levels of namespace %s", e.namespace)
 }
 
-func isSecurityWarning(text string) bool { return strings.HasPrefix(text, securityWarning) }
+func isSecurityWarning(text string) bool { return strings.HasPrefix(text, "would violate PodSecurity") }
 
 // checkService checks that Pods can reach the service at the address that the agent uses.
 func (c *selfChecker) checkService(context.Context) selfcheck.Result {
@@ -242,34 +231,16 @@ func rightsFor(place runtime.Kubernetes) []right {
 	return append(rights, object)
 }
 
-// accessReview is a SelfSubjectAccessReview of authorization.k8s.io/v1. The client contains
-// only core/v1, which keeps the program small.
-type accessReview struct {
-	APIVersion string           `json:"apiVersion"`
-	Kind       string           `json:"kind"`
-	Spec       accessReviewSpec `json:"spec"`
-	Status     struct {
-		Allowed bool `json:"allowed"`
-	} `json:"status"`
-}
-
-type accessReviewSpec struct {
-	Attributes resourceAttributes `json:"resourceAttributes"`
-}
-
-type resourceAttributes struct {
-	Namespace   string `json:"namespace"`
-	Verb        string `json:"verb"`
-	Resource    string `json:"resource"`
-	Subresource string `json:"subresource,omitempty"`
-}
-
-// review reports whether the agent has the access in attributes.
-func (e *Executor) review(ctx context.Context, attributes resourceAttributes) (allowed bool, err error) {
-	review := accessReview{
-		APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview", Spec: accessReviewSpec{attributes},
-	}
-	body, err := json.Marshal(review)
+// review reports whether the agent may use a verb on a resource. It sends a SelfSubjectAccessReview
+// as JSON, because the client contains only core/v1, which keeps the program small.
+func (e *Executor) review(ctx context.Context, verb string, r right) (allowed bool, err error) {
+	type object = map[string]any
+	body, err := json.Marshal(object{
+		"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+		"spec": object{"resourceAttributes": object{
+			"namespace": e.namespace, "verb": verb, "resource": r.resource, "subresource": r.subresource,
+		}},
+	})
 	if err != nil {
 		return false, err
 	}
@@ -280,21 +251,20 @@ func (e *Executor) review(ctx context.Context, attributes resourceAttributes) (a
 		return false, withCause(ctx, err)
 	}
 	text, _ := response.Raw()
+	var review struct{ Status struct{ Allowed bool } }
 	if err := json.Unmarshal(text, &review); err != nil {
 		return false, fmt.Errorf("read the review: %w", err)
 	}
 	return review.Status.Allowed, nil
 }
 
-// checkRight reviews the access for each verb of a right.
 func (e *Executor) checkRight(ctx context.Context, r right) selfcheck.Result {
 	resource := strings.TrimSuffix(r.resource+"/"+r.subresource, "/")
 	var missing []string
 	for _, verb := range r.verbs {
-		allowed, err := e.review(ctx, resourceAttributes{e.namespace, verb, r.resource, r.subresource})
+		allowed, err := e.review(ctx, verb, r)
 		switch {
-		case apierrors.IsForbidden(err) && !fromProxy(err),
-			apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
+		case isForbidden(err), apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
 			return selfcheck.Skipped("the cluster does not allow the agent to review its access; "+
 				"the dry run of a Pod checks the right to create one: %s", tail(err.Error()))
 		case err != nil:

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/handoff"
@@ -19,7 +20,7 @@ import (
 // does not arrive, the job continues with the earlier one.
 func (s *starting) send(ctx context.Context, key string) error {
 	s.linesPending = false
-	text, err := s.setup.Handoff(ctx, s.executor.root(s.created.Name))
+	text, err := s.setup.Handoff(ctx, "/")
 	switch {
 	case err == nil:
 	case s.sent: // the job may run; if it was cancelled, ctx ends soon, and awaitStart returns
@@ -37,7 +38,6 @@ func (s *starting) send(ctx context.Context, key string) error {
 
 // sendSealed seals a handoff to the key and writes it into an annotation of the Pod.
 func (s *starting) sendSealed(ctx context.Context, key string, text []byte) error {
-	// Seal the handoff, and create its ConfigMap if it is large.
 	e := s.executor
 	limit := handoff.MaxAnnotation
 	if s.delivery != inAnnotation {
@@ -60,8 +60,6 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 		killpoint.Hit(killpoint.HandoffStored)
 		sealed = s.delivery.annotationValue()
 	}
-
-	// Write the annotation, and retry until the timeout.
 	lastReason, retries := "", retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
 	for wait := createBackoff.First; ; wait = createBackoff.Next(wait) {
 		err := s.tryWrite(ctx, sealed)
@@ -75,7 +73,7 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 			return fmt.Errorf("send the job to its Pod: %w: %w", err, runtime.ErrGone)
 		case errors.Is(err, records.ErrAdopted): // the other agent removes the Pod
 			return fmt.Errorf("send the job to its Pod: %w", err)
-		case apierrors.IsConflict(err) && !fromProxy(err): // the kubelet updates the status often during a start
+		case isConflict(err): // the kubelet updates the status often during a start
 			delay = wait / 10
 		case !retries.allows(err):
 			return e.explain("send the job to its Pod", err)
@@ -156,10 +154,7 @@ func (e *Executor) update(ctx context.Context, pod *corev1.Pod, sealed string) e
 		return records.ErrAdopted
 	}
 	pod = pod.DeepCopy()
-	if pod.Annotations == nil {
-		pod.Annotations = map[string]string{}
-	}
-	pod.Annotations[annotationHandoff] = sealed
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationHandoff, sealed)
 	_, err := e.client.update(ctx, pod)
 	return err
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,13 +15,31 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// pulls makes each job's container call pull before it starts, to simulate an image pull.
-func (s *simulated) pulls(pull func(pod *corev1.Pod)) {
-	s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
-		if c.Name == mainContainer {
-			pull(pod)
+func TestSend(t *testing.T) {
+	simulate(t, "backs off during an outage after a conflict", func(*simulated, string) {}, func(s *simulated) {
+		var mu sync.Mutex
+		updates := 0
+		s.Inject(func(r kubetest.Request) *kubetest.Fault {
+			mu.Lock()
+			defer mu.Unlock()
+			if r.Verb != "update" {
+				return nil
+			}
+			updates++
+			if updates <= 2 {
+				return &kubetest.Fault{Status: http.StatusConflict}
+			}
+			return &kubetest.Fault{Status: http.StatusServiceUnavailable}
+		})
+		s.add("job-1")
+		s.wait(time.Minute)
+		s.Inject(nil)
+		s.wait(time.Minute)
+		if updates > 20 {
+			s.t.Errorf("got %d updates in two minutes, want at most 20", updates)
 		}
-	}
+		s.wantSuccess("job-1")
+	})
 }
 
 // TestSendLaterLines starts a job. After its handoff has arrived, a problem adds a line to
@@ -35,25 +54,17 @@ func TestSendLaterLines(t *testing.T) {
 		"invalid object":          {Status: http.StatusUnprocessableEntity, Message: "invalid"},
 		"conflict at each update": {Status: http.StatusConflict},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			simulate(t, sleepJob, func(s *simulated) {
-				s.pulls(func(pod *corev1.Pod) {
-					time.Sleep(10 * time.Second)
-					s.Inject(func(r kubetest.Request) *kubetest.Fault {
-						if r.Verb != "update" {
-							return nil
-						}
-						return &fault
-					})
-					s.Change(pod.Namespace, pod.Name, mainIs(waits(mainContainer, "ErrImagePull", "registry is away")))
-					time.Sleep(10 * time.Second)
-				})
-				s.add("one")
-				s.wait(20 * time.Minute)
-				s.Inject(nil)
-				s.wantSuccess("one")
+		simulate(t, name, sleepJob, func(s *simulated) {
+			s.before(mainContainer, func(pod *corev1.Pod) {
+				time.Sleep(10 * time.Second)
+				s.Inject(failAll("update", fault))
+				s.Change(pod.Namespace, pod.Name, mainWaits("ErrImagePull", "registry is away"))
+				time.Sleep(10 * time.Second)
 			})
+			s.add("one")
+			s.wait(20 * time.Minute)
+			s.Inject(nil)
+			s.wantSuccess("one")
 		})
 	}
 }
@@ -70,36 +81,21 @@ func TestStartOutageAfterHandoff(t *testing.T) {
 		s.Inject(nil)
 		s.wait(15 * time.Minute)
 	}
-	t.Run("job ends during the outage", func(t *testing.T) {
-		t.Parallel()
-		simulate(t, sleepJob, func(s *simulated) {
-			s.pulls(func(*corev1.Pod) { time.Sleep(time.Minute) })
+	for name, length := range map[string]time.Duration{
+		"job ends during the outage": 5 * time.Minute, "job ends after the outage": 25 * time.Minute,
+	} {
+		work := func(*simulated, string) { time.Sleep(length) }
+		simulate(t, name, work, func(s *simulated) {
+			s.before(mainContainer, func(*corev1.Pod) { time.Sleep(time.Minute) })
 			outage(s)
 			s.wantSuccess("one")
 		})
-	})
-	t.Run("job ends after the outage", func(t *testing.T) {
-		t.Parallel()
-		simulate(t, func(*simulated, string) { time.Sleep(25 * time.Minute) }, func(s *simulated) {
-			s.pulls(func(*corev1.Pod) { time.Sleep(time.Minute) })
-			outage(s)
-			s.wantSuccess("one")
-		})
-	})
-	t.Run("job does not start", func(t *testing.T) {
-		t.Parallel()
-		simulate(t, sleepJob, func(s *simulated) {
-			_, public, err := handoff.NewKey()
-			if err != nil {
-				t.Fatal(err)
-			}
-			ready := initIs(ends(prepareContainer, 0, "Completed", public))
-			pulls := mainIs(waits(mainContainer, "ErrImagePull", "registry is away"))
-			s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &podWith(ready, pulls).Status }
-			outage(s)
-			s.wantLine("one", "ErrImagePull: registry is away (waited for 10m0s)")
-			s.wantNoPods(t)
-		})
+	}
+	simulate(t, "job does not start", sleepJob, func(s *simulated) {
+		s.kubelet.Hold = held(initIs(prepared(s.t)), mainWaits("ErrImagePull", "registry is away"))
+		outage(s)
+		s.wantLine("one", "ErrImagePull: registry is away (waited for 10m0s)")
+		s.wantNoPods(s.t)
 	})
 }
 
@@ -111,12 +107,9 @@ func TestCreatePackedFaults(t *testing.T) {
 		resource string
 		fault    kubetest.Fault
 	}{
-		"Pod that cannot be created yet": {pods, kubetest.Fault{Status: http.StatusServiceUnavailable}},
-		"credentials that are replaced":  {secrets, kubetest.Fault{Status: http.StatusUnauthorized}},
-		"right that is not known yet": {
-			secrets,
-			kubetest.Fault{Status: http.StatusForbidden, Message: `User "u" cannot create resource "secrets"`},
-		},
+		"Pod that cannot be created yet":       {pods, kubetest.Fault{Status: http.StatusServiceUnavailable}},
+		"credentials that are replaced":        {secrets, kubetest.Fault{Status: http.StatusUnauthorized}},
+		"right that is not known yet":          {secrets, refusedSecrets},
 		"object that cannot be created yet":    {secrets, kubetest.Fault{Status: http.StatusServiceUnavailable}},
 		"object whose create response is lost": {secrets, kubetest.Fault{After: true}},
 	} {

@@ -16,15 +16,16 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 	"github.com/cmwa-project/cmwa/runtime/pool"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
 // simulated is a pool on a fake cluster, in simulated time.
 type simulated struct {
 	*fakeCluster
-	t    *testing.T
-	e    *Executor
-	pool *pool.Pool
-	log  *lockedBuffer
+	*runtimetest.Service // of the fake cluster
+
+	t   *testing.T
+	log *lockedBuffer
 
 	mu     sync.Mutex
 	queue  []*runtime.Job
@@ -33,11 +34,18 @@ type simulated struct {
 	opened map[string]int      // number of opened handoffs by job
 }
 
-// simulate runs a scenario in simulated time. The job's container calls job while its step
-// runs.
-func simulate(t *testing.T, job func(s *simulated, id string), scenario func(s *simulated)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+// inBubble runs a subtest in simulated time.
+func inBubble(t *testing.T, name string, test func(*testing.T)) {
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, test)
+	})
+}
+
+// simulate runs a scenario as a subtest in simulated time. The job's container calls job while
+// its step runs.
+func simulate(t *testing.T, name string, job func(s *simulated, id string), scenario func(s *simulated)) {
+	inBubble(t, name, func(t *testing.T) {
 		s := &simulated{
 			t: t, log: &lockedBuffer{},
 			jobs: map[string]*runtime.Job{}, ends: map[string][]string{}, opened: map[string]int{},
@@ -45,26 +53,22 @@ func simulate(t *testing.T, job func(s *simulated, id string), scenario func(s *
 		s.fakeCluster = newFakeClusterOn(t, kubetest.NewAPIWithoutNetwork(t), func(c *kubetest.Container) int {
 			return s.runner(c, job)
 		})
-		cluster, err := New(Options{
-			RunnerDirectory: runnerDirectory, Config: s.Config(), Namespace: testNamespace, Image: agentImage,
-			Agent: "agent-1", Log: slog.New(slog.NewTextHandler(s.log, nil)),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.e = cluster.Executor("")
+		s.Service = s.service
+		e := newCluster(t, Options{
+			Config: s.Config(), Namespace: testNamespace, Agent: "agent-1",
+			Log: slog.New(slog.NewTextHandler(s.log, nil)),
+		}).Executor("")
 		template := testJob()
 		spec := runtime.PoolSpec{Name: template.PoolName, Identity: template.Identity, Tuning: runtime.Tuning{
 			MaxJobs: 10, PollingInterval: time.Second, StatusInterval: 30 * time.Second,
 		}}
-		s.pool = pool.New(spec, pool.Parts{
-			Cloud: s, Executor: s.e, Agent: "agent-1", Close: s.e.Close,
-			Environ: func(string) (string, bool) { return "", false },
-			Log:     slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		simulatedPool := pool.New(spec, pool.Parts{
+			Cloud: s, Executor: e, Agent: "agent-1", Close: e.Close, Environ: environ(nil),
+			Log: slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		})
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- s.pool.Run(ctx) }()
+		go func() { ended <- simulatedPool.Run(ctx) }()
 		scenario(s)
 		stop()
 		if err := <-ended; err != nil {
@@ -115,8 +119,7 @@ func (s *simulated) add(id string) {
 	s.jobs[id] = job
 }
 
-// Claim returns the next job of the queue. With this and the following methods, simulated
-// implements runtime.Cloud.
+// Claim returns the next job of the queue.
 func (s *simulated) Claim(context.Context) (runtime.Claim, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,18 +128,6 @@ func (s *simulated) Claim(context.Context) (runtime.Claim, error) {
 		claim.Job, s.queue = s.queue[0], s.queue[1:]
 	}
 	return claim, nil
-}
-
-func (s *simulated) Tune(tuning runtime.Tuning) runtime.NextPoll { return s.service.Tune(tuning) }
-func (s *simulated) Retry() runtime.NextPoll                     { return s.service.Retry() }
-func (s *simulated) Health() runtime.ServiceHealth               { return s.service.Health() }
-
-func (s *simulated) Definition(ctx context.Context, job *runtime.Job) (runtime.Definition, error) {
-	return s.service.Definition(ctx, job)
-}
-
-func (s *simulated) JobStatus(ctx context.Context, job *runtime.Job) (runtime.JobStatus, error) {
-	return s.service.JobStatus(ctx, job)
 }
 
 // Report receives the reports of the agent.
@@ -208,63 +199,56 @@ func TestExecutorOutage(t *testing.T) {
 		},
 		"credentials refused": {Status: 401, Message: "Unauthorized"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			simulate(t, work, func(s *simulated) {
-				// During an outage of five minutes, one job ends, and the init container of
-				// another one reports its key. A third job ends after the outage.
-				var mu sync.Mutex
-				slow, broken := time.Minute, false
-				s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
-					if c.Name == prepareContainer && pod.Annotations[annotationJob] == "starts-meanwhile" {
-						time.Sleep(slow)
-					}
+		simulate(t, name, work, func(s *simulated) {
+			// During an outage of five minutes, one job ends, and the init container of
+			// another one reports its key. A third job ends after the outage.
+			s.before(prepareContainer, func(pod *corev1.Pod) {
+				if pod.Annotations[annotationJob] == "starts-meanwhile" {
+					time.Sleep(time.Minute)
 				}
-				s.add("ends-meanwhile")
-				s.add("ends-later")
-				s.wait(time.Minute)
-				s.add("starts-meanwhile")
-				s.wait(30 * time.Second)
-
-				// The create of another job starts the outage. Credentials are refused for
-				// only ten seconds: a longer refusal is an error.
-				span := 5 * time.Minute
-				if fault.Status == 401 {
-					span = 10 * time.Second
-				}
-				s.Inject(func(r kubetest.Request) *kubetest.Fault {
-					mu.Lock()
-					defer mu.Unlock()
-					if !broken && r.Verb == "create" && bytes.Contains(r.Body, []byte("created-meanwhile")) {
-						broken = true
-					}
-					if broken {
-						return &fault
-					}
-					return nil
-				})
-				s.add("created-meanwhile")
-				s.wait(5 * time.Second)
-				s.DropWatches()
-				s.wait(span - 5*time.Second)
-				if fault.Status != 401 && fault.Hang == 0 {
-					s.add("claimed-later")
-					s.wait(30 * time.Second)
-					if s.unclaimed() != 1 {
-						t.Error("a job was claimed although none can be started")
-					}
-					s.wantLine("created-meanwhile", "The Pod cannot be created yet, retrying: ")
-					s.wantLine("starts-meanwhile", "Waiting for the cluster: watch the Pod: ")
-				} else {
-					s.add("claimed-later")
-				}
-
-				// End the outage.
-				s.Inject(nil)
-				s.DropWatches()
-				s.wait(15 * time.Minute)
-				s.wantSuccess("ends-meanwhile", "ends-later", "starts-meanwhile", "created-meanwhile", "claimed-later")
 			})
+			s.add("ends-meanwhile")
+			s.add("ends-later")
+			s.wait(time.Minute)
+			s.add("starts-meanwhile")
+			s.wait(30 * time.Second)
+
+			// The create of another job starts the outage. Credentials are refused for
+			// only ten seconds: a longer refusal is an error.
+			span := 5 * time.Minute
+			if fault.Status == 401 {
+				span = 10 * time.Second
+			}
+			var mu sync.Mutex
+			broken := false
+			s.Inject(func(r kubetest.Request) *kubetest.Fault {
+				mu.Lock()
+				defer mu.Unlock()
+				broken = broken || r.Verb == "create" && bytes.Contains(r.Body, []byte("created-meanwhile"))
+				if !broken {
+					return nil
+				}
+				return &fault
+			})
+			s.add("created-meanwhile")
+			s.wait(5 * time.Second)
+			s.DropWatches()
+			s.wait(span - 5*time.Second)
+			s.add("claimed-later")
+			if fault.Status != 401 && fault.Hang == 0 {
+				s.wait(30 * time.Second)
+				if s.unclaimed() != 1 {
+					s.t.Error("a job was claimed although none can be started")
+				}
+				s.wantLine("created-meanwhile", "The Pod cannot be created yet, retrying: ")
+				s.wantLine("starts-meanwhile", "Waiting for the cluster: watch the Pod: ")
+			}
+
+			// End the outage.
+			s.Inject(nil)
+			s.DropWatches()
+			s.wait(15 * time.Minute)
+			s.wantSuccess("ends-meanwhile", "ends-later", "starts-meanwhile", "created-meanwhile", "claimed-later")
 		})
 	}
 }

@@ -30,8 +30,8 @@ func (s *simulated) pod() *corev1.Pod {
 }
 
 func TestObserverStaleAnswers(t *testing.T) {
-	for name, c := range map[string]func(t *testing.T, s *simulated){
-		"list lacks a starting Pod": func(_ *testing.T, s *simulated) {
+	for name, scenario := range map[string]func(s *simulated){
+		"list lacks a starting Pod": func(s *simulated) {
 			s.kubelet.Before = func(*corev1.Pod, corev1.Container) { time.Sleep(time.Minute) }
 			empty := s.Snapshot()
 			s.add("one")
@@ -42,7 +42,7 @@ func TestObserverStaleAnswers(t *testing.T) {
 			s.wait(5 * time.Minute)
 			s.Show(nil)
 		},
-		"list lacks a running Pod": func(_ *testing.T, s *simulated) {
+		"list lacks a running Pod": func(s *simulated) {
 			empty := s.Snapshot()
 			s.add("one")
 			s.wait(time.Minute)
@@ -52,14 +52,14 @@ func TestObserverStaleAnswers(t *testing.T) {
 			s.wait(time.Minute)
 			s.Show(nil)
 		},
-		"event of a deletion that did not happen": func(_ *testing.T, s *simulated) {
+		"event of a deletion that did not happen": func(s *simulated) {
 			s.add("one")
 			s.wait(time.Minute)
 			s.Send(watch.Deleted, s.pod())
 			s.wait(time.Minute)
 			s.Change(testNamespace, s.pod().Name, func(p *corev1.Pod) { p.Annotations["touched"] = "yes" })
 		},
-		"running Pod is shown as pending": func(_ *testing.T, s *simulated) {
+		"running Pod is shown as pending": func(s *simulated) {
 			s.kubelet.Before = func(*corev1.Pod, corev1.Container) { time.Sleep(time.Minute) }
 			s.add("one")
 			s.wait(30 * time.Second)
@@ -72,7 +72,7 @@ func TestObserverStaleAnswers(t *testing.T) {
 			s.wait(time.Minute)
 			s.Show(nil)
 		},
-		"deleted Pod is shown again": func(t *testing.T, s *simulated) {
+		"deleted Pod is shown again": func(s *simulated) {
 			s.add("one")
 			s.wait(time.Minute)
 			running, earlier := s.pod(), s.Snapshot()
@@ -88,18 +88,15 @@ func TestObserverStaleAnswers(t *testing.T) {
 			s.Compact()
 			after := s.Requests()
 			if after["update"] != before["update"] || after["log"] != before["log"] {
-				t.Errorf("the agent made requests for a deleted Pod: %v before its event, %v after", before, after)
+				s.t.Errorf("the agent made requests for a deleted Pod: %v before its event, %v after", before, after)
 			}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			simulate(t, sleepJob, func(s *simulated) {
-				s.wait(time.Second)
-				c(t, s)
-				s.wait(20 * time.Minute)
-				s.wantSuccess("one")
-			})
+		simulate(t, name, sleepJob, func(s *simulated) {
+			s.wait(time.Second)
+			scenario(s)
+			s.wait(20 * time.Minute)
+			s.wantSuccess("one")
 		})
 	}
 }
@@ -134,37 +131,34 @@ func TestExecutorFaultsByVerb(t *testing.T) {
 			if name == "gone" && verb != "watch" && verb != "list" {
 				continue // for other verbs, this status is an error that is not retried
 			}
-			t.Run(verb+"/"+name, func(t *testing.T) {
-				t.Parallel()
-				simulate(t, sleepJob, func(s *simulated) {
-					s.wait(time.Second)
-					const job = "the-only-job"
-					var met, lost atomic.Int32
-					s.Inject(func(r kubetest.Request) *kubetest.Fault {
-						switch {
-						case r.Verb == verb && r.Resource == "pods" && int(met.Load()) < fault.times:
-							met.Add(1)
-							return &fault.Fault
-						case verb == "get" && r.Verb == "create" && bytes.Contains(r.Body, []byte(job)) &&
-							lost.Add(1) == 1:
-							return &kubetest.Fault{After: true} // a get becomes necessary
-						case verb == "list" && r.Verb == "watch" && met.Load() == 0: // a list becomes necessary
-							return &kubetest.Fault{Status: http.StatusUnprocessableEntity}
-						}
-						return nil
-					})
-					s.Compact()
-					s.DropWatches()
-					s.add(job)
-					s.wait(25 * time.Minute) // objects that could not be deleted are swept
-					s.wantSuccess(job)
-					if met.Load() == 0 {
-						t.Errorf("got no %s request", verb)
+			simulate(t, verb+"/"+name, sleepJob, func(s *simulated) {
+				s.wait(time.Second)
+				const job = "the-only-job"
+				var met, lost atomic.Int32
+				s.Inject(func(r kubetest.Request) *kubetest.Fault {
+					switch {
+					case r.Verb == verb && r.Resource == "pods" && int(met.Load()) < fault.times:
+						met.Add(1)
+						return &fault.Fault
+					case verb == "get" && r.Verb == "create" && bytes.Contains(r.Body, []byte(job)) &&
+						lost.Add(1) == 1:
+						return &kubetest.Fault{After: true} // a get becomes necessary
+					case verb == "list" && r.Verb == "watch" && met.Load() == 0: // a list becomes necessary
+						return &kubetest.Fault{Status: http.StatusUnprocessableEntity}
 					}
-					if line := longest(s.service.Record(job).Text(0)); line > 4000 {
-						t.Errorf("a line of step 0 has %d bytes, want at most 4000", line)
-					}
+					return nil
 				})
+				s.Compact()
+				s.DropWatches()
+				s.add(job)
+				s.wait(25 * time.Minute) // objects that could not be deleted are swept
+				s.wantSuccess(job)
+				if met.Load() == 0 {
+					s.t.Errorf("got no %s request", verb)
+				}
+				if line := longest(s.service.Record(job).Text(0)); line > 4000 {
+					s.t.Errorf("a line of step 0 has %d bytes, want at most 4000", line)
+				}
 			})
 		}
 	}
@@ -180,38 +174,30 @@ func longest(text string) (length int) {
 
 func TestExecutorClockSkew(t *testing.T) {
 	for _, ahead := range []time.Duration{-5 * time.Hour, 5 * time.Hour} {
-		t.Run(fmt.Sprint(ahead, " ahead"), func(t *testing.T) {
-			t.Parallel()
-			simulate(t, sleepJob, func(s *simulated) {
-				s.SetClock(ahead)
-				s.kubelet.Before = func(_ *corev1.Pod, c corev1.Container) {
-					if c.Name == prepareContainer {
-						time.Sleep(9 * time.Minute) // one minute less than the start timeout
-					}
-				}
-				for i := range 4 { // so that sweeps happen in each phase of a job
-					s.add(fmt.Sprint("job-", i))
-					s.wait(4 * time.Minute)
-				}
-				s.wait(30 * time.Minute)
-				s.wantSuccess("job-0", "job-1", "job-2", "job-3")
+		simulate(t, fmt.Sprint(ahead, " ahead"), sleepJob, func(s *simulated) {
+			s.SetClock(ahead)
+			s.before(prepareContainer, func(*corev1.Pod) {
+				time.Sleep(9 * time.Minute) // one minute less than the start timeout
 			})
+			for i := range 4 { // so that sweeps happen in each phase of a job
+				s.add(fmt.Sprint("job-", i))
+				s.wait(4 * time.Minute)
+			}
+			s.wait(30 * time.Minute)
+			s.wantSuccess("job-0", "job-1", "job-2", "job-3")
 		})
 	}
 }
 
 func TestSendAfterPullError(t *testing.T) {
-	simulate(t, sleepJob, func(s *simulated) {
-		s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
-			if c.Name != mainContainer {
-				return
-			}
+	simulate(t, "reasons arrive with later handoffs", sleepJob, func(s *simulated) {
+		s.before(mainContainer, func(pod *corev1.Pod) {
 			for _, reason := range []string{"ErrImagePull", "ImagePullBackOff"} {
 				time.Sleep(10 * time.Second)
-				s.Change(pod.Namespace, pod.Name, mainIs(waits(mainContainer, reason, "registry is away")))
+				s.Change(pod.Namespace, pod.Name, mainWaits(reason, "registry is away"))
 			}
 			time.Sleep(10 * time.Second)
-		}
+		})
 		s.add("one")
 		s.wait(15 * time.Minute)
 		s.wantSuccess("one")
@@ -221,9 +207,6 @@ func TestSendAfterPullError(t *testing.T) {
 }
 
 func TestNewestWarning(t *testing.T) {
-	silent := func(s *simulated) {
-		s.kubelet.Hold = func(*corev1.Pod) *corev1.PodStatus { return &podWith().Status }
-	}
 	event := func(pod *corev1.Pod, kind, reason, message string, age time.Duration) corev1.Event {
 		return corev1.Event{
 			ObjectMeta:     metav1.ObjectMeta{Name: reason, Namespace: pod.Namespace},
@@ -231,64 +214,49 @@ func TestNewestWarning(t *testing.T) {
 			Type:           kind, Reason: reason, Message: message, LastTimestamp: metav1.NewTime(time.Now().Add(-age)),
 		}
 	}
-	t.Run("newest warning is reported", func(t *testing.T) {
-		simulate(t, sleepJob, func(s *simulated) {
-			silent(s)
+	// silent starts a job whose Pod stays without a reason in its status, and runs the scenario after a minute.
+	silent := func(name string, scenario func(s *simulated)) {
+		simulate(t, name, sleepJob, func(s *simulated) {
+			s.kubelet.Hold = held()
 			s.add("one")
 			s.wait(time.Minute)
-			pod := s.pod()
-			s.SetEvents(
-				event(pod, corev1.EventTypeWarning, "FailedScheduling", "0/1 nodes are available", time.Hour),
-				event(pod, corev1.EventTypeWarning, "FailedMount", "secret\n\"none\" not found", time.Minute),
-				event(pod, corev1.EventTypeNormal, "Pulled", "image is present", time.Second),
-				event(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "another"}}, corev1.EventTypeWarning, "Other",
-					"", 0),
-			)
-			s.wait(15 * time.Minute)
-			s.wantLine("one", `Error: start the Pod: FailedMount: secret "none" not found (waited for 10m0s)`)
+			scenario(s)
 		})
+	}
+	silent("newest warning is reported", func(s *simulated) {
+		pod, another := s.pod(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "another"}}
+		s.SetEvents(
+			event(pod, corev1.EventTypeWarning, "FailedScheduling", "0/1 nodes are available", time.Hour),
+			event(pod, corev1.EventTypeWarning, "FailedMount", "secret\n\"none\" not found", time.Minute),
+			event(pod, corev1.EventTypeNormal, "Pulled", "image is present", time.Second),
+			event(another, corev1.EventTypeWarning, "Other", "", 0),
+		)
+		s.wait(15 * time.Minute)
+		s.wantLine("one", `Error: start the Pod: FailedMount: secret "none" not found (waited for 10m0s)`)
 	})
 	// The times of events have whole seconds. Their names end with the time in nanoseconds.
-	t.Run("of two warnings in one second, the later one is reported", func(t *testing.T) {
-		simulate(t, sleepJob, func(s *simulated) {
-			silent(s)
-			s.add("one")
-			s.wait(time.Minute)
-			first := event(s.pod(), corev1.EventTypeWarning, "FailedMount", "failed to sync the cache", time.Minute)
-			second := event(s.pod(), corev1.EventTypeWarning, "FailedMount", `configmap "none" not found`, time.Minute)
-			first.Name, second.Name = "one.18c36f5a2b1c3d00", "one.18c36f5a4ee7b200"
-			s.SetEvents(first, second)
-			s.wait(15 * time.Minute)
-			s.wantLine("one", `Error: start the Pod: FailedMount: configmap "none" not found (waited for 10m0s)`)
-		})
+	silent("of two warnings in one second, the later one is reported", func(s *simulated) {
+		first := event(s.pod(), corev1.EventTypeWarning, "FailedMount", "failed to sync the cache", time.Minute)
+		second := event(s.pod(), corev1.EventTypeWarning, "FailedMount", `configmap "none" not found`, time.Minute)
+		first.Name, second.Name = "one.18c36f5a2b1c3d00", "one.18c36f5a4ee7b200"
+		s.SetEvents(first, second)
+		s.wait(15 * time.Minute)
+		s.wantLine("one", `Error: start the Pod: FailedMount: configmap "none" not found (waited for 10m0s)`)
 	})
-	t.Run("without the right to list events, one request is made", func(t *testing.T) {
-		simulate(t, sleepJob, func(s *simulated) {
-			silent(s)
-			for i := range 3 {
-				s.add(fmt.Sprint("job-", i))
-				s.wait(time.Minute)
-			}
-			s.wait(15 * time.Minute)
-			s.wantLine("job-2", "see its events (waited for 10m0s)")
-			if n := s.Requests()["list events"]; n != 1 {
-				t.Errorf("events were listed %d times, want once", n)
-			}
-		})
+	silent("without the right to list events, one request is made", func(s *simulated) {
+		s.add("two")
+		s.wait(time.Minute)
+		s.add("three")
+		s.wait(16 * time.Minute)
+		s.wantLine("three", "see its events (waited for 10m0s)")
+		if n := s.Requests()["list events"]; n != 1 {
+			s.t.Errorf("events were listed %d times, want once", n)
+		}
 	})
-	t.Run("timeout of the request for events is ignored", func(t *testing.T) {
-		simulate(t, sleepJob, func(s *simulated) {
-			silent(s)
-			s.Inject(func(r kubetest.Request) *kubetest.Fault {
-				if r.Resource != "events" {
-					return nil
-				}
-				return &kubetest.Fault{Hang: time.Hour}
-			})
-			s.add("one")
-			s.wait(15 * time.Minute)
-			s.wantLine("one", "see its events (waited for 10m0s)")
-			s.wantNoPods(t)
-		})
+	silent("timeout of the request for events is ignored", func(s *simulated) {
+		s.Inject(failResource("events", kubetest.Fault{Hang: time.Hour}))
+		s.wait(15 * time.Minute)
+		s.wantLine("one", "see its events (waited for 10m0s)")
+		s.wantNoPods(s.t)
 	})
 }

@@ -17,10 +17,10 @@ import (
 )
 
 // newAgentPair returns a fake cluster and the executors of the agents agent-x and agent-y.
-// The Pods of the agents run no program. Jobs succeed.
-func newAgentPair(t *testing.T) (s *fakeCluster, first, second *Executor) {
+// The Pods of the agents run no program. A job's container calls job.
+func newAgentPair(t *testing.T, job func(*kubetest.Container) int) (s *fakeCluster, first, second *Executor) {
 	t.Helper()
-	s = newFakeCluster(t, succeed)
+	s = newFakeCluster(t, job)
 	s.kubelet.Hold = func(pod *corev1.Pod) *corev1.PodStatus {
 		if !strings.HasPrefix(pod.Name, "agent-") {
 			return nil
@@ -36,7 +36,6 @@ func newAgentPair(t *testing.T) (s *fakeCluster, first, second *Executor) {
 // TestStartAdoptedPod starts a job whose Pod is adopted by another agent: the first agent's
 // own Pod was force-deleted, and the agent still runs.
 func TestStartAdoptedPod(t *testing.T) {
-	const adopted = "another agent has adopted the job"
 	// wantLeft checks that the first agent leaves the Pod to the second one. The cluster deletes
 	// the job's record with the Pod, and the second agent may not have adopted the record yet.
 	wantLeft := func(t *testing.T, s *fakeCluster, second *Executor) {
@@ -47,42 +46,39 @@ func TestStartAdoptedPod(t *testing.T) {
 			t.Error("the Pod that the second agent has adopted is removed")
 		}
 	}
-	t.Run("before the key", func(t *testing.T) {
-		s, first, second := newAgentPair(t)
-		s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
-			if c.Name == prepareContainer {
-				s.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) { second.self.mark(p) })
+	adoptPod := func(s *fakeCluster, e *Executor, name string) {
+		s.Change(testNamespace, name, func(p *corev1.Pod) { e.self.mark(p) })
+	}
+	adoptBeforeKey := func(s *fakeCluster, e *Executor) {
+		s.before(prepareContainer, func(pod *corev1.Pod) { adoptPod(s, e, pod.Name) })
+	}
+	for name, inject := range map[string]func(s *fakeCluster, second *Executor){
+		"before the key": adoptBeforeKey,
+		"before the update": func(s *fakeCluster, second *Executor) {
+			s.Inject(func(r kubetest.Request) *kubetest.Fault {
+				if r.Verb == "update" {
+					adoptPod(s, second, r.Name)
+				}
+				return nil
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, first, second := newAgentPair(t, succeed)
+			inject(s, second)
+			_, _, err := s.start(t, first, s.job("job-1"))
+			if err == nil || !strings.Contains(err.Error(), "another agent has adopted the job") ||
+				len(s.handoffs()) > 0 {
+				t.Errorf("got %v and %d handoffs, want the Pod adopted and no handoff", err, len(s.handoffs()))
 			}
-		}
-		_, _, err := s.start(t, first, s.job("job-1"))
-		if err == nil || !strings.Contains(err.Error(), adopted) || len(s.handoffs()) > 0 {
-			t.Errorf("got %v and %d handoffs, want the Pod adopted and no handoff", err, len(s.handoffs()))
-		}
-		wantLeft(t, s, second)
-	})
-	t.Run("before the update", func(t *testing.T) {
-		s, first, second := newAgentPair(t)
-		s.Inject(func(r kubetest.Request) *kubetest.Fault {
-			if r.Verb == "update" {
-				s.Change(testNamespace, r.Name, func(p *corev1.Pod) { second.self.mark(p) })
-			}
-			return nil
+			wantLeft(t, s, second)
 		})
-		_, _, err := s.start(t, first, s.job("job-1"))
-		if err == nil || !strings.Contains(err.Error(), adopted) || len(s.handoffs()) > 0 {
-			t.Errorf("got %v and %d handoffs, want the Pod adopted and no handoff", err, len(s.handoffs()))
-		}
-		wantLeft(t, s, second)
-	})
+	}
 	t.Run("with a record that the second agent has not adopted yet", func(t *testing.T) {
-		s, first, second := newAgentPair(t)
-		j := journalOf(first, journalTuning())
+		s, first, second := newAgentPair(t, succeed)
+		j := journalOf(first)
 		j.add(t, "job-1")
-		s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
-			if c.Name == prepareContainer {
-				s.Change(pod.Namespace, pod.Name, func(p *corev1.Pod) { second.self.mark(p) })
-			}
-		}
+		adoptBeforeKey(s, second)
 		if _, _, err := s.start(t, first, s.job("job-1")); !errors.Is(err, runtime.ErrGone) {
 			t.Errorf("got %v, want ErrGone", err)
 		}
@@ -95,7 +91,7 @@ func TestStartAdoptedPod(t *testing.T) {
 		}
 	})
 	t.Run("after an update with a lost response", func(t *testing.T) {
-		s, first, second := newAgentPair(t)
+		s, first, second := newAgentPair(t, succeed)
 		later := 0 // updates of a Pod that already has its handoff
 		s.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Verb != "update" {
@@ -104,16 +100,13 @@ func TestStartAdoptedPod(t *testing.T) {
 			for _, pod := range s.Pods(testNamespace) {
 				if pod.Name == r.Name && pod.Annotations[annotationHandoff] != "" {
 					later++
-					s.Change(testNamespace, r.Name, func(p *corev1.Pod) { second.self.mark(p) })
+					adoptPod(s, second, r.Name)
 					return nil
 				}
 			}
 			return &kubetest.Fault{Status: 500, After: true}
 		})
-		id, _, err := s.start(t, first, s.job("job-1"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := s.mustStart(t, first, s.job("job-1"))
 		if exit := waitFor(t, second, id); exit.Code != runtime.CodeSucceeded || later != 1 {
 			t.Errorf("the job ended with %+v after %d more updates, want success after 1", exit, later)
 		}
@@ -130,9 +123,9 @@ func TestStartRemovedPod(t *testing.T) {
 		"without a record, which no agent can adopt": {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, first, _ := newAgentPair(t)
+			s, first, _ := newAgentPair(t, succeed)
 			job := s.job("job-1")
-			records := journalOf(first, journalTuning())
+			records := journalOf(first)
 			if c.record {
 				records.add(t, job.ID)
 			}
@@ -157,11 +150,7 @@ func TestStartCanceled(t *testing.T) {
 		ctx, stop := context.WithCancelCause(t.Context())
 		pulled := make(chan struct{})
 		defer close(pulled)
-		s.kubelet.Before = func(_ *corev1.Pod, c corev1.Container) {
-			if c.Name == mainContainer {
-				<-pulled
-			}
-		}
+		s.before(mainContainer, func(*corev1.Pod) { <-pulled })
 		s.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Verb == "update" {
 				time.AfterFunc(200*time.Millisecond, func() { stop(errors.New("the agent is stopping")) })
@@ -175,7 +164,7 @@ func TestStartCanceled(t *testing.T) {
 		return e.Start(ctx, job, runtime.NewSetup(job, s.service, runtimetest.BaseHandoff(job)))
 	}
 	t.Run("agent in a Pod leaves the job", func(t *testing.T) {
-		s, e, next := newAgentPair(t)
+		s, e, next := newAgentPair(t, succeed)
 		id, err := cancelStart(s, e)
 		if err != nil {
 			t.Fatalf("got %v, want a job that continues", err)
@@ -221,11 +210,7 @@ func startInBackground(
 			return 143
 		}
 	})
-	s.kubelet.Before = func(pod *corev1.Pod, c corev1.Container) {
-		if c.Name == mainContainer {
-			pull(s, pod)
-		}
-	}
+	s.before(mainContainer, func(pod *corev1.Pod) { pull(s, pod) })
 	e, job := s.executor(t), s.job("job-1")
 	job.Tuning.Instance.Kubernetes.StartTimeout = StartTimeout
 	done, id, err := make(chan struct{}), "", error(nil)
@@ -255,55 +240,49 @@ func TestStartCanceledWithHandoff(t *testing.T) {
 			t.Errorf("got exit %+v, want success", exit)
 		}
 	}
-	t.Run("agent stops while the watch is down", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, stop := context.WithCancelCause(t.Context())
-			s, e, release, result := startInBackground(ctx, t, nil, func(*fakeCluster, *corev1.Pod) {
-				time.Sleep(time.Minute) // simulated
-			})
-			time.Sleep(30 * time.Second)
-			s.Inject(apiDown)
-			s.DropWatches()
-			time.Sleep(time.Minute) // the job runs
-			stop(errors.New("the agent is stopping"))
-			synctest.Wait()
-			s.Inject(nil)
-			id, err := result()
-			wantStarted(t, s, e, release, id, err)
+	inBubble(t, "agent stops while the watch is down", func(t *testing.T) {
+		ctx, stop := context.WithCancelCause(t.Context())
+		s, e, release, result := startInBackground(ctx, t, nil, func(*fakeCluster, *corev1.Pod) {
+			time.Sleep(time.Minute) // simulated
 		})
+		time.Sleep(30 * time.Second)
+		s.Inject(apiDown)
+		s.DropWatches()
+		time.Sleep(time.Minute) // the job runs
+		stop(errors.New("the agent is stopping"))
+		synctest.Wait()
+		s.Inject(nil)
+		id, err := result()
+		wantStarted(t, s, e, release, id, err)
 	})
 	const line = "registry is away" // step 0 gets this line after the handoff
 	pullFails := func(s *fakeCluster, pod *corev1.Pod) {
 		time.Sleep(2 * time.Minute) // the next handoff requires the status of the job
-		s.Change(pod.Namespace, pod.Name, mainIs(waits(mainContainer, "ErrImagePull", line)))
+		s.Change(pod.Namespace, pod.Name, mainWaits("ErrImagePull", line))
 		time.Sleep(10 * time.Second)
 	}
-	t.Run("job is cancelled before a handoff with more lines", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			status := func() (runtime.JobStatus, error) { return runtime.Cancelled, nil }
-			s, e, release, result := startInBackground(t.Context(), t, status, pullFails)
-			id, err := result()
-			wantStarted(t, s, e, release, id, err)
-		})
+	inBubble(t, "job is cancelled before a handoff with more lines", func(t *testing.T) {
+		status := func() (runtime.JobStatus, error) { return runtime.Cancelled, nil }
+		s, e, release, result := startInBackground(t.Context(), t, status, pullFails)
+		id, err := result()
+		wantStarted(t, s, e, release, id, err)
 	})
-	t.Run("agent stops before a handoff with more lines, and the container has not started", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, stop := context.WithCancelCause(t.Context())
-			status := func() (runtime.JobStatus, error) {
-				stop(errors.New("the agent is stopping"))
-				return "", ctx.Err()
+	inBubble(t, "agent stops before a handoff with more lines, and the container has not started", func(t *testing.T) {
+		ctx, stop := context.WithCancelCause(t.Context())
+		status := func() (runtime.JobStatus, error) {
+			stop(errors.New("the agent is stopping"))
+			return "", ctx.Err()
+		}
+		s, _, _, result := startInBackground(ctx, t, status, pullFails)
+		s.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Verb == "delete" {
+				s.Drop(testNamespace, r.Name) // at once, because no container runs
 			}
-			s, _, _, result := startInBackground(ctx, t, status, pullFails)
-			s.Inject(func(r kubetest.Request) *kubetest.Fault {
-				if r.Verb == "delete" {
-					s.Drop(testNamespace, r.Name) // at once, because no container runs
-				}
-				return nil
-			})
-			if _, err := result(); err == nil || !strings.Contains(err.Error(), "the agent is stopping") {
-				t.Errorf("got %v, want the cause of the cancellation", err)
-			}
-			s.wantNoPods(t)
+			return nil
 		})
+		if _, err := result(); err == nil || !strings.Contains(err.Error(), "the agent is stopping") {
+			t.Errorf("got %v, want the cause of the cancellation", err)
+		}
+		s.wantNoPods(t)
 	})
 }

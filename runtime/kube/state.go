@@ -42,8 +42,7 @@ type state struct {
 // cause is a reason with its message, as Kubernetes reports them.
 type cause struct{ reason, message string }
 
-// empty reports whether there is no reason and no message.
-func (t cause) empty() bool { return t == cause{} }
+func (c cause) empty() bool { return c == cause{} }
 
 // container is the state of one container.
 type container struct {
@@ -56,7 +55,6 @@ type container struct {
 	finished time.Time // when it ended
 }
 
-// stateOf returns the state of a Pod.
 func stateOf(pod *corev1.Pod) *state {
 	s := &state{
 		name: pod.Name, uid: string(pod.UID), keep: pod.Labels[labelKeep], carrier: carrierOf(pod),
@@ -74,7 +72,6 @@ func stateOf(pod *corev1.Pod) *state {
 	return s
 }
 
-// conditions sets the fields that come from the conditions of a Pod.
 func (s *state) conditions(pod *corev1.Pod) {
 	ready, containersReady := corev1.ConditionUnknown, corev1.ConditionUnknown
 	for _, c := range pod.Status.Conditions {
@@ -99,7 +96,6 @@ func (s *state) conditions(pod *corev1.Pod) {
 		len(pod.Spec.ReadinessGates) == 0 && pod.Status.Phase == corev1.PodRunning
 }
 
-// containers sets the fields that come from the containers of a Pod.
 func (s *state) containers(pod *corev1.Pod) {
 	if len(pod.Spec.Containers) > 0 {
 		s.image = pod.Spec.Containers[0].Image
@@ -133,7 +129,7 @@ func (s *state) containers(pod *corev1.Pod) {
 func (s *state) noteOther(name string, c container, init bool) {
 	switch {
 	case !s.other.empty():
-	case !c.waiting.empty() && !normal(c.waiting.reason):
+	case !normal(c.waiting.reason):
 		s.other = cause{c.waiting.reason, "container " + name + ": " + c.waiting.message}
 	case init && c.ended && c.code != 0:
 		s.other = cause{c.cause.reason, "container " + name + " failed: " + c.exitText()}
@@ -146,7 +142,6 @@ func normal(reason string) bool {
 	return reason == "" || reason == "ContainerCreating" || reason == "PodInitializing"
 }
 
-// containerOf returns the state of a container.
 func containerOf(c corev1.ContainerStatus) (result container) {
 	switch {
 	case c.State.Running != nil:

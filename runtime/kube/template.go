@@ -26,11 +26,11 @@ func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
 	if err := json.Unmarshal(template, &content); err != nil {
 		return nil, fmt.Errorf("pod_template is not valid JSON: %w", err)
 	}
+	if content == nil {
+		return pod, nil
+	}
 	fields, ok := content.(map[string]any)
 	if !ok {
-		if content == nil {
-			return pod, nil
-		}
 		return nil, errors.New("pod_template is not a mapping")
 	}
 
@@ -102,7 +102,7 @@ func restore(pod, plain *corev1.Pod) error {
 		func(r corev1.LocalObjectReference) string { return r.Name })
 	pod.Spec.Volumes = ownFirst(plain.Spec.Volumes, pod.Spec.Volumes, func(v corev1.Volume) string { return v.Name })
 
-	restoreInit(&pod.Spec, plain.Spec.InitContainers)
+	restoreInit(&pod.Spec, plain.Spec.InitContainers[0])
 
 	// Restore the fields of the job's container that start the runner.
 	i := slices.IndexFunc(pod.Spec.Containers, hasName(mainContainer))
@@ -122,8 +122,7 @@ func restore(pod, plain *corev1.Pod) error {
 	pod.Spec.Containers = ownFirst([]corev1.Container{main}, pod.Spec.Containers, containerName)
 
 	// Refuse other containers with reserved names.
-	for _, c := range slices.Concat(pod.Spec.InitContainers[len(plain.Spec.InitContainers):],
-		pod.Spec.Containers[1:]) {
+	for _, c := range slices.Concat(pod.Spec.InitContainers[1:], pod.Spec.Containers[1:]) {
 		if strings.HasPrefix(c.Name, reservedPrefix) || c.Name == mainContainer {
 			return fmt.Errorf("the container name %s is reserved", c.Name)
 		}
@@ -131,27 +130,20 @@ func restore(pod, plain *corev1.Pod) error {
 	return nil
 }
 
-// containerName returns the name of a container, which is its merge key.
 func containerName(c corev1.Container) string { return c.Name }
 
-// restoreInit restores the agent's init container, if the Pod has one. A template may
-// change its resources, its security context and its pull policy.
-func restoreInit(spec *corev1.PodSpec, plain []corev1.Container) {
-	own := slices.Clone(plain)
-	i := slices.IndexFunc(spec.InitContainers, hasName(prepareContainer))
-	switch {
-	case len(own) == 0:
-		spec.InitContainers = slices.DeleteFunc(spec.InitContainers, hasName(prepareContainer))
-		return
-	case i >= 0:
-		own[0].Resources = spec.InitContainers[i].Resources
-		own[0].SecurityContext = spec.InitContainers[i].SecurityContext
-		own[0].ImagePullPolicy = spec.InitContainers[i].ImagePullPolicy
+// restoreInit restores the agent's init container. A template may change its resources, its
+// security context and its pull policy.
+func restoreInit(spec *corev1.PodSpec, own corev1.Container) {
+	if i := slices.IndexFunc(spec.InitContainers, hasName(prepareContainer)); i >= 0 {
+		own.Resources = spec.InitContainers[i].Resources
+		own.SecurityContext = spec.InitContainers[i].SecurityContext
+		own.ImagePullPolicy = spec.InitContainers[i].ImagePullPolicy
 	}
-	if runsAsRoot(spec.SecurityContext, own[0].SecurityContext) {
-		own[0].SecurityContext.RunAsNonRoot = nil
+	if runsAsRoot(spec.SecurityContext, own.SecurityContext) {
+		own.SecurityContext.RunAsNonRoot = nil
 	}
-	spec.InitContainers = ownFirst(own, spec.InitContainers, containerName)
+	spec.InitContainers = ownFirst([]corev1.Container{own}, spec.InitContainers, containerName)
 }
 
 // runsAsRoot reports whether a template sets root as the user of a container.
@@ -165,13 +157,11 @@ func runsAsRoot(pod *corev1.PodSecurityContext, container *corev1.SecurityContex
 	return pod != nil && pod.RunAsUser != nil && *pod.RunAsUser == 0
 }
 
-// reservedPrefix is the prefix of names that a template must not use.
-const reservedPrefix = mainContainer + "-"
+const (
+	reservedPrefix = mainContainer + "-" // of names that a template must not use
+	reservedKeys   = "cmwa."             // prefix of the agent's labels and annotations
+)
 
-// reservedKeys is the prefix of the agent's labels and annotations.
-const reservedKeys = "cmwa."
-
-// hasName returns a function that reports whether a container has the name.
 func hasName(name string) func(corev1.Container) bool {
 	return func(c corev1.Container) bool { return c.Name == name }
 }
@@ -191,11 +181,8 @@ func overlay(base, top map[string]string) map[string]string {
 
 // ownFirst returns own, followed by the elements of all whose key is not in own.
 func ownFirst[T any](own, all []T, key func(T) string) []T {
-	result := slices.Clone(own)
-	for _, item := range all {
-		if !slices.ContainsFunc(own, func(o T) bool { return key(o) == key(item) }) {
-			result = append(result, item)
-		}
+	isOwn := func(item T) bool {
+		return slices.ContainsFunc(own, func(o T) bool { return key(o) == key(item) })
 	}
-	return result
+	return slices.Concat(own, slices.DeleteFunc(slices.Clone(all), isOwn))
 }

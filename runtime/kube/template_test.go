@@ -5,19 +5,19 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// podWithTemplate returns the Pod of a job with a template.
-func podWithTemplate(template string) (*corev1.Pod, error) {
+// jobWith returns a job with a template.
+func jobWith(text string) *runtime.Job {
 	job := testJob()
-	job.Tuning.Instance.Kubernetes.Template = []byte(template)
-	return podOf(job, "pulumi-workflow-runner-abc", settingsOf("cmwa/cmwa:1"))
+	template(text)(job)
+	return job
 }
 
 func TestApplyTemplate(t *testing.T) {
 	t.Run("documented fields", func(t *testing.T) {
-		pod, err := podWithTemplate(`{
+		pod := newPod(t, jobWith(`{
 			"apiVersion": "v1", "kind": "Pod",
 			"metadata": {"labels": {"team": "platform"}, "annotations": {"note": "x"}},
 			"spec": {
@@ -33,15 +33,12 @@ func TestApplyTemplate(t *testing.T) {
 						"securityContext": {"runAsUser": 1000}}
 				],
 				"volumes": [{"name": "cache", "emptyDir": {}}]
-			}}`)
-		if err != nil {
-			t.Fatal(err)
-		}
+			}}`))
 		golden(t, "pod-template", pod)
 	})
 
 	t.Run("protected fields are restored", func(t *testing.T) {
-		pod, err := podWithTemplate(`{
+		pod := newPod(t, jobWith(`{
 			"metadata": {"name": "mine", "namespace": "other",
 				"labels": {"cmwa.job": "other", "app.kubernetes.io/name": null},
 				"annotations": {"cmwa.job": "other", "cmwa.handoff": "text"}},
@@ -57,41 +54,16 @@ func TestApplyTemplate(t *testing.T) {
 					{"name": "pulumi-workflow-runner", "hostPath": {"path": "/tmp"}},
 					{"name": "pulumi-workflow-handoff", "$patch": "delete"},
 					{"name": "other", "emptyDir": {}}]
-			}}`)
-		if err != nil {
-			t.Fatal(err)
-		}
+			}}`))
 		golden(t, "pod-protected", pod)
 	})
 
-	t.Run("containers of the agent come first", func(t *testing.T) {
-		pod, err := podWithTemplate(`{"spec": {
-			"containers": [{"name": "sidecar", "image": "s"}], "initContainers": [{"name": "first", "image": "f"}]}}`)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if pod.Spec.Containers[0].Name != mainContainer || len(pod.Spec.Containers) != 2 ||
-			pod.Spec.InitContainers[0].Name != prepareContainer || len(pod.Spec.InitContainers) != 2 {
-			t.Errorf("got containers %+v and init containers %+v, want those of the agent first", pod.Spec.Containers,
-				pod.Spec.InitContainers)
-		}
-	})
-
 	t.Run("template without changes", func(t *testing.T) {
-		plain, err := podWithTemplate("")
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, _ := json.Marshal(plain)
+		want, _ := json.Marshal(newPod(t, testJob()))
 		for _, template := range []string{
 			"null", "{}", `{"spec": {}}`, `{"spec": {"containers": []}}`, `{"status": {"phase": "Failed"}}`,
 		} {
-			pod, err := podWithTemplate(template)
-			if err != nil {
-				t.Errorf("%s: %v", template, err)
-				continue
-			}
-			if got, _ := json.Marshal(pod); string(got) != string(want) {
+			if got, _ := json.Marshal(newPod(t, jobWith(template))); string(got) != string(want) {
 				t.Errorf("%s: got\n%s\nwant\n%s", template, got, want)
 			}
 		}
@@ -150,7 +122,7 @@ func TestApplyTemplate(t *testing.T) {
 				"quantities must match",
 			},
 		} {
-			pod, err := podWithTemplate(c.template)
+			pod, err := podOf(jobWith(c.template), "name", settingsOf("image"))
 			if err == nil {
 				t.Errorf("%s: got %+v, want an error", c.template, pod.Spec)
 				continue
@@ -163,17 +135,14 @@ func TestApplyTemplate(t *testing.T) {
 	})
 
 	t.Run("directives in new fields are applied", func(t *testing.T) {
-		pod, err := podWithTemplate(`{"spec": {
+		pod := newPod(t, jobWith(`{"spec": {
 			"nodeSelector": {"$retainKeys": ["disk"], "disk": "ssd"}, "affinity": {"$patch": "delete"},
 			"containers": [
 				{"name": "pulumi-workflow", "securityContext": {"$patch": "replace", "runAsUser": 1},
 					"env": [{"$patch": "replace"}, {"name": "A", "value": "1"}]},
 				{"name": "proxy", "image": "p",
 					"ports": [{"containerPort": 1, "$patch": "delete"}, {"containerPort": 2}]},
-				{"name": "none", "$patch": "delete"}]}}`)
-		if err != nil {
-			t.Fatal(err)
-		}
+				{"name": "none", "$patch": "delete"}]}}`))
 		main, proxy := pod.Spec.Containers[0], pod.Spec.Containers[1]
 		if len(pod.Spec.Containers) != 2 || *main.SecurityContext.RunAsUser != 1 || len(main.Env) != 1 ||
 			len(proxy.Ports) != 1 || proxy.Ports[0].ContainerPort != 2 ||
@@ -188,39 +157,39 @@ func TestApplyTemplate(t *testing.T) {
 			`{"spec": {"serviceAccountName": "worker", "automountServiceAccountToken": false}}`: false,
 			`{"spec": {"hostname": "a"}}`:                                                       false,
 		} {
-			pod, err := podWithTemplate(template)
-			if err != nil || *pod.Spec.AutomountServiceAccountToken != want {
-				t.Errorf("%s: got %+v, %v, want automountServiceAccountToken %v", template, pod, err, want)
+			pod := newPod(t, jobWith(template))
+			if *pod.Spec.AutomountServiceAccountToken != want {
+				t.Errorf("%s: got %+v, want automountServiceAccountToken %v", template, pod, want)
 			}
 		}
 	})
 
 	t.Run("fields that only a cluster sets are removed", func(t *testing.T) {
-		pod, err := podWithTemplate(`{"metadata": {"uid": "u", "resourceVersion": "1",
+		pod := newPod(t, jobWith(`{"metadata": {"uid": "u", "resourceVersion": "1",
 			"creationTimestamp": "2026-01-02T15:04:05Z", "deletionTimestamp": "2026-01-02T15:04:05Z",
-			"finalizers": ["example.com/a"]}, "status": {"phase": "Running"}}`)
-		if err != nil || pod.UID != "" || pod.ResourceVersion != "" || !pod.CreationTimestamp.IsZero() ||
+			"finalizers": ["example.com/a"]}, "status": {"phase": "Running"}}`))
+		if pod.UID != "" || pod.ResourceVersion != "" || !pod.CreationTimestamp.IsZero() ||
 			pod.DeletionTimestamp != nil || pod.Status.Phase != "" || len(pod.Finalizers) != 1 {
-			t.Errorf("got %+v, %v", pod, err)
+			t.Errorf("got %+v", pod)
 		}
 	})
 
 	t.Run("ports of two protocols are kept, and the last variable of a name counts", func(t *testing.T) {
-		pod, err := podWithTemplate(`{"spec": {"containers": [{"name": "pulumi-workflow",
+		main := newPod(t, jobWith(`{"spec": {"containers": [{"name": "pulumi-workflow",
 			"ports": [{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "protocol": "TCP"}],
-			"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}]}}`)
-		if err != nil || len(pod.Spec.Containers[0].Ports) != 2 ||
-			pod.Spec.Containers[0].Env[len(pod.Spec.Containers[0].Env)-1].Value != "2" {
-			t.Errorf("got %+v, %v", pod, err)
+			"env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}]}}`)).Spec.Containers[0]
+		if len(main.Ports) != 2 || main.Env[len(main.Env)-1].Value != "2" {
+			t.Errorf("got %+v", main)
 		}
 	})
 
 	t.Run("lists and directives without a merge key are accepted", func(t *testing.T) {
-		pod, err := podWithTemplate(`{"spec": {"tolerations": [{"operator": "Exists"}],
+		pod := newPod(t, jobWith(`{"spec": {"tolerations": [{"operator": "Exists"}],
 			"$setElementOrder/containers": [{"name": "pulumi-workflow"}],
-			"containers": [{"name": "pulumi-workflow", "env": [{"$patch": "replace"}, {"name": "A", "value": "b"}]}]}}`)
-		if err != nil || len(pod.Spec.Containers[0].Env) != 1 {
-			t.Errorf("got %+v, %v", pod, err)
+			"containers": [
+				{"name": "pulumi-workflow", "env": [{"$patch": "replace"}, {"name": "A", "value": "b"}]}]}}`))
+		if len(pod.Spec.Containers[0].Env) != 1 {
+			t.Errorf("got %+v", pod)
 		}
 	})
 }
@@ -230,8 +199,9 @@ func FuzzApplyTemplate(f *testing.F) {
 	f.Add(`{"spec": {"containers": [{"name": ["a"]}]}}`)
 	f.Add(`{"spec": {"volumes": [{"name": "pulumi-workflow-runner", "hostPath": {"path": "/"}}]}}`)
 	f.Add(`{"spec": {"initContainers": [{"name": "pulumi-workflow-prepare", "command": ["x"]}]}}`)
+	f.Add(`{"spec": {"containers": [{"name": "a", "image": "a"}], "initContainers": [{"name": "b", "image": "b"}]}}`)
 	f.Fuzz(func(t *testing.T, template string) {
-		pod, err := podWithTemplate(template)
+		pod, err := podOf(jobWith(template), "name", settingsOf("cmwa/cmwa:1"))
 		if err != nil {
 			return
 		}

@@ -50,7 +50,6 @@ type waiter struct {
 	endedSince time.Time // the container has ended without a reason; zero before
 }
 
-// waitResult is the result of Wait.
 type waitResult struct {
 	exit runtime.Exit
 	err  error

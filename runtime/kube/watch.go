@@ -30,8 +30,8 @@ type observer struct {
 	selector  string
 
 	cancel context.CancelFunc
-	done   chan struct{} // closed when the goroutine has ended
-	synced chan struct{} // closed after the first list
+	group  sync.WaitGroup // of the goroutine of run
+	synced chan struct{}  // closed after the first list
 
 	watchStarted time.Time   // used by watch only, which run's goroutine calls
 	noEvents     atomic.Bool // the Role does not allow the agent to list events
@@ -56,12 +56,9 @@ func observe(client *client, namespace string, self self, selector string) *obse
 	ctx, cancel := context.WithCancel(context.Background())
 	o := &observer{
 		client: client, namespace: namespace, self: self, selector: selector,
-		cancel: cancel, done: make(chan struct{}), synced: make(chan struct{}), pods: map[string]*entry{},
+		cancel: cancel, synced: make(chan struct{}), pods: map[string]*entry{},
 	}
-	go func() {
-		defer close(o.done)
-		o.run(ctx)
-	}()
+	o.group.Go(func() { o.run(ctx) })
 	return o
 }
 
@@ -72,7 +69,7 @@ var errClosed = errors.New("the watch is closed")
 // close stops the watch and waits for its goroutine.
 func (o *observer) close() {
 	o.cancel()
-	<-o.done
+	o.group.Wait()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.lastErr = errClosed
@@ -127,7 +124,6 @@ func (o *observer) watch(ctx context.Context, options metav1.ListOptions) (apiwa
 	}
 }
 
-// noteAttempt stores the result of an attempt to list or watch.
 func (o *observer) noteAttempt(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -137,14 +133,12 @@ func (o *observer) noteAttempt(ctx context.Context, err error) {
 	o.lastErr = err
 }
 
-// health returns the error of a watch that is down, or nil.
 func (o *observer) health() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.lastErr
 }
 
-// listed reports whether the first list is complete.
 func (o *observer) listed() bool {
 	select {
 	case <-o.synced:
@@ -278,14 +272,11 @@ func (o *observer) Update(object any) error { return o.store(object, false) }
 // Delete stores the last state of a deleted Pod. The reflector calls it.
 func (o *observer) Delete(object any) error { return o.store(object, true) }
 
+// store stores a Pod of an event. The reflector drops events with objects of other types.
 func (o *observer) store(object any, gone bool) error {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return fmt.Errorf("watched %T, want a Pod", object)
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.set(pod, gone)
+	o.set(object.(*corev1.Pod), gone)
 	return nil
 }
 
@@ -296,10 +287,7 @@ func (o *observer) Replace(objects []any, _ string) error {
 	defer o.mu.Unlock()
 	listed := make(map[string]bool, len(objects))
 	for _, object := range objects {
-		pod, ok := object.(*corev1.Pod)
-		if !ok {
-			return fmt.Errorf("listed %T, want a Pod", object)
-		}
+		pod := object.(*corev1.Pod) // list returns a PodList, and the reflector drops events of other types
 		listed[pod.Name] = true
 		o.set(pod, false)
 	}
@@ -309,9 +297,7 @@ func (o *observer) Replace(objects []any, _ string) error {
 			o.notify(name, e)
 		}
 	}
-	select {
-	case <-o.synced:
-	default:
+	if !o.listed() {
 		close(o.synced)
 	}
 	return nil
@@ -320,13 +306,7 @@ func (o *observer) Replace(objects []any, _ string) error {
 // Transformer returns a function that reduces each Pod of a list that is sent as a stream.
 // The reflector collects the list first, and 5,000 whole Pods would take 70 MB.
 func (o *observer) Transformer() cache.TransformFunc {
-	return func(object any) (any, error) {
-		pod, ok := object.(*corev1.Pod)
-		if !ok {
-			return object, nil
-		}
-		return o.reduce(pod), nil
-	}
+	return func(object any) (any, error) { return o.reduce(object.(*corev1.Pod)), nil }
 }
 
 // reduce returns the whole Pod if a subscriber needs it, otherwise a reduced copy.
@@ -365,7 +345,6 @@ func reduced(pod *corev1.Pod) *corev1.Pod {
 	return result
 }
 
-// pick returns the entries of a map with these keys.
 func pick(all map[string]string, keys ...string) map[string]string {
 	picked := make(map[string]string, len(keys))
 	for _, key := range keys {

@@ -31,7 +31,7 @@ type jobRun struct {
 	id   string // id of the instance; before run, only an adopted job has one
 
 	adopted   bool // another run or another agent started the instance: the service may not know the job
-	step0Done bool // the job delays no other start any more; guarded by the pool's lock
+	startDone bool // step 0 has ended, or may have: the job delays no other start; guarded by the pool's lock
 	recorded  bool // the journal has a record of the job
 	settled   bool // the service needs no further report of the job: its record may be removed
 	startLost bool // a start lost the connection to the engine

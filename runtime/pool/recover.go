@@ -93,7 +93,7 @@ func (p *Pool) startRecovery(ctx context.Context, rec *recovery) {
 	}
 	r := p.newRun(job, record.Claimed)
 	r.recovery, r.recorded, r.last = rec, true, record.Progress
-	r.step0Done = record.Stage != runtime.RecordClaimed // a job that may have run delays no other start
+	r.startDone = record.Stage != runtime.RecordClaimed // a job that may have run delays no other start
 	rec.reclaimed, rec.decided = make(chan *runtime.Job, 1), record.Stage != runtime.RecordClaimed
 	p.startRun(ctx, r, p.parts.Slots.force(p))
 }

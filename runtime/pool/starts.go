@@ -60,10 +60,10 @@ func (p *Pool) startFailed(r *jobRun, reason error) {
 func (p *Pool) startSucceeded(r *jobRun) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r.step0Done {
+	if r.startDone {
 		return
 	}
-	r.step0Done = true
+	r.startDone = true
 	if p.starts.failed == 0 {
 		return
 	}
@@ -88,7 +88,7 @@ func (p *Pool) retryStart(before runtime.Tuning) {
 // starting reports whether a job has not started yet. The caller holds the lock.
 func (p *Pool) starting() bool {
 	for _, r := range p.runs {
-		if !r.step0Done {
+		if !r.startDone {
 			return true
 		}
 	}
@@ -125,5 +125,5 @@ func (r *jobRun) countEnd(ctx context.Context, end instanceEnd) {
 func (r *jobRun) hasStarted() bool {
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
-	return r.step0Done
+	return r.startDone
 }

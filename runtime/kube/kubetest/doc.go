@@ -8,8 +8,8 @@
 //
 // [API] is an API server in memory, for faults that a real cluster cannot produce on
 // request. It serves Pods, ConfigMaps, Secrets and events over HTTP. A [Kubelet] runs the
-// Pods of an API as functions, or as processes ([Processes]). [NewAPIWithoutNetwork] works
-// in simulated time, so an outage of minutes takes no time.
+// Pods of an API as functions. [NewAPIWithoutNetwork] works in simulated time, so an outage
+// of minutes takes no time.
 //
 // The package is separate from package runtimetest, because the tests of the runner and of
 // package cloud import runtimetest and would otherwise be linked with client-go.

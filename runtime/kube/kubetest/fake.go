@@ -184,49 +184,36 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/")
 	parts := strings.Split(path, "/")
 	if !ok || len(parts) < 2 || !slices.Contains([]string{"pods", configMaps, secrets, events}, parts[1]) {
-		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, r.URL.Path)))
+		fail(w, r, apierrors.NewNotFound(podKind, r.URL.Path))
 		return
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
 	}
-	request := Request{Body: body, Resource: parts[1]}
+	request := Request{Verb: verb(r, len(parts)), Resource: parts[1], Body: body}
 	if len(parts) > 2 {
 		request.Name = parts[2]
 	}
-	request.Verb = verb(r, len(parts))
-
 	dropped, ok := a.admit(w, r, request)
 	if !ok {
 		return
 	}
 
 	namespace := parts[0]
-	switch request.Resource {
-	case "pods":
-	case events:
+	switch {
+	case request.Resource == events:
 		a.serveEvents(w, r)
-		return
-	default:
+	case request.Resource != "pods":
 		a.serveObject(w, r, namespace, request)
-		return
-	}
-	switch request.Verb {
-	case "create":
-		a.serveCreate(w, r, namespace, body)
-	case "update":
-		a.serveUpdate(w, r, namespace, request.Name, body)
-	case "delete":
-		a.serveDelete(w, r, namespace, request.Name, body)
-	case "get":
-		a.serveGet(w, r, namespace, request.Name)
-	case "log":
+	case request.Verb == "log":
 		a.serveLog(w, r, namespace, request.Name)
-	case "watch":
+	case request.Verb == "watch":
 		a.serveWatch(w, r, namespace, dropped)
-	default:
+	case request.Verb == "list":
 		a.serveList(w, r, namespace)
+	default:
+		a.servePod(w, r, namespace, request)
 	}
 }
 
@@ -249,9 +236,6 @@ func verb(r *http.Request, parts int) string {
 	return "list"
 }
 
-// status returns an API error as the object of a response.
-func status(err *apierrors.StatusError) *metav1.Status { s := err.Status(); return &s }
-
 // serializerFor returns the serializer of the content type that the client accepts.
 func serializerFor(r *http.Request) runtime.SerializerInfo {
 	wanted := runtime.ContentTypeJSON
@@ -262,8 +246,13 @@ func serializerFor(r *http.Request) runtime.SerializerInfo {
 	return info
 }
 
+// fail sends an error as the response.
+func fail(w http.ResponseWriter, r *http.Request, err *apierrors.StatusError) {
+	respond(w, r, int(err.ErrStatus.Code), &err.ErrStatus)
+}
+
 // respond sends an object as the response.
-func (a *API) respond(w http.ResponseWriter, r *http.Request, code int, object runtime.Object) {
+func respond(w http.ResponseWriter, r *http.Request, code int, object runtime.Object) {
 	info := serializerFor(r)
 	text, err := encode(info, object)
 	if err != nil {
@@ -285,7 +274,6 @@ func encode(info runtime.SerializerInfo, object runtime.Object) ([]byte, error) 
 	return runtime.Encode(codecs.EncoderForVersion(info.Serializer, corev1.SchemeGroupVersion), object)
 }
 
-// decode decodes an object of a request.
 func decode(body []byte) (runtime.Object, error) {
 	object, _, err := codecs.UniversalDeserializer().Decode(body, nil, nil)
 	return object, err
@@ -303,7 +291,6 @@ func decodeOptions(body []byte) (options metav1.DeleteOptions) {
 	return options
 }
 
-// labelSelector returns the label selector of a request.
 func labelSelector(r *http.Request) labels.Selector {
 	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
 	if err != nil {

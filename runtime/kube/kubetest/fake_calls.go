@@ -11,102 +11,78 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-func (a *API) serveCreate(w http.ResponseWriter, r *http.Request, namespace string, body []byte) {
-	object, err := decode(body)
-	pod, ok := object.(*corev1.Pod)
-	if err != nil || !ok || len(pod.Spec.Containers) == 0 {
-		a.respond(w, r, http.StatusUnprocessableEntity,
-			status(apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), "", nil)))
-		return
-	}
-	pod.Namespace = namespace
-	a.mu.Lock()
-	_, exists := a.pods[namespace+"/"+pod.Name]
-	dry := r.URL.Query().Get("dryRun") != ""
-	if !exists && !dry {
-		pod = a.add(pod)
-	}
-	a.mu.Unlock()
-	if exists {
-		a.respond(w, r, http.StatusConflict, status(apierrors.NewAlreadyExists(podKind, pod.Name)))
-		return
-	}
-	a.respond(w, r, http.StatusCreated, pod)
-}
-
-func (a *API) serveUpdate(w http.ResponseWriter, r *http.Request, namespace, name string, body []byte) {
-	object, err := decode(body)
-	pod, ok := object.(*corev1.Pod)
-	if err != nil || !ok || len(pod.Spec.Containers) == 0 {
-		a.respond(w, r, http.StatusUnprocessableEntity,
-			status(apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), name, nil)))
-		return
-	}
-	a.mu.Lock()
-	before, exists := a.pods[namespace+"/"+name]
-	current := exists && (pod.ResourceVersion == "" || pod.ResourceVersion == before.ResourceVersion)
-	if current {
-		pod.Status = before.Status // an update does not change the status
-		pod = a.record(watch.Modified, pod)
-	}
-	a.mu.Unlock()
-	switch {
-	case !exists:
-		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
-	case !current:
-		a.respond(w, r, http.StatusConflict, status(apierrors.NewConflict(podKind, name, nil)))
-	default:
-		a.respond(w, r, http.StatusOK, pod)
-	}
-}
-
-func (a *API) serveDelete(w http.ResponseWriter, r *http.Request, namespace, name string, body []byte) {
-	options := decodeOptions(body)
-	grace := int64(30)
-	if options.GracePeriodSeconds != nil {
-		grace = *options.GracePeriodSeconds
-	}
-
-	// Delete the Pod, or set its deletion time.
-	a.mu.Lock()
-	pod, exists := a.pods[namespace+"/"+name]
-	wrong := exists && options.Preconditions != nil && options.Preconditions.UID != nil &&
-		*options.Preconditions.UID != pod.UID
-	if exists && !wrong {
-		pod = pod.DeepCopy()
-		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if grace == 0 || ended || pod.Spec.NodeName == "" || a.kubelet == nil {
-			a.record(watch.Deleted, pod)
-		} else if pod.DeletionTimestamp == nil || *pod.DeletionGracePeriodSeconds > grace {
-			pod.DeletionGracePeriodSeconds = &grace
-			pod.DeletionTimestamp = &metav1.Time{Time: a.now().Add(time.Duration(grace) * time.Second)}
-			a.record(watch.Modified, pod)
+// servePod serves a request for one Pod.
+func (a *API) servePod(w http.ResponseWriter, r *http.Request, namespace string, request Request) {
+	var sent *corev1.Pod
+	if request.Verb == "create" || request.Verb == "update" {
+		object, err := decode(request.Body)
+		pod, ok := object.(*corev1.Pod)
+		if err != nil || !ok || len(pod.Spec.Containers) == 0 {
+			fail(w, r, apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, request.Name, nil))
+			return
 		}
+		pod.Namespace = namespace
+		sent, request.Name = pod, pod.Name
+	}
+
+	a.mu.Lock()
+	pod, exists := a.pods[namespace+"/"+request.Name]
+	current := !exists || isCurrent(pod, sent, request)
+	switch {
+	case request.Verb == "create" && !exists:
+		pod = sent
+		if r.URL.Query().Get("dryRun") == "" {
+			pod = a.add(sent)
+		}
+	case !exists || !current:
+	case request.Verb == "update":
+		sent.Status = pod.Status // an update does not change the status
+		pod = a.record(watch.Modified, sent)
+	case request.Verb == "delete":
+		pod = a.deletePod(pod, decodeOptions(request.Body).GracePeriodSeconds)
 	}
 	a.mu.Unlock()
-
-	switch {
-	case !exists:
-		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
-	case wrong:
-		a.respond(w, r, http.StatusConflict, status(apierrors.NewConflict(podKind, name, nil)))
-	default:
-		a.respond(w, r, http.StatusOK, pod)
-	}
+	finish(w, r, request, exists, current, pod)
 }
 
-func (a *API) serveGet(w http.ResponseWriter, r *http.Request, namespace, name string) {
-	a.mu.Lock()
-	pod, exists := a.pods[namespace+"/"+name]
-	a.mu.Unlock()
-	if !exists {
-		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
-		return
+// deletePod deletes a Pod, or sets its deletion time. The caller holds the lock.
+func (a *API) deletePod(pod *corev1.Pod, grace *int64) *corev1.Pod {
+	if grace == nil {
+		grace = new(int64(30))
 	}
-	a.respond(w, r, http.StatusOK, pod)
+	pod = pod.DeepCopy()
+	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+	switch {
+	case *grace == 0 || ended || pod.Spec.NodeName == "" || a.kubelet == nil:
+		a.record(watch.Deleted, pod)
+	case pod.DeletionTimestamp == nil || *pod.DeletionGracePeriodSeconds > *grace:
+		pod.DeletionGracePeriodSeconds = grace
+		pod.DeletionTimestamp = &metav1.Time{Time: a.now().Add(time.Duration(*grace) * time.Second)}
+		a.record(watch.Modified, pod)
+	}
+	return pod
+}
+
+// finish sends the response to a request that creates, gets, updates or deletes an object. Exists
+// reports whether the object existed before, current whether it has the version in the request.
+func finish(w http.ResponseWriter, r *http.Request, request Request, exists, current bool, object Object) {
+	kind := schema.GroupResource{Resource: request.Resource}
+	switch {
+	case request.Verb == "create" && exists:
+		fail(w, r, apierrors.NewAlreadyExists(kind, request.Name))
+	case request.Verb == "create":
+		respond(w, r, http.StatusCreated, object.DeepCopyObject())
+	case !exists:
+		fail(w, r, apierrors.NewNotFound(kind, request.Name))
+	case !current:
+		fail(w, r, apierrors.NewConflict(kind, request.Name, nil))
+	default:
+		respond(w, r, http.StatusOK, object.DeepCopyObject())
+	}
 }
 
 // serveList serves all Pods that match, in pages if the request has a limit.
@@ -129,7 +105,7 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request, namespace string
 		list.Items = append(list.Items, *pod)
 	}
 	a.mu.Unlock()
-	a.respond(w, r, http.StatusOK, list)
+	respond(w, r, http.StatusOK, list)
 }
 
 // serveWatch sends changes until the client disconnects or dropped is closed.
@@ -147,7 +123,7 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 	old := version < a.oldest
 	a.mu.Unlock()
 	if old {
-		a.respond(w, r, http.StatusGone, status(apierrors.NewResourceExpired("too old resource version")))
+		fail(w, r, apierrors.NewResourceExpired("too old resource version"))
 		return
 	}
 	w.Header().Set("Content-Type", info.MediaType+";stream=watch")
@@ -188,7 +164,7 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 				out.change(e, matches(selector, e.pod), shown)
 			}
 		}
-		out.flush()
+		_ = http.NewResponseController(w).Flush()
 		select {
 		case <-changed:
 		case <-dropped:
@@ -199,7 +175,6 @@ func (a *API) serveWatch(w http.ResponseWriter, r *http.Request, namespace strin
 	}
 }
 
-// matches reports whether the selector matches a Pod.
 func matches(selector labels.Selector, pod *corev1.Pod) bool {
 	return selector.Matches(labels.Set(pod.Labels))
 }
@@ -247,10 +222,4 @@ func (s *sender) bookmark(version int64) {
 	end.ResourceVersion = strconv.FormatInt(version, 10)
 	end.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
 	s.send(watch.Bookmark, end)
-}
-
-func (s *sender) flush() {
-	if f, ok := s.w.(http.Flusher); ok {
-		f.Flush()
-	}
 }

@@ -184,8 +184,6 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-
 	a.requests[counted]++
 	inject, dropped := a.inject, a.dropped
 	a.mu.Unlock()
-
-	// Serve the request first, or delay the response.
 	if inject == nil {
 		return dropped, true
 	}
@@ -194,9 +192,7 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-
 		return dropped, true
 	}
 	if fault.After {
-		a.mu.Lock()
-		a.inject = nil
-		a.mu.Unlock()
+		a.Inject(nil)
 		r.Body = io.NopCloser(strings.NewReader(string(request.Body)))
 		a.ServeHTTP(httptest.NewRecorder(), r)
 		a.Inject(inject)
@@ -220,13 +216,12 @@ func (a *API) admit(w http.ResponseWriter, r *http.Request, request Request) (<-
 		_, _ = io.WriteString(w, fault.Page)
 		return nil, false
 	}
-	a.respond(w, r, fault.Status, &metav1.Status{
+	respond(w, r, fault.Status, &metav1.Status{
 		Status: metav1.StatusFailure, Code: int32(fault.Status), Message: fault.Message, Reason: reasons[fault.Status],
 	})
 	return nil, false
 }
 
-// reasons are the reasons for the status codes of faults.
 var reasons = map[int]metav1.StatusReason{
 	http.StatusUnauthorized: metav1.StatusReasonUnauthorized, http.StatusForbidden: metav1.StatusReasonForbidden,
 	http.StatusNotFound: metav1.StatusReasonNotFound, http.StatusConflict: metav1.StatusReasonConflict,
@@ -236,7 +231,6 @@ var reasons = map[int]metav1.StatusReason{
 	http.StatusServiceUnavailable:  metav1.StatusReasonServiceUnavailable,
 }
 
-// events is the resource of events.
 const events = "events"
 
 // SetEvents sets the events of all namespaces. Before the first call, the agent has no
@@ -254,14 +248,10 @@ func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 	a.mu.Unlock()
 	if all == nil {
 		kind := schema.GroupResource{Resource: events}
-		refused := apierrors.NewForbidden(kind, "", errors.New("the Role has no right on them"))
-		a.respond(w, r, http.StatusForbidden, status(refused))
+		fail(w, r, apierrors.NewForbidden(kind, "", errors.New("the Role has no right on them")))
 		return
 	}
-	selector, err := fields.ParseSelector(r.URL.Query().Get("fieldSelector"))
-	if err != nil {
-		selector = fields.Nothing()
-	}
+	selector := fields.ParseSelectorOrDie(r.URL.Query().Get("fieldSelector"))
 	found := &corev1.EventList{}
 	for _, event := range all.Items {
 		set := fields.Set{"involvedObject.uid": string(event.InvolvedObject.UID), "type": event.Type}
@@ -269,5 +259,5 @@ func (a *API) serveEvents(w http.ResponseWriter, r *http.Request) {
 			found.Items = append(found.Items, event)
 		}
 	}
-	a.respond(w, r, http.StatusOK, found)
+	respond(w, r, http.StatusOK, found)
 }

@@ -3,7 +3,7 @@ package kubetest
 import (
 	"bytes"
 	"net/http"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -36,8 +36,8 @@ type Container struct {
 	Pod  *corev1.Pod // as it was when the container started
 	Spec corev1.Container
 	Init bool
-	Term <-chan struct{} // closed when the container must end
-	Kill <-chan struct{} // closed at the end of the grace period
+	Term chan struct{} // closed when the container must end
+	Kill chan struct{} // closed at the end of the grace period
 
 	kubelet *Kubelet
 	mu      sync.Mutex
@@ -46,8 +46,6 @@ type Container struct {
 	message string
 	ended   bool
 	newest  *corev1.Pod
-	term    chan struct{}
-	kill    chan struct{}
 	deleted bool
 }
 
@@ -105,8 +103,8 @@ func (c *Container) end(grace time.Duration) {
 	defer c.mu.Unlock()
 	if !c.deleted {
 		c.deleted = true
-		close(c.term)
-		time.AfterFunc(grace, func() { close(c.kill) })
+		close(c.Term)
+		time.AfterFunc(grace, func() { close(c.Kill) })
 	}
 }
 
@@ -132,9 +130,7 @@ func (k *Kubelet) podChanged(kind watch.EventType, pod *corev1.Pod) {
 	}
 }
 
-// run runs a Pod from its creation to its end.
 func (k *Kubelet) run(pod *corev1.Pod) {
-	// Schedule the Pod, unless it is held.
 	namespace, name := pod.Namespace, pod.Name
 	if k.Hold != nil {
 		if held := k.Hold(pod); held != nil {
@@ -156,22 +152,19 @@ func (k *Kubelet) run(pod *corev1.Pod) {
 		}
 		p.Status.ContainerStatuses[0] = waiting(p.Spec.Containers[0].Name)
 	})
+	if !exists {
+		return
+	}
 
-	// Run the init containers, then the first container.
 	for i, spec := range pod.Spec.InitContainers {
-		if !exists {
-			return
-		}
-		code := 0
-		code, exists = k.runContainer(pod, spec, true,
+		code, exists := k.runContainer(pod, spec, true,
 			func(p *corev1.Pod) *corev1.ContainerStatus { return &p.Status.InitContainerStatuses[i] })
 		if exists && code != 0 {
 			k.phase(pod, corev1.PodFailed)
+		}
+		if !exists || code != 0 {
 			return
 		}
-	}
-	if !exists {
-		return
 	}
 	code, exists := k.runContainer(pod, pod.Spec.Containers[0], false,
 		func(p *corev1.Pod) *corev1.ContainerStatus { return &p.Status.ContainerStatuses[0] })
@@ -197,9 +190,8 @@ func (k *Kubelet) runContainer(
 	}
 	c := &Container{
 		Pod: pod, Spec: spec, Init: init, kubelet: k, changed: make(chan struct{}), newest: pod,
-		term: make(chan struct{}), kill: make(chan struct{}),
+		Term: make(chan struct{}), Kill: make(chan struct{}),
 	}
-	c.Term, c.Kill = c.term, c.kill
 	k.mu.Lock()
 	k.runs[string(pod.UID)] = c
 	k.mu.Unlock()
@@ -257,7 +249,7 @@ func (a *API) serveLog(w http.ResponseWriter, r *http.Request, namespace, name s
 	kubelet, dropped := a.kubelet, a.dropped
 	a.mu.Unlock()
 	if !exists {
-		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(podKind, name)))
+		fail(w, r, apierrors.NewNotFound(podKind, name))
 		return
 	}
 	if kubelet == nil {
@@ -268,25 +260,20 @@ func (a *API) serveLog(w http.ResponseWriter, r *http.Request, namespace, name s
 	c := kubelet.runs[string(pod.UID)]
 	kubelet.mu.Unlock()
 	if c == nil || c.Spec.Name != r.URL.Query().Get("container") {
-		a.respond(w, r, http.StatusBadRequest, status(apierrors.NewBadRequest("container is waiting to start")))
+		fail(w, r, apierrors.NewBadRequest("container is waiting to start"))
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain")
 	w.WriteHeader(http.StatusOK)
 	for sent := 0; ; {
 		c.mu.Lock()
-		news, text, ended := c.changed, strings.Clone(string(c.log.Bytes()[sent:])), c.ended
+		news, text, ended := c.changed, slices.Clone(c.log.Bytes()[sent:]), c.ended
 		c.mu.Unlock()
 		sent += len(text)
-		_, _ = w.Write([]byte(text))
-		if f, ok := w.(http.Flusher); ok {
-			f.Flush()
-		}
-		if ended && text == "" {
-			return
-		}
+		_, _ = w.Write(text)
+		_ = http.NewResponseController(w).Flush()
 		if ended {
-			continue
+			return
 		}
 		select {
 		case <-news:

@@ -24,9 +24,7 @@ const (
 	secrets    = "secrets"
 )
 
-// maxData is the largest size of the data of a ConfigMap or Secret in bytes, as in real API
-// servers.
-const maxData = 1 << 20
+const maxData = 1 << 20 // bytes of the data of a ConfigMap or Secret, as in real API servers
 
 // Object is a ConfigMap or a Secret.
 type Object interface {
@@ -62,7 +60,6 @@ func (a *API) deleteOwned(pod types.UID) {
 	})
 }
 
-// dataOf returns the data of an object by key.
 func dataOf(o Object) map[string][]byte {
 	data := map[string][]byte{}
 	switch o := o.(type) {
@@ -78,18 +75,20 @@ func dataOf(o Object) map[string][]byte {
 
 // serveObject serves a request for ConfigMaps or Secrets.
 func (a *API) serveObject(w http.ResponseWriter, r *http.Request, namespace string, request Request) {
-	kind := schema.GroupResource{Resource: request.Resource}
-	switch {
-	case request.Verb == "list" && strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList"):
-		w.Header().Set("Content-Type", runtime.ContentTypeJSON)
-		_ = json.NewEncoder(w).Encode(a.metadata(request.Resource, namespace, labelSelector(r)))
-		return
-	case request.Verb == "list":
-		a.respond(w, r, http.StatusOK, a.listObjects(request.Resource, namespace, labelSelector(r)))
+	if request.Verb == "list" {
+		selector := labelSelector(r)
+		found := slices.DeleteFunc(a.Objects(request.Resource, namespace), func(o Object) bool {
+			return !selector.Matches(labels.Set(o.GetLabels()))
+		})
+		if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
+			w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+			_ = json.NewEncoder(w).Encode(metadataOf(found))
+		} else {
+			respond(w, r, http.StatusOK, listOf(request.Resource, found))
+		}
 		return
 	}
 
-	// Decode and validate the object in the request.
 	var sent Object
 	if request.Verb == "create" || request.Verb == "update" {
 		object, err := decode(request.Body)
@@ -101,8 +100,7 @@ func (a *API) serveObject(w http.ResponseWriter, r *http.Request, namespace stri
 			}
 		}
 		if err != nil || !ok || size > maxData {
-			a.respond(w, r, http.StatusUnprocessableEntity,
-				status(apierrors.NewInvalid(schema.GroupKind{Kind: request.Resource}, request.Name, nil)))
+			fail(w, r, apierrors.NewInvalid(schema.GroupKind{Kind: request.Resource}, request.Name, nil))
 			return
 		}
 		o.SetNamespace(namespace)
@@ -126,21 +124,10 @@ func (a *API) serveObject(w http.ResponseWriter, r *http.Request, namespace stri
 		delete(a.objects, key)
 	}
 	a.mu.Unlock()
-
-	switch {
-	case request.Verb == "create" && exists:
-		a.respond(w, r, http.StatusConflict, status(apierrors.NewAlreadyExists(kind, request.Name)))
-	case request.Verb == "create":
-		a.respond(w, r, http.StatusCreated, sent.DeepCopyObject())
-	case !exists:
-		a.respond(w, r, http.StatusNotFound, status(apierrors.NewNotFound(kind, request.Name)))
-	case !current:
-		a.respond(w, r, http.StatusConflict, status(apierrors.NewConflict(kind, request.Name, nil)))
-	case request.Verb == "update":
-		a.respond(w, r, http.StatusOK, sent.DeepCopyObject())
-	default:
-		a.respond(w, r, http.StatusOK, before.DeepCopyObject())
+	if sent != nil {
+		before = sent
 	}
+	finish(w, r, request, exists, current, before)
 }
 
 // putObject stores a new version of an object, unless its owner no longer exists. The caller
@@ -170,19 +157,15 @@ func isCurrent(before, sent Object, request Request) bool {
 	return true
 }
 
-// listObjects returns the objects of a resource that match a selector.
-func (a *API) listObjects(resource, namespace string, selector labels.Selector) runtime.Object {
+// listOf returns the objects of a resource as a list of the API.
+func listOf(resource string, objects []Object) runtime.Object {
 	configs, others := &corev1.ConfigMapList{}, &corev1.SecretList{}
-	for _, o := range a.Objects(resource, namespace) {
+	for _, o := range objects {
 		switch o := o.(type) {
 		case *corev1.ConfigMap:
-			if selector.Matches(labels.Set(o.Labels)) {
-				configs.Items = append(configs.Items, *o)
-			}
+			configs.Items = append(configs.Items, *o)
 		case *corev1.Secret:
-			if selector.Matches(labels.Set(o.Labels)) {
-				others.Items = append(others.Items, *o)
-			}
+			others.Items = append(others.Items, *o)
 		}
 	}
 	if resource == secrets {
@@ -191,15 +174,12 @@ func (a *API) listObjects(resource, namespace string, selector labels.Selector) 
 	return configs
 }
 
-// metadata returns the metadata of the objects of a resource that match a selector.
-func (a *API) metadata(resource, namespace string, selector labels.Selector) *metav1.PartialObjectMetadataList {
+func metadataOf(objects []Object) *metav1.PartialObjectMetadataList {
 	list := &metav1.PartialObjectMetadataList{}
-	for _, o := range a.Objects(resource, namespace) {
-		if selector.Matches(labels.Set(o.GetLabels())) {
-			list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-				Namespace: namespace, Name: o.GetName(), Labels: o.GetLabels(), Annotations: o.GetAnnotations(),
-			}})
-		}
+	for _, o := range objects {
+		list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.GetNamespace(), Name: o.GetName(), Labels: o.GetLabels(), Annotations: o.GetAnnotations(),
+		}})
 	}
 	return list
 }

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -69,10 +68,10 @@ var loadRunner = sync.OnceValue(func() error {
 // imageArchive returns an image with the runner, in the format of docker save.
 func imageArchive(program []byte) []byte {
 	layer := archive(map[string][]byte{"usr/local/bin/workflow-runner": program})
-	sum := sha256.Sum256(layer)
+	digest := fmt.Sprintf("sha256:%x", sha256.Sum256(layer))
 	config, _ := json.Marshal(map[string]any{
 		"architecture": goruntime.GOARCH, "os": "linux", "config": map[string]any{"User": "65532:65532"},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{digest}},
 	})
 	manifest, _ := json.Marshal([]map[string]any{{
 		"Config": "config.json", "RepoTags": []string{runnerImage}, "Layers": []string{"layer.tar"},

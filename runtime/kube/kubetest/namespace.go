@@ -26,7 +26,7 @@ const (
 	tokenLifetime = 2 * time.Hour // longer than any test
 )
 
-// Account is the service account of a [Namespace] with the rights of [AgentRole].
+// Account is the service account of a [Namespace] with the rights of the documented Role.
 const Account = "workflow-agent"
 
 // Namespace is the namespace of one test.
@@ -36,18 +36,8 @@ type Namespace struct {
 	// Admin has all rights in the cluster.
 	Admin *rest.Config
 
-	// Agent is the service account [Account]. It has only the rights of [AgentRole] in this
-	// namespace.
+	// Agent is the service account [Account].
 	Agent *rest.Config
-}
-
-// AgentRole returns the rules of the documented Role.
-func AgentRole() []rbacv1.PolicyRule {
-	return []rbacv1.PolicyRule{{
-		APIGroups: []string{""},
-		Resources: []string{"pods", "pods/log", "configmaps"},
-		Verbs:     []string{"create", "get", "list", "watch", "update", "delete"},
-	}}
 }
 
 // New creates a namespace in which Pods can be created at once. The namespace is removed at
@@ -58,8 +48,6 @@ func New(t testing.TB) *Namespace {
 	t.Helper()
 	admin := Admin(t)
 	core := Client(t, admin, corev1.SchemeGroupVersion)
-
-	// Create the namespace, with a service account that is bound to the Role.
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "cmwa-test-"}}
 	if err := create(core.Post().Resource("namespaces"), namespace, namespace); err != nil {
 		t.Fatalf("create a namespace: %v; %s", err, hint)
@@ -67,10 +55,12 @@ func New(t testing.TB) *Namespace {
 	n := &Namespace{Name: namespace.Name, Admin: admin}
 	t.Cleanup(func() { n.remove(t) })
 	n.create(t, core, "serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: Account}})
-	n.grant(t, Account, AgentRole())
+	n.grant(t, Account, rbacv1.PolicyRule{
+		APIGroups: []string{""},
+		Resources: []string{"pods", "pods/log", "configmaps"},
+		Verbs:     []string{"create", "get", "list", "watch", "update", "delete"},
+	})
 
-	// Copy the administrator's configuration, with a token of the account as the
-	// credentials.
 	lifetime := int64(tokenLifetime / time.Second)
 	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &lifetime}}
 	request := core.Post().Namespace(n.Name).Resource("serviceaccounts").Name(Account).SubResource("token")
@@ -84,16 +74,9 @@ func New(t testing.TB) *Namespace {
 	// Wait for the default service account and the ConfigMap of the cluster's certificate, which
 	// controllers create and which Pods need: a test may compare all objects of the namespace
 	// before and after it runs. Wait for the authorizer too, which loads the Role a moment later.
-	n.await(t, "the default service account", func(ctx context.Context) error {
-		return core.Get().Namespace(n.Name).Resource("serviceaccounts").Name("default").Do(ctx).Error()
-	})
-	n.await(t, "the ConfigMap kube-root-ca.crt", func(ctx context.Context) error {
-		return core.Get().Namespace(n.Name).Resource("configmaps").Name("kube-root-ca.crt").Do(ctx).Error()
-	})
-	agent := Client(t, n.Agent, corev1.SchemeGroupVersion)
-	n.await(t, "the rights of the agent", func(ctx context.Context) error {
-		return agent.Get().Namespace(n.Name).Resource("pods").Do(ctx).Error()
-	})
+	n.await(t, core, "serviceaccounts", "default")
+	n.await(t, core, "configmaps", "kube-root-ca.crt")
+	n.await(t, Client(t, n.Agent, corev1.SchemeGroupVersion), "pods")
 	return n
 }
 
@@ -108,22 +91,21 @@ func (n *Namespace) Enforce(t testing.TB, level string) {
 	}
 }
 
-// Grant gives the agent more rights than [AgentRole], and waits until they are effective.
+// Grant gives the agent more rights, and waits until they are effective.
 // The rule must include list.
 func (n *Namespace) Grant(t testing.TB, rule rbacv1.PolicyRule) {
 	t.Helper()
-	n.grant(t, Account+"-more", []rbacv1.PolicyRule{rule})
-	agent := Client(t, n.Agent, corev1.SchemeGroupVersion)
-	n.await(t, "further rights of the agent", func(ctx context.Context) error {
-		return agent.Get().Namespace(n.Name).Resource(rule.Resources[0]).Do(ctx).Error()
-	})
+	n.grant(t, Account+"-more", rule)
+	n.await(t, Client(t, n.Agent, corev1.SchemeGroupVersion), rule.Resources[0])
 }
 
-// grant binds a Role with these rules to the agent's service account.
-func (n *Namespace) grant(t testing.TB, name string, rules []rbacv1.PolicyRule) {
+// grant binds a Role with this rule to the agent's service account.
+func (n *Namespace) grant(t testing.TB, name string, rule rbacv1.PolicyRule) {
 	t.Helper()
 	rbac := Client(t, n.Admin, rbacv1.SchemeGroupVersion)
-	n.create(t, rbac, "roles", &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules})
+	n.create(t, rbac, "roles", &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{rule},
+	})
 	n.create(t, rbac, "rolebindings", &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
@@ -189,23 +171,23 @@ func (n *Namespace) create(t testing.TB, client *rest.RESTClient, resource strin
 	}
 }
 
-// await calls a function until it succeeds. It fails the test at the timeout, and at an
-// error other than a missing object or right.
-func (n *Namespace) await(t testing.TB, what string, call func(context.Context) error) {
+// await waits until the client can list a resource or get an object, which path names. It fails
+// the test at the timeout, and at an error other than a missing object or right.
+func (n *Namespace) await(t testing.TB, client *rest.RESTClient, path ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	for {
-		err := call(ctx)
+		err := client.Get().Namespace(n.Name).Suffix(path...).Do(ctx).Error()
 		if err == nil {
 			return
 		}
 		if !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) {
-			t.Fatalf("wait for %s: %v", what, err)
+			t.Fatalf("wait for %s: %v", path, err)
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("wait for %s: %v", what, err)
+			t.Fatalf("wait for %s: %v", path, err)
 		case <-time.After(interval):
 		}
 	}
@@ -220,8 +202,7 @@ func (n *Namespace) remove(t testing.TB) {
 	if t.Failed() {
 		t.Log(n.describe(ctx, core))
 	}
-	now := int64(0)
-	atOnce := &metav1.DeleteOptions{GracePeriodSeconds: &now}
+	atOnce := metav1.NewDeleteOptions(0)
 	if err := core.Delete().Namespace(n.Name).Resource("pods").Body(atOnce).Do(ctx).Error(); err != nil {
 		t.Errorf("delete the Pods of %s: %v", n.Name, err)
 	}
@@ -230,7 +211,6 @@ func (n *Namespace) remove(t testing.TB) {
 	}
 }
 
-// describe returns the status of each Pod and the events of the namespace.
 func (n *Namespace) describe(ctx context.Context, core *rest.RESTClient) string {
 	var text strings.Builder
 	var pods corev1.PodList

@@ -42,8 +42,7 @@ func (c Change) String() string {
 	}
 }
 
-// maxValue is the largest length of a value in a line, in bytes.
-const maxValue = 100
+const maxValue = 100 // bytes of a value in a line
 
 // formatValue returns a value for one line: plain text unchanged, everything else as JSON.
 func formatValue(value any) string {
@@ -63,7 +62,6 @@ func formatValue(value any) string {
 	return printable.Shorten(text, maxValue)
 }
 
-// needsQuotes reports whether a character requires quotes around a text.
 func needsQuotes(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '{' }
 
 // Changes returns the differences to another document, sorted by key. It is empty if and
@@ -88,17 +86,14 @@ func (d Document) Changes(to Document) []Change {
 // comparison collects the changes between two documents.
 type comparison struct{ changes []Change }
 
-// add adds a change.
 func (c *comparison) add(path string, from, to any) {
 	c.changes = append(c.changes, Change{Path: path, From: from, To: to})
 }
 
 // fields compares two mappings. Schema is nil if elements of lists have no merge keys.
 func (c *comparison) fields(path string, from, to map[string]any, schema strategicpatch.LookupPatchMeta) {
-	all := maps.Clone(from)
-	if all == nil {
-		all = map[string]any{}
-	}
+	all := map[string]any{}
+	maps.Copy(all, from)
 	maps.Copy(all, to)
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		c.value(joinPath(path, key), key, from[key], to[key], schema)
@@ -205,7 +200,6 @@ func byKey(list []any, key string) (elements map[string]map[string]any, keys []s
 	return elements, keys, true
 }
 
-// joinPath returns the path of a key of a mapping.
 func joinPath(path, key string) string {
 	simple := strings.TrimFunc(key, func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_'

@@ -49,7 +49,6 @@ var existing = []string{"containers", "initContainers", "volumes", "volumeMounts
 func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, key string, unique bool) error {
 	seen := map[any]int{}
 	for i, element := range list {
-		// Check the type of the element, and the keys below it.
 		at := fmt.Sprintf("%s[%d]", path, i)
 		fields, ok := element.(map[string]any)
 		switch {
@@ -95,7 +94,9 @@ func checkList(path string, list []any, schema strategicpatch.LookupPatchMeta, k
 func applyDirectives(fields, base map[string]any, schema strategicpatch.LookupPatchMeta) {
 	for name, value := range fields {
 		// Drop a directive for a list that the Pod does not have.
-		if list, isDirective := listOf(name); isDirective && base[list] == nil {
+		directive, list, named := strings.Cut(name, "/")
+		ofList := directive == "$setElementOrder" || directive == "$deleteFromPrimitiveList"
+		if named && ofList && base[list] == nil {
 			delete(fields, name)
 			continue
 		}
@@ -147,16 +148,6 @@ func applyListDirectives(list, base []any, schema strategicpatch.LookupPatchMeta
 			list[i], _ = withoutDirectives(element)
 		}
 	}
-}
-
-// listOf returns the list to which a directive applies.
-func listOf(name string) (list string, isDirective bool) {
-	for _, directive := range []string{"$setElementOrder/", "$deleteFromPrimitiveList/"} {
-		if list, isDirective = strings.CutPrefix(name, directive); isDirective {
-			return list, true
-		}
-	}
-	return "", false
 }
 
 // withoutDirectives applies and removes the directives in a new value. Kept is false if the

@@ -60,7 +60,6 @@ func Merge(pod *corev1.Pod, fields map[string]any) (*corev1.Pod, error) {
 	return result, nil
 }
 
-// merge applies a strategic merge patch.
 func merge(plain, change []byte) (merged []byte, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {

@@ -99,8 +99,7 @@ const (
 
 // kindOf returns the kind of an error; Permanent if the error is nil.
 func kindOf(err error) ErrorKind {
-	var failed *Error
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*Error](err); ok {
 		return failed.kind
 	}
 	return Permanent

@@ -4,7 +4,6 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -15,17 +14,13 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// Limits of a record in bytes.
 const (
-	maxRecord = 512 << 10
-	maxCA     = 256 << 10 // of the CA certificates; larger ones are left out
+	maxRecord = 512 << 10 // bytes of a record
+	maxCA     = 256 << 10 // bytes of the CA certificates; larger ones are left out
+
+	version = 1                // of the encoding
+	keyInfo = "cmwa journal 1" // the info parameter of HKDF
 )
-
-// version is the version of the encoding.
-const version = 1
-
-// keyInfo is the info parameter of HKDF.
-const keyInfo = "cmwa journal 1"
 
 // ErrSealed is returned for a record that is sealed with another key or was changed, and
 // for a record that is not sealed although it must be.
@@ -33,7 +28,7 @@ var ErrSealed = errors.New("the record was changed, or is not sealed with the pr
 
 // Key encodes and decodes the records of one pool. The zero value does not seal.
 type Key struct {
-	sealing cipher.AEAD // nil without a static token
+	sealing cipher.AEAD // chooses the nonces; nil without a static token
 }
 
 // NewKey returns the key of a pool with this static token. For an empty token, it returns
@@ -50,7 +45,7 @@ func NewKey(token secret.String) Key {
 	if err != nil {
 		panic(err) // the length is valid
 	}
-	sealing, err := cipher.NewGCM(block)
+	sealing, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
 		panic(err) // it is AES
 	}
@@ -96,10 +91,8 @@ func (k Key) Encode(name string, e Entry) ([]byte, error) {
 	}
 
 	wrapped := envelope{Version: version, Entry: text}
-	if k.sealing != nil {
-		nonce := make([]byte, k.sealing.NonceSize())
-		_, _ = rand.Read(nonce) // never fails
-		wrapped.Entry, wrapped.Sealed = nil, k.sealing.Seal(nonce, nonce, text, []byte(name))
+	if k.Seals() {
+		wrapped.Entry, wrapped.Sealed = nil, k.sealing.Seal(nil, nil, text, []byte(name))
 	}
 	text, err = json.Marshal(wrapped)
 	switch {
@@ -126,18 +119,15 @@ func (k Key) Decode(name string, text []byte) (Entry, error) {
 		return Entry{}, fmt.Errorf("decode the record of a job: it has version %d, and this release reads version %d",
 			wrapped.Version, version)
 	}
-	if wrapped.Sealed != nil {
-		if k.sealing == nil || len(wrapped.Sealed) < k.sealing.NonceSize() {
-			return Entry{}, ErrSealed
-		}
-		nonce, sealed := wrapped.Sealed[:k.sealing.NonceSize()], wrapped.Sealed[k.sealing.NonceSize():]
-		opened, err := k.sealing.Open(nil, nonce, sealed, []byte(name))
+	if k.Seals() != (wrapped.Sealed != nil) {
+		return Entry{}, ErrSealed
+	}
+	if k.Seals() {
+		opened, err := k.sealing.Open(nil, nil, wrapped.Sealed, []byte(name))
 		if err != nil {
 			return Entry{}, ErrSealed
 		}
 		wrapped.Entry = opened
-	} else if k.sealing != nil {
-		return Entry{}, ErrSealed
 	}
 
 	var e entry

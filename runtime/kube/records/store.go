@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,9 +20,7 @@ const (
 	unadoptedTime = 24 * time.Hour
 
 	conflictDelay = 50 * time.Millisecond // after a conflict: the next attempt has the new version
-
-	// unsureLimit is the timeout for the removal of a record that may exist.
-	unsureLimit = time.Minute
+	unsureLimit   = time.Minute           // timeout for the removal of a record that may exist
 )
 
 // backoff is for requests that change an object.
@@ -368,7 +365,6 @@ func (s *Store) saveClaimed(ctx context.Context, r *recorded, next Entry) error 
 	return err
 }
 
-// save stores a new entry of a record.
 func (s *Store) save(ctx context.Context, r *recorded, next Entry) error {
 	return s.change(ctx, r, func() error {
 		o, err := s.objectFor(r, next)
@@ -467,7 +463,6 @@ func (s *Store) setVersion(r *recorded, uid, version string) {
 	r.object.UID, r.object.Version = uid, version
 }
 
-// objectFor returns the object for an entry of a record.
 func (s *Store) objectFor(r *recorded, next Entry) (Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -490,8 +485,7 @@ func (s *Store) objectFor(r *recorded, next Entry) (Object, error) {
 	return o, nil
 }
 
-// objectName returns the name of the object for the record of a job.
 func objectName(job string) string {
 	sum := sha256.Sum256([]byte(job))
-	return "pulumi-workflow-record-" + hex.EncodeToString(sum[:10])
+	return fmt.Sprintf("pulumi-workflow-record-%x", sum[:10])
 }
