@@ -77,6 +77,81 @@ func (s *scene) wantCalls(t *testing.T, want ...string) {
 	}
 }
 
+// claim polls for a job, and returns the claim.
+func (s *scene) claim(t *testing.T) runtime.Claim {
+	t.Helper()
+	claim, err := s.client.Claim(t.Context())
+	noError(t, err)
+	return claim
+}
+
+// wantStatus polls the status of someJob, and checks it and whether the poll has an error.
+func (s *scene) wantStatus(t *testing.T, what any, want runtime.JobStatus, failed bool) {
+	t.Helper()
+	if got, err := s.client.JobStatus(t.Context(), someJob); got != want || (err != nil) != failed {
+		t.Errorf("%v: the job is %q, %v; want %q, with an error: %t", what, got, err, want, failed)
+	}
+}
+
+// respond returns a handler that gives the same response to every call.
+func respond(code int, text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(code)
+		fmt.Fprint(w, text)
+	}
+}
+
+// inTurn returns a handler that calls one handler after the other, and repeats the last one.
+func inTurn(handlers ...http.HandlerFunc) http.HandlerFunc {
+	calls := 0
+	return func(w http.ResponseWriter, r *http.Request) {
+		calls++
+		handlers[min(calls, len(handlers))-1](w, r)
+	}
+}
+
+// disconnect closes the connection instead of sending a response.
+func disconnect(w http.ResponseWriter, _ *http.Request) {
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		_ = conn.Close()
+	}
+}
+
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantError checks that there is an error, and that it has all parts.
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("got no error, want one with %q", parts)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the error is %q, want one with %q", err, part)
+		}
+	}
+}
+
+// inBubble runs a subtest in a bubble of synctest, whose time is virtual.
+func inBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// Calls of a scene.
+const (
+	pollCall   = "GET /api/deployments/poll token pul-pool"
+	statusCall = "GET /api/deployments/d/1/status token pul-pool"
+	checkCall  = "POST /api/agent-workflows/deployment:d/1/check token pul-pool"
+)
+
+var someJob = &runtime.Job{ID: "j", Kind: runtime.Deployment, WorkflowID: "d/1"}
+
 func TestPoll(t *testing.T) {
 	t.Run("a claimed job has the data of the response", func(t *testing.T) {
 		s := newScene(t, nil, func(w http.ResponseWriter, r *http.Request) {
@@ -87,70 +162,52 @@ func TestPoll(t *testing.T) {
 			fmt.Fprint(w, `{"jobID":"j","runID":"r","deploymentID":"d","jobToken":"job-secret","oidcToken":"",`+
 				`"new":true}`)
 		})
-		claim, err := s.client.Claim(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		claim := s.claim(t)
 		job := claim.Job
 		if job.ID != "j" || job.WorkflowID != "d" || job.Token.Reveal() != "job-secret" || !job.OIDC.Empty() {
 			t.Errorf("claimed %+v", job)
 		}
 		if wait := held(claim.Next); claim.Next.Reason != reasonRetryAfter || wait > 7*time.Second ||
 			wait < 6*time.Second {
-			t.Errorf("the next poll is delayed by %s (%s), want the 7 s of the Retry-After", wait,
-				claim.Next.Reason)
+			t.Errorf("the next poll is delayed by %s (%s), want the 7 s of the Retry-After", wait, claim.Next.Reason)
 		}
-		s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
+		s.wantCalls(t, pollCall)
 	})
 
 	t.Run("an empty queue is not an error", func(t *testing.T) {
-		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-		if claim, err := s.client.Claim(t.Context()); err != nil || claim.Job != nil {
-			t.Errorf("claimed %v, %v", claim.Job, err)
+		s := newScene(t, nil, respond(http.StatusNoContent, ""))
+		if claim := s.claim(t); claim.Job != nil {
+			t.Errorf("claimed %v", claim.Job)
 		}
 	})
 
 	t.Run("no poll for a pool without deployments", func(t *testing.T) {
-		s := newScene(t, func(o *Options) { o.Tuning.Kinds = []runtime.Kind{runtime.InsightsScan} },
-			func(http.ResponseWriter, *http.Request) {})
-		if claim, err := s.client.Claim(t.Context()); err != nil || claim.Job != nil {
-			t.Errorf("claimed %v, %v", claim.Job, err)
+		scans := func(o *Options) { o.Tuning.Kinds = []runtime.Kind{runtime.InsightsScan} }
+		s := newScene(t, scans, respond(http.StatusOK, ""))
+		if claim := s.claim(t); claim.Job != nil {
+			t.Errorf("claimed %v", claim.Job)
 		}
 		s.wantCalls(t)
 	})
 
 	t.Run("after an incomplete or invalid response the poll is not retried", func(t *testing.T) {
 		for name, answer := range map[string]http.HandlerFunc{
-			"connection closed before the response": func(w http.ResponseWriter, _ *http.Request) {
-				conn, _, err := http.NewResponseController(w).Hijack()
-				if err == nil {
-					_ = conn.Close()
-				}
-			},
+			"connection closed before the response": disconnect,
 			"connection closed within the response": func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Length", "1000")
 				fmt.Fprint(w, `{"jobID":"j","jobToken":"job-secret"`)
 			},
-			"answer that is not JSON": func(w http.ResponseWriter, _ *http.Request) {
-				fmt.Fprint(w,
-					`<html>job-secret</html>`)
-			},
-			"answer without a job": func(w http.ResponseWriter, _ *http.Request) {
-				fmt.Fprint(w,
-					`{"runID":"job-secret"}`)
-			},
+			"answer that is not JSON": respond(http.StatusOK, `<html>job-secret</html>`),
+			"answer without a job":    respond(http.StatusOK, `{"runID":"job-secret"}`),
 		} {
 			t.Run(name, func(t *testing.T) {
 				s := newScene(t, nil, answer)
 				claim, err := s.client.Claim(t.Context())
-				switch {
-				case err == nil || !strings.Contains(err.Error(), "a response was lost") ||
-					strings.Contains(err.Error(), "job-secret"):
-					t.Errorf("the error is %v", err)
-				case claim.Next.Reason != "":
-					t.Errorf("the next poll is %v, want no retry", claim.Next)
+				wantError(t, err, "a response was lost")
+				if strings.Contains(err.Error(), "job-secret") || claim.Next.Reason != "" {
+					t.Errorf("the error is %v and the next poll %v, want no token and no retry", err, claim.Next)
 				}
-				s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
+				s.wantCalls(t, pollCall)
 			})
 		}
 	})
@@ -165,16 +222,13 @@ func TestPoll(t *testing.T) {
 		if err == nil || held(claim.Next) < 80*time.Second || !strings.Contains(err.Error(), "down for a while") {
 			t.Errorf("the error is %v with %v, want a delay of 90 s and the message of the service", err, claim.Next)
 		}
-		s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
+		s.wantCalls(t, pollCall)
 	})
 }
 
 func TestClaimWithoutDeployments(t *testing.T) {
 	fragile := func(o *Options) { o.Tuning.RetryCount, o.Tuning.BreakerFailures = 0, 1 }
-	s := newScene(t, fragile, func(w http.ResponseWriter,
-		_ *http.Request) {
-		w.WriteHeader(http.StatusInternalServerError)
-	})
+	s := newScene(t, fragile, respond(http.StatusInternalServerError, ""))
 	deployments := s.client.settings()
 	deployments.PollingInterval = time.Minute
 	none := deployments
@@ -194,52 +248,49 @@ func TestClaimWithoutDeployments(t *testing.T) {
 	if strings.Contains(s.log.String(), "polling resumed") {
 		t.Errorf("the log reports that polling resumed, although there was no poll:\n%s", s.log)
 	}
-	s.wantCalls(t, "GET /api/deployments/poll token pul-pool")
+	s.wantCalls(t, pollCall)
 }
 
 func TestClassify(t *testing.T) {
 	t.Run("the error for a service that is down names service_url", func(t *testing.T) {
-		s := newScene(t, func(o *Options) { o.Identity.Service = "http://127.0.0.1:1" }, func(http.ResponseWriter,
-			*http.Request) {
-		})
-		claim, err := s.client.Claim(t.Context())
-		if err == nil || claim.Next.Reason == "" ||
-			!strings.Contains(err.Error(), "cannot reach http://127.0.0.1:1: ") ||
-			!strings.Contains(err.Error(), "service_url") {
-			t.Errorf("the error is %v", err)
+		down := func(o *Options) { o.Identity.Service = "http://127.0.0.1:1" }
+		claim, err := newScene(t, down, respond(http.StatusOK, "")).client.Claim(t.Context())
+		wantError(t, err, "cannot reach http://127.0.0.1:1: ", "service_url")
+		if claim.Next.Reason == "" {
+			t.Error("the poll is not retried")
 		}
 	})
 
 	t.Run("a rejected token does not open the breaker", func(t *testing.T) {
-		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+		s := newScene(t, nil, respond(http.StatusUnauthorized, ""))
 		for range 10 {
 			claim, err := s.client.Claim(t.Context())
+			wantError(t, err, "service rejected the token (401): check that it belongs to this service and pool: "+
+				"token, token_file or PULUMI_AGENT_TOKEN")
 			if !errors.Is(err, runtime.ErrUnauthorized) || claim.Next.Reason != "" ||
-				!strings.Contains(err.Error(), "service rejected the token (401): check that it belongs to this "+
-					"service "+
-					"and pool: token, token_file or PULUMI_AGENT_TOKEN") || strings.Contains(err.Error(), "pul-pool") {
-				t.Fatalf("the error is %v", err)
+				strings.Contains(err.Error(), "pul-pool") {
+				t.Fatalf("the error is %v, and the next poll %v", err, claim.Next)
 			}
 		}
 	})
 }
 
 // issuer returns a service that exchanges OIDC tokens: the n-th exchange returns pool
-// token n.
-func issuer(t *testing.T, valid func(token string) bool) http.HandlerFunc {
+// token n. It refuses the pool tokens in revoked.
+func issuer(t *testing.T, revoked *sync.Map) http.HandlerFunc {
 	count := 0
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/api/oauth/token" {
 			if r.Header.Get("Authorization") != "" || r.FormValue("audience") != "urn:pulumi:org:acme" ||
-				r.FormValue("scope") != "runner:pool-1" ||
-				r.FormValue("subject_token") != "subject" || r.FormValue("expiration") != "7200" {
+				r.FormValue("scope") != "runner:pool-1" || r.FormValue("subject_token") != "subject" ||
+				r.FormValue("expiration") != "7200" {
 				t.Errorf("the form of the exchange is %v", r.Form)
 			}
 			count++
 			fmt.Fprintf(w, `{"access_token":"pool-%d","expires_in":3600}`, count)
 			return
 		}
-		if !valid(strings.TrimPrefix(r.Header.Get("Authorization"), "token ")) {
+		if _, gone := revoked.Load(strings.TrimPrefix(r.Header.Get("Authorization"), "token ")); gone {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -249,9 +300,7 @@ func issuer(t *testing.T, valid func(token string) bool) http.HandlerFunc {
 
 func withOIDC(t *testing.T) func(*Options) {
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(" subject\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(file, []byte(" subject\n"), 0o600))
 	return func(o *Options) {
 		o.Identity.Organization, o.Identity.PoolID = "acme", "pool-1"
 		o.Tuning.OIDCTokenFile, o.Tuning.TokenExpiration, o.Tuning.Token = file, 2*time.Hour, secret.String{}
@@ -260,27 +309,15 @@ func withOIDC(t *testing.T) func(*Options) {
 
 func TestExchange(t *testing.T) {
 	t.Run("the exchange is made once, and again when the service refuses the token", func(t *testing.T) {
+		const exchanged, polledBy = "POST /api/oauth/token ", "GET /api/deployments/poll token pool-"
 		var revoked sync.Map
-		s := newScene(t, withOIDC(t), issuer(t, func(token string) bool {
-			_,
-				gone := revoked.Load(token)
-			return !gone
-		}))
+		s := newScene(t, withOIDC(t), issuer(t, &revoked))
 		for range 3 {
-			if _, err := s.client.Claim(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			s.claim(t)
 		}
 		revoked.Store("pool-1", true)
-		if _, err := s.client.Claim(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		s.wantCalls(t,
-			"POST /api/oauth/token ", "GET /api/deployments/poll token pool-1",
-			"GET /api/deployments/poll token pool-1",
-			"GET /api/deployments/poll token pool-1",
-			"GET /api/deployments/poll token pool-1", "POST /api/oauth/token ",
-			"GET /api/deployments/poll token pool-2")
+		s.claim(t)
+		s.wantCalls(t, exchanged, polledBy+"1", polledBy+"1", polledBy+"1", polledBy+"1", exchanged, polledBy+"2")
 	})
 
 	t.Run("an unreadable file is reported by its key and not by its path", func(t *testing.T) {
@@ -288,15 +325,11 @@ func TestExchange(t *testing.T) {
 		directory := t.TempDir()
 		file := func(name, text string) string {
 			name = filepath.Join(directory, canary+name)
-			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.WriteFile(name, []byte(text), 0o600))
 			return name
 		}
 		pipe := filepath.Join(directory, canary+"pipe")
-		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, syscall.Mkfifo(pipe, 0o600))
 		for name, c := range map[string]struct{ path, want string }{
 			"a token in place of a path": {canary, "the file does not exist"},
 			"a missing file":             {filepath.Join(directory, canary), "the file does not exist"},
@@ -312,20 +345,12 @@ func TestExchange(t *testing.T) {
 				"the file is larger than 64 KiB"},
 		} {
 			t.Run(name, func(t *testing.T) {
-				edit := withOIDC(t)
-				s := newScene(t, func(o *Options) { edit(o); o.Tuning.OIDCTokenFile = c.path },
-					func(http.ResponseWriter,
-						*http.Request) {
-					})
+				s := newScene(t, func(o *Options) {
+					withOIDC(t)(o)
+					o.Tuning.OIDCTokenFile = c.path
+				}, respond(http.StatusOK, ""))
 				_, err := s.client.Claim(t.Context())
-				if err == nil {
-					t.Fatal("got no error")
-				}
-				for _, part := range []string{"read oidc_token_file: " + c.want, "not the token itself"} {
-					if !strings.Contains(err.Error(), part) {
-						t.Errorf("%q does not have %q", err, part)
-					}
-				}
+				wantError(t, err, "read oidc_token_file: "+c.want, "not the token itself")
 				var path *fs.PathError
 				if text := fmt.Sprintf("%v %+v %#v", err, err, err); strings.Contains(text, canary) ||
 					strings.Contains(text, directory) || errors.As(err, &path) {
@@ -335,8 +360,7 @@ func TestExchange(t *testing.T) {
 			})
 		}
 		err := tokenFileError(&fs.PathError{Op: "open", Path: canary, Err: syscall.EACCES})
-		if err.Error() != "this user "+
-			"is not allowed to read the file" {
+		if err.Error() != "this user is not allowed to read the file" {
 			t.Errorf("a file of another user: the error is %q", err)
 		}
 	})
@@ -348,44 +372,26 @@ func TestExchange(t *testing.T) {
 			again   bool // the next poll is a retry
 			refused bool // the error is ErrUnauthorized
 		}{
-			"refused": {func(w http.ResponseWriter, _ *http.Request) {
-				w.WriteHeader(http.StatusForbidden)
-				fmt.Fprint(w, `{"message":"no policy for this issuer"}`)
-			}, []string{"no policy for this issuer", "runner_pool_id", "organization_name"}, false, true},
-			"unauthorized": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
-				[]string{"401", "oidc_token_file"}, false, true},
-			"no such call": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },
-				[]string{"404", "service_url"}, false, true},
-			"busy": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
-				[]string{"502", "health"}, true, false},
+			"refused": {respond(http.StatusForbidden, `{"message":"no policy for this issuer"}`),
+				[]string{"no policy for this issuer", "runner_pool_id", "organization_name"}, false, true},
+			"unauthorized": {respond(http.StatusUnauthorized, ""), []string{"401", "oidc_token_file"}, false, true},
+			"no such call": {respond(http.StatusNotFound, ""), []string{"404", "service_url"}, false, true},
+			"busy":         {respond(http.StatusBadGateway, ""), []string{"502", "health"}, true, false},
 			"redirected": {func(w http.ResponseWriter, r *http.Request) {
 				http.Redirect(w, r, "https://other.example"+r.URL.Path, http.StatusMovedPermanently)
 			}, []string{"service_url answers with a redirect to https://other.example/api/oauth/token: set it to " +
 				"https://other.example (status 301)"}, false, false},
-			"nonsense": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `<html>`) },
+			"nonsense": {respond(http.StatusOK, `<html>`),
 				[]string{"no access_token", "service_url"}, true, false},
-			"connection closed": {func(w http.ResponseWriter, _ *http.Request) {
-				if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-					_ = conn.Close()
-				}
-			}, []string{"network"}, true, false},
+			"connection closed": {disconnect, []string{"network"}, true, false},
 		} {
 			t.Run(name, func(t *testing.T) {
 				s := newScene(t, withOIDC(t), c.answer)
 				claim, err := s.client.Claim(t.Context())
-				if err == nil {
-					t.Fatal("got no error")
-				}
-				if again := claim.Next.Reason != ""; again != c.again ||
-					errors.Is(err, runtime.ErrUnauthorized) != c.refused {
-					t.Errorf("retried: %v, refused: %v; want %v, %v", again, errors.Is(err, runtime.ErrUnauthorized),
-						c.again,
-						c.refused)
-				}
-				for _, part := range append(c.want, "exchange the OIDC token") {
-					if !strings.Contains(err.Error(), part) {
-						t.Errorf("%q does not have %q", err, part)
-					}
+				wantError(t, err, append(c.want, "exchange the OIDC token")...)
+				again, refused := claim.Next.Reason != "", errors.Is(err, runtime.ErrUnauthorized)
+				if again != c.again || refused != c.refused {
+					t.Errorf("retried: %v, refused: %v; want %v, %v", again, refused, c.again, c.refused)
 				}
 				for _, wrong := range []string{"PULUMI_AGENT_TOKEN", "a response was lost", "subject"} {
 					if strings.Contains(err.Error(), wrong) {
@@ -395,206 +401,14 @@ func TestExchange(t *testing.T) {
 			})
 		}
 	})
-
-	t.Run("the old token is used until it expires", func(t *testing.T) {
-		down := false
-		s := newScene(t, withOIDC(t), func(w http.ResponseWriter, r *http.Request) {
-			switch {
-			case r.URL.Path != "/api/oauth/token":
-				w.WriteHeader(http.StatusNoContent)
-			case down:
-				w.WriteHeader(http.StatusServiceUnavailable)
-			default:
-				fmt.Fprint(w, `{"access_token":"pool-1","expires_in":3600}`)
-			}
-		})
-		claim := func() error { _, err := s.client.Claim(t.Context()); return err }
-		due := func() { // makes a renewal due
-			s.client.credentials.renew = time.Now().Add(-time.Second)
-		}
-		if err := claim(); err != nil {
-			t.Fatal(err)
-		}
-		down = true
-		for range 2 {
-			due()
-			for range 3 {
-				if err := claim(); err != nil {
-					t.Fatalf("a token that is valid for most of an hour is not used: %v", err)
-				}
-			}
-		}
-		exchanges := 0
-		for _, call := range s.calls {
-			if strings.Contains(call, "/oauth/") {
-				exchanges++
-			}
-		}
-		if exchanges != 3 || strings.Count(s.log.String(), "token renewal failed") != 1 {
-			t.Errorf("%d exchanges, want 3 and one logged failure; the log is\n%s", exchanges, s.log)
-		}
-		down = false
-		due()
-		if err := claim(); err != nil || !strings.Contains(s.log.String(), "token renewal resumed") {
-			t.Errorf("the claim returns %v, want nil and a logged recovery; the log is\n%s", err, s.log)
-		}
-		down = true
-		due()
-		s.client.credentials.expires = time.Now().Add(-time.Second)
-		if err := claim(); err == nil || !strings.Contains(err.Error(), "exchange the OIDC token") {
-			t.Errorf("after the token has expired the error is %v, want that of the exchange", err)
-		}
-	})
 }
-
-func TestReadTokenFileRefusesAPipe(t *testing.T) {
-	pipe := filepath.Join(t.TempDir(), "token")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := readTokenFile(pipe); err == nil || err.Error() != "it is not a regular file" {
-		t.Error(err)
-	}
-}
-
-// exchanger is a service that exchanges the OIDC token X for the pool token pool-X. It
-// refuses one OIDC token, and calls a function of the test during each exchange.
-type exchanger struct {
-	*scene
-	refuses atomic.Value // the OIDC token that it refuses, or ""
-	within  atomic.Value // a func(), called during each exchange
-}
-
-func newExchanger(t *testing.T) *exchanger {
-	e := &exchanger{}
-	e.refuses.Store("")
-	e.within.Store(func() {})
-	e.scene = newScene(t, withOIDC(t), func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/api/oauth/token" {
-			w.WriteHeader(http.StatusNoContent)
-			return
-		}
-		subject := r.FormValue("subject_token")
-		e.within.Load().(func())()
-		if subject == e.refuses.Load() {
-			w.WriteHeader(http.StatusForbidden)
-			return
-		}
-		fmt.Fprintf(w, `{"access_token":"pool-%s","expires_in":3600}`, subject)
-	})
-	return e
-}
-
-// writeToken writes a token to the file, and calls Tune as a reload does.
-func (e *exchanger) writeToken(t *testing.T, subject string) {
-	tuning := e.client.settings()
-	if err := os.WriteFile(tuning.OIDCTokenFile, []byte(subject), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	tuning.OIDCSum = "sum of " + subject
-	e.client.Tune(tuning)
-}
-
-func (e *exchanger) claim(t *testing.T) {
-	t.Helper()
-	if _, err := e.client.Claim(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
-const (
-	exchanged = "POST /api/oauth/token "
-	polledBy  = "GET /api/deployments/poll token pool-"
-)
-
-func TestCredentials(t *testing.T) {
-	t.Run("a changed OIDC token is exchanged at the next call", func(t *testing.T) {
-		e := newExchanger(t)
-		e.writeToken(t, "one")
-		e.claim(t)
-		e.claim(t)
-		e.writeToken(t, "two")
-		e.claim(t)
-		e.writeToken(t, "two") // a reload that does not change the token
-		e.claim(t)
-		e.writeToken(t, "one")
-		e.claim(t)
-		e.wantCalls(t, exchanged, polledBy+"one", polledBy+"one", exchanged, polledBy+"two", polledBy+"two", exchanged,
-			polledBy+"one")
-	})
-
-	t.Run("after the refusal of a new OIDC token, the old pool token stays in use", func(t *testing.T) {
-		e := newExchanger(t)
-		e.writeToken(t, "one")
-		e.claim(t)
-		e.refuses.Store("two")
-		e.writeToken(t, "two")
-		e.claim(t)
-		e.claim(t) // does not try the exchange again
-		if text := e.log.String(); strings.Count(text, "token renewal failed") != 1 || strings.Contains(text, "pool-") {
-			t.Errorf("the log is\n%s", text)
-		}
-		e.writeToken(t, "three") // is exchanged without waiting for the retry delay
-		e.claim(t)
-		e.wantCalls(t, exchanged, polledBy+"one", exchanged, polledBy+"one", polledBy+"one", exchanged,
-			polledBy+"three")
-		if text := e.log.String(); !strings.Contains(text, "token renewal resumed") {
-			t.Errorf("the log is\n%s", text)
-		}
-	})
-
-	t.Run("an OIDC token that changes during an exchange is exchanged too", func(t *testing.T) {
-		for name, refused := range map[string]string{"first token accepted": "", "first token refused": "old"} {
-			t.Run(name, func(t *testing.T) {
-				e := newExchanger(t)
-				e.writeToken(t, "one")
-				e.claim(t)
-				e.writeToken(t, "old")
-				e.refuses.Store(refused)
-				e.within.Store(func() {
-					e.within.Store(func() {})
-					e.writeToken(t, "new")
-				})
-				e.claim(t)
-				e.claim(t)
-				first := map[string]string{"": "old", "old": "one"}[refused]
-				e.wantCalls(t, exchanged, polledBy+"one", exchanged, polledBy+first, exchanged, polledBy+"new")
-			})
-		}
-	})
-
-	t.Run("Tune does not wait for an exchange", func(t *testing.T) {
-		release, asked := make(chan struct{}), make(chan struct{})
-		s := newScene(t, withOIDC(t), func(w http.ResponseWriter, _ *http.Request) {
-			close(asked)
-			<-release
-			w.WriteHeader(http.StatusForbidden)
-		})
-		done := make(chan struct{})
-		go func() { defer close(done); _, _ = s.client.Claim(t.Context()) }()
-		<-asked
-		tuned := make(chan struct{})
-		go func() { defer close(tuned); s.client.Tune(s.client.settings()) }()
-		select {
-		case <-tuned:
-		case <-time.After(5 * time.Second):
-			t.Error("Tune waits for the exchange")
-		}
-		close(release)
-		<-done
-		<-tuned
-	})
-}
-
-var someJob = &runtime.Job{ID: "j", Kind: runtime.Deployment, WorkflowID: "d/1"}
 
 func TestStatusCalls(t *testing.T) {
 	t.Run("each response of the status call means one status of the job", func(t *testing.T) {
 		answer, code := "", http.StatusOK
 		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(code)
-			fmt.Fprint(w,
-				answer)
+			fmt.Fprint(w, answer)
 		})
 		for text, want := range map[string]runtime.JobStatus{
 			`"running"`: runtime.Continue, `"accepted"`: runtime.Continue, `"brand-new"`: runtime.Continue,
@@ -604,17 +418,10 @@ func TestStatusCalls(t *testing.T) {
 			`{"status":"running","complete":null}`: runtime.Continue,
 		} {
 			answer = text
-			if jobStatus, err := s.client.JobStatus(t.Context(), someJob); err != nil || jobStatus != want {
-				t.Errorf("%s means %q, %v; want %q", text, jobStatus, err, want)
-			}
+			s.wantStatus(t, text, want, false)
 		}
-		code = http.StatusNotFound
-		if jobStatus, err := s.client.JobStatus(t.Context(), someJob); err == nil || jobStatus != runtime.Continue {
-			t.Errorf("a single 404 after other statuses means %q, %v; want continue, with the error", jobStatus, err)
-		}
-		code = http.StatusInternalServerError
-		if jobStatus, err := s.client.JobStatus(t.Context(), someJob); err == nil || jobStatus != runtime.Continue {
-			t.Errorf("a 500 means %q, %v; want continue, with the error", jobStatus, err)
+		for _, code = range []int{http.StatusNotFound, http.StatusInternalServerError} { // a single 404 is no refusal
+			s.wantStatus(t, code, runtime.Continue, true)
 		}
 	})
 
@@ -628,89 +435,73 @@ func TestStatusCalls(t *testing.T) {
 				w.WriteHeader(missing)
 			})
 			for range 2 {
-				if jobStatus, err := s.client.JobStatus(t.Context(), someJob); err != nil ||
-					jobStatus != runtime.Cancelled {
-					t.Errorf("%d: %q, %v; want cancelled", missing, jobStatus, err)
-				}
+				s.wantStatus(t, missing, runtime.Cancelled, false)
 			}
-			s.wantCalls(t, "GET /api/deployments/d/1/status token pul-pool",
-				"POST /api/agent-workflows/deployment:d/1/check token pul-pool",
-				"POST /api/agent-workflows/deployment:d/1/check token pul-pool")
+			s.wantCalls(t, statusCall, checkCall, checkCall)
 		}
 	})
 
 	t.Run("a status that may be temporary does not mean that the call is missing", func(t *testing.T) {
 		for _, busy := range []int{403, 429, 502, 503} {
-			s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(busy) })
-			if jobStatus, err := s.client.JobStatus(t.Context(), someJob); err == nil || jobStatus != runtime.Continue {
-				t.Errorf("%d: %q, %v; want continue, with the error", busy, jobStatus, err)
-			}
-			s.wantCalls(t, "GET /api/deployments/d/1/status token pul-pool")
+			s := newScene(t, nil, respond(busy, ""))
+			s.wantStatus(t, busy, runtime.Continue, true)
+			s.wantCalls(t, statusCall)
 		}
 	})
 
-	t.Run("if neither call exists, both are tried again an hour later", func(t *testing.T) {
-		for _, missing := range []int{404, 405, 501} {
-			synctest.Test(t, func(t *testing.T) {
-				s := newInMemoryScene(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(missing) })
-				wantUnanswered := func(job *runtime.Job) {
-					t.Helper()
-					if jobStatus, err := s.client.JobStatus(t.Context(), job); err != nil ||
-						jobStatus != runtime.Unanswered {
-						t.Errorf("%d: the job is %q, %v; want unanswered", missing, jobStatus, err)
-					}
-					time.Sleep(20 * time.Second)
+	for _, missing := range []int{404, 405, 501} {
+		inBubble(t, fmt.Sprintf("calls that answer %d are tried again an hour later", missing), func(t *testing.T) {
+			s := newInMemoryScene(t, respond(missing, ""))
+			wantUnanswered := func(job *runtime.Job) {
+				t.Helper()
+				if got, err := s.client.JobStatus(t.Context(), job); err != nil || got != runtime.Unanswered {
+					t.Errorf("the job is %q, %v; want unanswered", got, err)
 				}
-				for range 5 {
-					wantUnanswered(someJob)
-				}
-				both := []string{
-					"GET /api/deployments/d/1/status token pul-pool",
-					"POST /api/agent-workflows/deployment:d/1/check token pul-pool",
-				}
-				s.wantCalls(t, slices.Repeat(both, 3)...) // then the refusal is accepted
-				wantUnanswered(&runtime.Job{ID: "other", WorkflowID: "other", Kind: runtime.Deployment})
-				if len(s.calls) != 8 {
-					t.Errorf("%d: calls about another job are %q, want two", missing, s.calls[6:])
-				}
-				time.Sleep(suppressTime)
-				wantUnanswered(someJob)
-				if len(s.calls) != 10 {
-					t.Errorf("%d: calls an hour later are %q, want two", missing, s.calls[8:])
-				}
-				if n := strings.Count(s.log.String(), "service reports no job status"); n != 2 {
-					t.Errorf("%d: the missing calls are logged %d times, want once in each of two hours", missing, n)
-				}
-			})
-		}
-	})
-
-	t.Run("a call that appears later is used", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			there := false
-			s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
-				if !there || !strings.HasSuffix(r.URL.Path, "/status") {
-					w.WriteHeader(http.StatusNotFound)
-					return
-				}
-				fmt.Fprint(w, `{"status":"failed"}`)
-			})
-			for range 3 { // then the refusal is accepted
-				_, _ = s.client.JobStatus(t.Context(), someJob)
 				time.Sleep(20 * time.Second)
 			}
-			there = true
-			if jobStatus, _ := s.client.JobStatus(t.Context(), someJob); jobStatus != runtime.Unanswered {
-				t.Errorf("within the hour the job is %q, want unanswered", jobStatus)
+			for range 5 {
+				wantUnanswered(someJob)
+			}
+			s.wantCalls(t, slices.Repeat([]string{statusCall, checkCall}, 3)...) // then the refusal is accepted
+			wantUnanswered(&runtime.Job{ID: "other", WorkflowID: "other", Kind: runtime.Deployment})
+			if len(s.calls) != 8 {
+				t.Errorf("calls about another job are %q, want two", s.calls[6:])
 			}
 			time.Sleep(suppressTime)
-			for _, want := range []runtime.JobStatus{runtime.Cancelled, runtime.Continue} {
-				if jobStatus, _ := s.client.JobStatus(t.Context(), someJob); jobStatus != want {
-					t.Errorf("the job is %q, want %q", jobStatus, want)
-				}
-				there = false
+			wantUnanswered(someJob)
+			if len(s.calls) != 10 {
+				t.Errorf("calls an hour later are %q, want two", s.calls[8:])
+			}
+			if n := strings.Count(s.log.String(), "service reports no job status"); n != 2 {
+				t.Errorf("the missing calls are logged %d times, want once in each of two hours", n)
 			}
 		})
+	}
+
+	inBubble(t, "a call that appears later is used", func(t *testing.T) {
+		there := false
+		s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
+			if !there || !strings.HasSuffix(r.URL.Path, "/status") {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			fmt.Fprint(w, `{"status":"failed"}`)
+		})
+		for range 3 { // then the refusal is accepted
+			_, _ = s.client.JobStatus(t.Context(), someJob)
+			time.Sleep(20 * time.Second)
+		}
+		there = true
+		if jobStatus, _ := s.client.JobStatus(t.Context(), someJob); jobStatus != runtime.Unanswered {
+			t.Errorf("within the hour the job is %q, want unanswered", jobStatus)
+		}
+		time.Sleep(suppressTime)
+		for _, want := range []runtime.JobStatus{runtime.Cancelled, runtime.Continue} {
+			if jobStatus, _ := s.client.JobStatus(t.Context(), someJob); jobStatus != want {
+				t.Errorf("the job is %q, want %q", jobStatus, want)
+			}
+			there = false
+		}
 	})
 }
 
@@ -770,7 +561,7 @@ func TestClientReport(t *testing.T) {
 	})
 
 	t.Run("an empty report is a heartbeat", func(t *testing.T) {
-		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") })
+		s := newScene(t, nil, respond(http.StatusOK, "{}"))
 		if err := s.client.Report(t.Context(), someJob, runtime.Report{}); err != nil {
 			t.Fatal(err)
 		}
@@ -778,69 +569,64 @@ func TestClientReport(t *testing.T) {
 	})
 
 	t.Run("reports are sent in the order that a strict service requires", func(t *testing.T) {
-		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "{}") })
+		s := newScene(t, nil, respond(http.StatusOK, "{}"))
 		job := &runtime.Job{ID: "j", Token: secret.New("job-token")}
 		lines := []runtime.Line{{Time: time.Now(), Text: "a\n"}}
 		for _, report := range []runtime.Report{
-			{Step: 0, Lines: lines, Status: runtime.Running}, {Step: 0, Offset: 1, Lines: lines,
-				Status: runtime.Failed},
+			{Step: 0, Lines: lines, Status: runtime.Running},
+			{Step: 0, Offset: 1, Lines: lines, Status: runtime.Failed},
 			{Step: 2, Status: runtime.Failed},
 		} {
-			if err := s.client.Report(t.Context(), job, report); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, s.client.Report(t.Context(), job, report))
 		}
 		const by = " token job-token"
-		s.wantCalls(t,
-			"PATCH /api/workflow/jobs/j/0/status"+by, "POST /api/workflow/jobs/j/heartbeat"+by,
-			"POST /api/workflow/jobs/j/0/logs"+by,
-			"POST /api/workflow/jobs/j/0/logs"+by, "PATCH /api/workflow/jobs/j/0/status"+by,
-			"PATCH /api/workflow/jobs/j/2/status"+by)
+		s.wantCalls(t, "PATCH /api/workflow/jobs/j/0/status"+by, "POST /api/workflow/jobs/j/heartbeat"+by,
+			"POST /api/workflow/jobs/j/0/logs"+by, "POST /api/workflow/jobs/j/0/logs"+by,
+			"PATCH /api/workflow/jobs/j/0/status"+by, "PATCH /api/workflow/jobs/j/2/status"+by)
 	})
 
-	t.Run("the status of a job that the service no longer has is not reported", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var paths []string
-			s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
-				paths = append(paths, r.URL.Path)
-				w.WriteHeader(http.StatusConflict)
-				fmt.Fprint(w, `{"code":409,"message":"the job was cancelled"}`)
-			})
-			err := s.client.Report(t.Context(), someJob, runtime.Report{Lines: []runtime.Line{{Text: "a"}},
-				Status: runtime.Failed})
-			if !errors.Is(err, runtime.ErrGone) {
-				t.Errorf("the error is %v, want ErrGone", err)
+	inBubble(t, "heartbeats that fail do not delay the report of a status", func(t *testing.T) {
+		var statuses []string
+		s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/heartbeat") {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
 			}
-			if len(paths) != 2 || !strings.HasSuffix(paths[0], "/logs") || !strings.HasSuffix(paths[1], "/heartbeat") {
-				t.Errorf("the service received %v, want the lines and the heartbeat that confirms the refusal", paths)
-			}
+			statuses = append(statuses, r.URL.Path)
 		})
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		begin := time.Now()
+		err := s.client.Report(ctx, someJob, runtime.Report{Status: runtime.Running})
+		if took := time.Since(begin); err != nil || len(statuses) != 1 || took > 15*time.Second {
+			t.Errorf("%v after %s, with reports to %q", err, took, statuses)
+		}
+	})
+
+	inBubble(t, "the status of a job that the service no longer has is not reported", func(t *testing.T) {
+		s := newInMemoryScene(t, respond(http.StatusConflict, `{"code":409,"message":"the job was cancelled"}`))
+		report := runtime.Report{Lines: []runtime.Line{{Text: "a"}}, Status: runtime.Failed}
+		if err := s.client.Report(t.Context(), someJob, report); !errors.Is(err, runtime.ErrGone) {
+			t.Errorf("the error is %v, want ErrGone", err)
+		}
+		// The heartbeat confirms the refusal of the lines.
+		s.wantCalls(t, "POST /api/workflow/jobs/j/0/logs ", "POST /api/workflow/jobs/j/heartbeat ")
 	})
 }
 
 func TestClientDefinition(t *testing.T) {
-	t.Run("a definition without steps is refused", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := newInMemoryScene(t, func(w http.ResponseWriter, _ *http.Request) {
-				fmt.Fprint(w,
-					`{"image":{"reference":"r"}}`)
-			})
-			if _, err := s.client.Definition(t.Context(), someJob); err == nil ||
-				!strings.Contains(err.Error(), "no steps") {
-				t.Errorf("the error is %v", err)
-			}
-		})
+	inBubble(t, "a definition without steps is refused", func(t *testing.T) {
+		s := newInMemoryScene(t, respond(http.StatusOK, `{"image":{"reference":"r"}}`))
+		_, err := s.client.Definition(t.Context(), someJob)
+		wantError(t, err, "no steps")
 	})
 
 	t.Run("a definition is decoded, and its text kept unchanged", func(t *testing.T) {
 		const text = `{"image":{"reference":"r","credentials":{"username":"u","password":{"secret":"p"}}},` +
-			`"timeout":"1h",` +
-			`"architecture":"arm64","steps":[{"name":"Setup"},{"name":"a","run":"x"}],"future":[1,2]}`
-		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) })
+			`"timeout":"1h","architecture":"arm64","steps":[{"name":"Setup"},{"name":"a","run":"x"}],"future":[1,2]}`
+		s := newScene(t, nil, respond(http.StatusOK, text))
 		d, err := s.client.Definition(t.Context(), someJob)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if d.Image.Reference != "r" || d.Image.Username != "u" || d.Image.Password.Reveal() != "p" ||
 			d.Timeout != time.Hour || d.Steps != 2 || d.Architecture != "arm64" || string(d.Raw) != text {
 			t.Errorf("read %+v", d)
@@ -849,40 +635,35 @@ func TestClientDefinition(t *testing.T) {
 }
 
 func TestPollTimeout(t *testing.T) {
-	t.Run("a poll without a complete response ends at its time limit and is not retried", func(t *testing.T) {
-		for _, c := range []struct {
-			first, want string
-		}{
-			{"", "no response within 50ms (request_timeout)"},
-			{`{"jobID":`, "the response was not complete within 70ms"},
-		} {
-			synctest.Test(t, func(t *testing.T) {
-				release := make(chan struct{})
-				defer close(release)
-				s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
-					if c.first != "" {
-						fmt.Fprint(w, c.first)
-						_ = http.NewResponseController(w).Flush()
-					}
-					select {
-					case <-release:
-					case <-r.Context().Done():
-					}
-				}, func(o *Options) { o.Tuning.RequestTimeout = 50 * time.Millisecond })
-				s.client.minPollTimeout, s.client.bodyTimeout = time.Millisecond, 70*time.Millisecond
-				claim, err := s.client.Claim(context.Background())
-				if err == nil || !strings.Contains(err.Error(), c.want) ||
-					!strings.Contains(err.Error(), "a response was lost") || claim.Next.Reason != "" {
-					t.Errorf("the error is %v, want %q, and no retry", err, c.want)
+	for _, c := range []struct{ first, want string }{
+		{"", "no response within 50ms (request_timeout)"},
+		{`{"jobID":`, "the response was not complete within 70ms"},
+	} {
+		inBubble(t, "a poll ends at its time limit and is not retried: "+c.want, func(t *testing.T) {
+			release := make(chan struct{})
+			defer close(release)
+			s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
+				if c.first != "" {
+					fmt.Fprint(w, c.first)
+					_ = http.NewResponseController(w).Flush()
 				}
-			})
-		}
-	})
+				select {
+				case <-release:
+				case <-r.Context().Done():
+				}
+			}, func(o *Options) { o.Tuning.RequestTimeout = 50 * time.Millisecond })
+			s.client.minPollTimeout, s.client.bodyTimeout = time.Millisecond, 70*time.Millisecond
+			claim, err := s.client.Claim(context.Background())
+			wantError(t, err, c.want, "a response was lost")
+			if claim.Next.Reason != "" {
+				t.Errorf("the next poll is %v, want no retry", claim.Next)
+			}
+		})
+	}
 
 	t.Run("a response that takes longer than request_timeout is not lost", func(t *testing.T) {
 		s := newScene(t, func(o *Options) { o.Tuning.RequestTimeout = 50 * time.Millisecond },
-			func(w http.ResponseWriter,
-				_ *http.Request) {
+			func(w http.ResponseWriter, _ *http.Request) {
 				pause := func() { <-time.After(200 * time.Millisecond) } // longer than request_timeout
 				pause()
 				fmt.Fprint(w, `{"jobID":"j",`)
@@ -890,33 +671,22 @@ func TestPollTimeout(t *testing.T) {
 				pause()
 				fmt.Fprint(w, `"deploymentID":"d","jobToken":"job-secret"}`)
 			})
-		claim, err := s.client.Claim(t.Context())
-		if err != nil || claim.Job == nil {
-			t.Errorf("claimed %v, %v: a job was lost", claim.Job, err)
-		}
-	})
-
-	t.Run("the limit for the response is at least ten seconds", func(t *testing.T) {
-		c := New(Options{Log: slog.New(slog.DiscardHandler)})
-		if c.minPollTimeout != 10*time.Second || c.bodyTimeout < time.Minute {
-			t.Errorf("the limits are %s for the response and %s for its body, want 10s and at least 1m",
-				c.minPollTimeout, c.bodyTimeout)
+		if claim := s.claim(t); claim.Job == nil {
+			t.Error("the job was lost")
 		}
 	})
 }
 
 func TestClientClose(t *testing.T) {
-	var mu sync.Mutex
-	open := map[net.Conn]bool{}
+	var open atomic.Int64
 	changed := make(chan struct{}, 100)
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	server.Config.ConnState = func(conn net.Conn, state http.ConnState) {
-		mu.Lock()
-		defer mu.Unlock()
-		if state == http.StateClosed {
-			delete(open, conn)
-		} else {
-			open[conn] = true
+	server := httptest.NewUnstartedServer(respond(http.StatusOK, ""))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			open.Add(1)
+		case http.StateClosed:
+			open.Add(-1)
 		}
 		changed <- struct{}{}
 	}
@@ -928,18 +698,11 @@ func TestClientClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
-	limit := time.After(10 * time.Second)
-	for {
-		mu.Lock()
-		n := len(open)
-		mu.Unlock()
-		if n == 0 {
-			break
-		}
+	for limit := time.After(10 * time.Second); open.Load() > 0; {
 		select {
 		case <-changed:
 		case <-limit:
-			t.Fatalf("%d connections are open after Close, want none", n)
+			t.Fatalf("%d connections are open after Close, want none", open.Load())
 		}
 	}
 	if err := c.Report(t.Context(), someJob, runtime.Report{}); err != nil {
@@ -949,11 +712,16 @@ func TestClientClose(t *testing.T) {
 }
 
 func TestNew(t *testing.T) {
+	c := New(Options{Log: slog.New(slog.DiscardHandler)})
+	t.Run("the limit for the response to a poll is at least ten seconds", func(t *testing.T) {
+		if c.minPollTimeout != 10*time.Second || c.bodyTimeout < time.Minute {
+			t.Errorf("the limits are %s for the response and %s for its body, want 10s and at least 1m",
+				c.minPollTimeout, c.bodyTimeout)
+		}
+	})
 	t.Run("all transports detect dead connections", func(t *testing.T) {
-		w := New(Options{Log: slog.New(slog.DiscardHandler)}).current()
-		for name, transport := range map[string]*http.Transport{
-			"calls": w.transport, "polls": w.single,
-		} {
+		w := c.current()
+		for name, transport := range map[string]*http.Transport{"calls": w.transport, "polls": w.single} {
 			if transport.HTTP2 == nil || transport.HTTP2.SendPingTimeout != pingIdle {
 				t.Errorf("%s: the transport sends no pings", name)
 			}

@@ -65,7 +65,11 @@ func deploymentOf(text []byte) string {
 func FuzzParseDefinition(f *testing.F) {
 	f.Add([]byte(`{"image":"r","env":{"A":{"secret":"` + canary + `"}},"steps":[{"name":"Setup"}]}`))
 	f.Add([]byte(`{"env":{"A":{"isSecret":1,"value":"` + canary + `"}},"steps":[null]}`))
+	f.Add([]byte(`{"env":{"A":{"secret":{"secret":"` + canary + `"}},"B":[]},"steps":[{}]}`))
 	f.Add([]byte(`{"image":{"credentials":{"password":["` + canary + `"]}},"steps":[{}]}`))
+	f.Add([]byte(`{"image":{"reference":"r","credentials":{"username":"u","password":{"secret":"` + canary + `"}}},` +
+		`"env":{"A":{"isSecret":true,"value":"` + canary + `"}},"steps":[{"run":"x","timeout":"1s"}]}`))
+	f.Add([]byte(`{"image":null,"env":null,"steps":null,"timeout":""}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		definition, err := ParseDefinition(text)
 		switch {
@@ -73,6 +77,15 @@ func FuzzParseDefinition(f *testing.F) {
 			t.Fatalf("got a definition without steps, or a definition and the error %v", err)
 		case err != nil && strings.Contains(err.Error(), canary):
 			t.Fatalf("the error shows a secret: %v", err)
+		case err != nil:
+			return
+		}
+		again, err := json.Marshal(definition)
+		if err != nil {
+			t.Fatalf("cannot encode the decoded definition: %v", err)
+		}
+		if _, err := ParseDefinition(again); err != nil {
+			t.Fatalf("cannot decode the encoded definition: %v\n%s", err, again)
 		}
 	})
 }

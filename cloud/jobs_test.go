@@ -123,31 +123,29 @@ func TestJobsCalls(t *testing.T) {
 		}
 	})
 
-	t.Run("statuses have the documented meaning", func(t *testing.T) {
-		type meaning struct{ gone, unauthorized bool }
-		for status, want := range map[int]meaning{
-			401: {unauthorized: true}, 404: {gone: true}, 409: {gone: true}, 410: {gone: true}, 412: {gone: true},
-			400: {}, 403: {}, 413: {}, 422: {}, 501: {}, 302: {},
-		} {
-			synctest.Test(t, func(t *testing.T) {
-				s := newScript(answer{status: status, header: http.Header{"X-Pulumi-Request-Id": {"r-1"}},
-					text: `{"code":7,"message":"because\nof this"}`})
-				err := s.jobs(io.Discard).Heartbeat(t.Context())
-				var answer *StatusError
-				if !errors.As(err, &answer) || answer.Code != status || answer.Message != "because of this" ||
-					answer.RequestID != "r-1" {
-					t.Errorf("%d gives %v", status, err)
-				}
-				got := (meaning{errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized)})
-				if got != want {
-					t.Errorf("%d means %+v, want %+v", status, got, want)
-				}
-				if len(s.requests) != 4 {
-					t.Errorf("status %d: %d requests, want 4", status, len(s.requests))
-				}
-			})
-		}
-	})
+	type meaning struct{ gone, unauthorized bool }
+	for status, want := range map[int]meaning{
+		401: {unauthorized: true}, 404: {gone: true}, 409: {gone: true}, 410: {gone: true}, 412: {gone: true},
+		400: {}, 403: {}, 413: {}, 422: {}, 501: {}, 302: {},
+	} {
+		inBubble(t, fmt.Sprintf("status %d has the documented meaning", status), func(t *testing.T) {
+			s := newScript(answer{status: status, header: http.Header{"X-Pulumi-Request-Id": {"r-1"}},
+				text: `{"code":7,"message":"because\nof this"}`})
+			err := s.jobs(io.Discard).Heartbeat(t.Context())
+			var answer *StatusError
+			if !errors.As(err, &answer) || answer.Code != status || answer.Message != "because of this" ||
+				answer.RequestID != "r-1" {
+				t.Errorf("got %v", err)
+			}
+			got := (meaning{errors.Is(err, runtime.ErrGone), errors.Is(err, runtime.ErrUnauthorized)})
+			if got != want {
+				t.Errorf("it means %+v, want %+v", got, want)
+			}
+			if len(s.requests) != 4 {
+				t.Errorf("%d requests, want 4", len(s.requests))
+			}
+		})
+	}
 }
 
 func TestJobsRetries(t *testing.T) {
@@ -158,62 +156,54 @@ func TestJobsRetries(t *testing.T) {
 			"reset": {err: errors.New("connection reset")}, "broken": {status: 200, text: "{", broken: true},
 			"hangs": {hangs: true},
 		} {
-			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					s := newScript(a, a, answer{status: 200})
-					if err := s.jobs(io.Discard).Status(t.Context(), 1, runtime.Running); err != nil {
-						t.Error(err)
+			inBubble(t, name, func(t *testing.T) {
+				s := newScript(a, a, answer{status: 200})
+				if err := s.jobs(io.Discard).Status(t.Context(), 1, runtime.Running); err != nil {
+					t.Error(err)
+				}
+				if len(s.requests) != 3 || s.bodies[2] != `{"status":"running"}` {
+					t.Fatalf("sent %q", s.bodies)
+				}
+				for i, wait := range []time.Duration{time.Second, 2 * time.Second} {
+					gap := s.at[i+1].Sub(s.at[i])
+					if a.hangs {
+						gap -= 30 * time.Second
 					}
-					if len(s.requests) != 3 || s.bodies[2] != `{"status":"running"}` {
-						t.Fatalf("sent %q", s.bodies)
+					if gap < wait*8/10 || gap > wait*12/10 {
+						t.Errorf("retry %d comes after %s, want %s", i+1, gap, wait)
 					}
-					for i, wait := range []time.Duration{time.Second, 2 * time.Second} {
-						gap := s.at[i+1].Sub(s.at[i])
-						if a.hangs {
-							gap -= 30 * time.Second
-						}
-						if gap < wait*8/10 || gap > wait*12/10 {
-							t.Errorf("retry %d comes after %s, want %s", i+1, gap, wait)
-						}
-					}
-				})
+				}
 			})
 		}
 	})
 
-	t.Run("the last response is the error", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := newScript(answer{status: 503, text: "<html>\n out of order </html>"})
-			err := s.jobs(io.Discard).Heartbeat(t.Context())
-			var status *StatusError
-			if !errors.As(err, &status) || status.Code != 503 || status.Message != "<html> out of order </html>" ||
-				len(s.requests) != 4 {
-				t.Errorf("after %d calls: %v", len(s.requests), err)
+	inBubble(t, "the last response is the error", func(t *testing.T) {
+		s := newScript(answer{status: 503, text: "<html>\n out of order </html>"})
+		err := s.jobs(io.Discard).Heartbeat(t.Context())
+		var status *StatusError
+		if !errors.As(err, &status) || status.Code != 503 || status.Message != "<html> out of order </html>" ||
+			len(s.requests) != 4 {
+			t.Errorf("after %d calls: %v", len(s.requests), err)
+		}
+	})
+
+	for requested, want := range map[string]time.Duration{
+		"4": 4 * time.Second, "0": time.Second, "3600": 10 * time.Second,
+		"99999999999999999999999":       10 * time.Second,
+		"Sat, 01 Jan 2000 00:00:07 GMT": 7 * time.Second, // virtual time begins at that midnight
+		"Fri, 31 Dec 1999 00:00:00 GMT": time.Second, "-1": time.Second, "soon": time.Second, "1.5": time.Second,
+	} {
+		inBubble(t, fmt.Sprintf("a Retry-After of %q is obeyed up to the maximum wait", requested), func(t *testing.T) {
+			s := newScript(answer{status: 500, header: http.Header{"Retry-After": {requested}}},
+				answer{status: 200})
+			noError(t, s.jobs(io.Discard).Heartbeat(t.Context()))
+			if gap := s.at[1].Sub(s.at[0]); gap < want*8/10 || gap > want*12/10 {
+				t.Errorf("the wait is %s, want %s", gap, want)
 			}
 		})
-	})
+	}
 
-	t.Run("a Retry-After is obeyed up to the maximum wait", func(t *testing.T) {
-		for requested, want := range map[string]time.Duration{
-			"4": 4 * time.Second, "0": time.Second, "3600": 10 * time.Second,
-			"99999999999999999999999":       10 * time.Second,
-			"Sat, 01 Jan 2000 00:00:07 GMT": 7 * time.Second, // virtual time begins at that midnight
-			"Fri, 31 Dec 1999 00:00:00 GMT": time.Second, "-1": time.Second, "soon": time.Second, "1.5": time.Second,
-		} {
-			synctest.Test(t, func(t *testing.T) {
-				s := newScript(answer{status: 500, header: http.Header{"Retry-After": {requested}}},
-					answer{status: 200})
-				if err := s.jobs(io.Discard).Heartbeat(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if gap := s.at[1].Sub(s.at[0]); gap < want*8/10 || gap > want*12/10 {
-					t.Errorf("Retry-After %q waits %s, want %s", requested, gap, want)
-				}
-			})
-		}
-	})
-
-	t.Run("no wait exceeds the maximum", func(t *testing.T) {
+	t.Run("no wait exceeds the maximum, and no Retry-After shortens a wait", func(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			least := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "least"))
 			most := time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "most"))
@@ -223,25 +213,28 @@ func TestJobsRetries(t *testing.T) {
 					rapid.String(),
 					rapid.StringMatching(`[0-9]{1,30}`)).Draw(t, "header")}}}
 			}
-			if wait := retryDelay(least, most, rapid.IntRange(0, 1<<40).Draw(t, "attempt"), response); wait < 0 ||
-				wait > most {
-				t.Fatalf("the wait is %s, want at least 0 and at most %s", wait, most)
+			attempt := rapid.OneOf(rapid.IntRange(0, 40), rapid.IntRange(0, 1<<40)).Draw(t, "attempt")
+			shortest := min(least, most)
+			for range min(attempt, 64) {
+				shortest = min(2*shortest, most)
+			}
+			shortest -= shortest / 5 // the jitter
+			if wait := retryDelay(least, most, attempt, response); wait < shortest || wait > most {
+				t.Fatalf("the wait is %s, want %s to %s", wait, shortest, most)
 			}
 		})
 	})
 
-	t.Run("the end of the context ends the call", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			for _, a := range []answer{{hangs: true}, {status: 503, header: http.Header{"Retry-After": {"9"}}}} {
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-				begin := time.Now()
-				err := newScript(a).jobs(io.Discard).Heartbeat(ctx)
-				cancel()
-				if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 5*time.Second {
-					t.Errorf("after %s: %v", time.Since(begin), err)
-				}
+	inBubble(t, "the end of the context ends the call", func(t *testing.T) {
+		for _, a := range []answer{{hangs: true}, {status: 503, header: http.Header{"Retry-After": {"9"}}}} {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			begin := time.Now()
+			err := newScript(a).jobs(io.Discard).Heartbeat(ctx)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != 5*time.Second {
+				t.Errorf("after %s: %v", time.Since(begin), err)
 			}
-		})
+		}
 	})
 }
 
@@ -270,20 +263,18 @@ func TestJobsContentType(t *testing.T) {
 			t.Errorf("the calls were %s, want one with the header and then none", got)
 		}
 	})
-	t.Run("a service that accepts neither form gets the usual retries", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := newScript(answer{status: 415})
-			j := s.jobs(io.Discard)
-			for range 2 {
-				var status *StatusError
-				if err := j.Heartbeat(t.Context()); !errors.As(err, &status) || status.Code != 415 {
-					t.Error(err)
-				}
+	inBubble(t, "a service that accepts neither form gets the usual retries", func(t *testing.T) {
+		s := newScript(answer{status: 415})
+		j := s.jobs(io.Discard)
+		for range 2 {
+			var status *StatusError
+			if err := j.Heartbeat(t.Context()); !errors.As(err, &status) || status.Code != 415 {
+				t.Error(err)
 			}
-			if got := forms(s); got != "+----+----" { // the other form is retried like any refusal
-				t.Errorf("the calls were %s, want each heartbeat once with the header and then four times without", got)
-			}
-		})
+		}
+		if got := forms(s); got != "+----+----" { // the other form is retried like any refusal
+			t.Errorf("the calls were %s, want each heartbeat once with the header and then four times without", got)
+		}
 	})
 }
 

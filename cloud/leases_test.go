@@ -69,8 +69,7 @@ func TestAcquire(t *testing.T) {
 		}
 		job := claim.Job
 		if job.ID != "j" || job.Kind != runtime.InsightsScan || job.WorkflowID != "scan" ||
-			job.Token.Reveal() != canary ||
-			job.Lease.ID != "l" || job.Lease.Token.Reveal() != "lease-secret" ||
+			job.Token.Reveal() != canary || job.Lease.ID != "l" || job.Lease.Token.Reveal() != "lease-secret" ||
 			time.Until(job.Lease.Until) > 30*time.Second || time.Until(job.Lease.Until) < 25*time.Second {
 			t.Errorf("leased %+v", job)
 		}
@@ -186,17 +185,13 @@ func leasedJob() *runtime.Job {
 
 func TestRenew(t *testing.T) {
 	refuse := func(code int, final bool) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(code)
-			if final {
-				fmt.Fprintf(w, `{"code":%d,"message":"lost"}`, code)
-			}
+		if final {
+			return respond(code, fmt.Sprintf(`{"code":%d,"message":"lost"}`, code))
 		}
+		return respond(code, "")
 	}
 	t.Run("the response contains the duration of the lease", func(t *testing.T) {
-		s := newScene(t, leaseAll(runtime.LeasedAuto), func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprint(w, `{"cmwaLeaseSeconds":12.5}`)
-		})
+		s := newScene(t, leaseAll(runtime.LeasedAuto), respond(http.StatusOK, `{"cmwaLeaseSeconds":12.5}`))
 		for _, begin := range []bool{true, false} {
 			span, err := s.client.Renew(t.Context(), leasedJob(), begin)
 			if err != nil || span != 12500*time.Millisecond {
@@ -213,11 +208,10 @@ func TestRenew(t *testing.T) {
 			lost    bool
 		}{
 			{refuse(409, true), true}, {refuse(410, true), true}, {refuse(409, false), false},
-			{refuse(404, true), false},
-			{refuse(404, false), false}, {refuse(412, false), false}, {refuse(401, false), false},
-			{refuse(500, true), false},
-			{leaseService("x", "{}"), false}, {leaseService("x", `{"cmwaLeaseSeconds":-1}`), false},
-			{leaseService("x", `{"cmwaLeaseSeconds":"x"}`), false}, {leaseService("x", "<html>"), false},
+			{refuse(404, true), false}, {refuse(404, false), false}, {refuse(412, false), false},
+			{refuse(401, false), false}, {refuse(500, true), false},
+			{respond(200, "{}"), false}, {respond(200, `{"cmwaLeaseSeconds":-1}`), false},
+			{respond(200, `{"cmwaLeaseSeconds":"x"}`), false}, {respond(200, "<html>"), false},
 		} {
 			s := newScene(t, leaseAll(runtime.LeasedAuto), c.handler)
 			_, err := s.client.Renew(t.Context(), leasedJob(), false)
@@ -229,14 +223,8 @@ func TestRenew(t *testing.T) {
 	})
 
 	t.Run("a 409 that the second request does not confirm does not lose the lease", func(t *testing.T) {
-		calls := 0
-		s := newScene(t, leaseAll(runtime.LeasedAuto), func(w http.ResponseWriter, r *http.Request) {
-			if calls++; calls == 1 {
-				refuse(409, true)(w, r)
-				return
-			}
-			fmt.Fprint(w, `{"cmwaLeaseSeconds":30}`)
-		})
+		renewed := respond(http.StatusOK, `{"cmwaLeaseSeconds":30}`)
+		s := newScene(t, leaseAll(runtime.LeasedAuto), inTurn(refuse(409, true), renewed))
 		_, err := s.client.Renew(t.Context(), leasedJob(), false)
 		if errors.Is(err, runtime.ErrLeaseLost) || err == nil {
 			t.Errorf("got %v, want a temporary error", err)
@@ -248,61 +236,50 @@ func TestRenew(t *testing.T) {
 // acquire, or once to each of them.
 func TestAcquireRefusals(t *testing.T) {
 	for name, capabilities := range map[string]string{"capabilities": "", "acquire": capable} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newInMemoryScene(t, leaseService(capabilities, ""), leaseAll(runtime.LeasedAuto))
+		inBubble(t, name, func(t *testing.T) {
+			s := newInMemoryScene(t, leaseService(capabilities, ""), leaseAll(runtime.LeasedAuto))
 
-				// One refusal does not delay the next call for an hour; repeated refusals do.
-				began := time.Now()
-				for left(s.client.NextLease()) < 59*time.Minute {
-					if time.Since(began) > 2*time.Minute {
-						t.Fatalf("after two minutes of refusals the next call is not delayed by an hour:\n%s", s.log)
-					}
-					time.Sleep(max(time.Second, left(s.client.NextLease())))
-					if claim, _ := s.client.Acquire(t.Context(), leasedKinds); claim.Job != nil {
-						t.Fatalf("leased %v", claim.Job)
-					}
+			// One refusal does not delay the next call for an hour; repeated refusals do.
+			began := time.Now()
+			for left(s.client.NextLease()) < 59*time.Minute {
+				if time.Since(began) > 2*time.Minute {
+					t.Fatalf("after two minutes of refusals the next call is not delayed by an hour:\n%s", s.log)
 				}
-				if took := time.Since(began); took < refusalMinDuration {
-					t.Errorf("the client took the refusals as final after %s, want at least %s", took,
-						refusalMinDuration)
+				time.Sleep(max(time.Second, left(s.client.NextLease())))
+				if claim, _ := s.client.Acquire(t.Context(), leasedKinds); claim.Job != nil {
+					t.Fatalf("leased %v", claim.Job)
 				}
+			}
+			if took := time.Since(began); took < refusalMinDuration {
+				t.Errorf("the client took the refusals as final after %s, want at least %s", took, refusalMinDuration)
+			}
 
-				// An edit of leased_work ends the hour in which no calls are made.
-				tuning := s.client.settings()
-				tuning.LeasedWork = runtime.LeasedAlways
-				s.client.Tune(tuning)
-				if wait := left(s.client.NextLease()); wait > 2*time.Minute {
-					t.Errorf("after the edit the next call is delayed by %s", wait)
-				}
-			})
+			// An edit of leased_work ends the hour in which no calls are made.
+			tuning := s.client.settings()
+			tuning.LeasedWork = runtime.LeasedAlways
+			s.client.Tune(tuning)
+			if wait := left(s.client.NextLease()); wait > 2*time.Minute {
+				t.Errorf("after the edit the next call is delayed by %s", wait)
+			}
 		})
 	}
-	t.Run("one refusal of each call does not prevent a lease", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			calls := 0
-			s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
-				if calls++; calls == 1 || calls == 3 {
-					http.NotFound(w, r)
-					return
-				}
-				leaseService(capable, leaseText)(w, r)
-			}, leaseAll(runtime.LeasedAuto))
-			for range 3 {
-				claim, _ := s.client.Acquire(t.Context(), leasedKinds)
-				if claim.Job != nil {
-					return
-				}
-				time.Sleep(2 * time.Minute)
+	inBubble(t, "one refusal of each call does not prevent a lease", func(t *testing.T) {
+		lease := leaseService(capable, leaseText)
+		s := newInMemoryScene(t, inTurn(http.NotFound, lease, http.NotFound, lease), leaseAll(runtime.LeasedAuto))
+		for range 3 {
+			claim, _ := s.client.Acquire(t.Context(), leasedKinds)
+			if claim.Job != nil {
+				return
 			}
-			t.Error("nothing is leased after three polls")
-		})
+			time.Sleep(2 * time.Minute)
+		}
+		t.Error("nothing is leased after three polls")
 	})
 }
 
 func TestRenewRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) })
+		s := newInMemoryScene(t, http.NotFound)
 		job, began := leasedJob(), time.Now()
 		for {
 			_, err := s.client.Renew(t.Context(), job, false)
@@ -335,26 +312,20 @@ func TestComplete(t *testing.T) {
 		}
 	})
 	t.Run("a refusal of the service is final", func(t *testing.T) {
-		s := newScene(t, leaseAll(runtime.LeasedAuto), func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusConflict)
-			fmt.Fprint(w, `{"code":409,"message":"the lease is lost"}`)
-		})
+		lost := respond(http.StatusConflict, `{"code":409,"message":"the lease is lost"}`)
+		s := newScene(t, leaseAll(runtime.LeasedAuto), lost)
 		if err := s.client.Complete(t.Context(), leasedJob(), runtime.LeaseFailed, ""); err == nil {
 			t.Error("no error")
 		}
 		s.wantCalls(t, "POST "+leasesPath+"/l/complete token lease-secret")
 	})
 	t.Run("the end of the context ends the retries", func(t *testing.T) {
-		s := newScene(t, leaseAll(runtime.LeasedAuto), func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, "busy", http.StatusBadGateway)
-		})
+		s := newScene(t, leaseAll(runtime.LeasedAuto), respond(http.StatusBadGateway, "busy"))
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
-		if err := s.client.Complete(ctx, leasedJob(), runtime.LeaseFailed, ""); err == nil {
-			t.Error("no error")
-		} else {
-			checkError(t, err)
-		}
+		err := s.client.Complete(ctx, leasedJob(), runtime.LeaseFailed, "")
+		wantError(t, err)
+		checkError(t, err)
 	})
 }
 
@@ -363,10 +334,9 @@ func FuzzReadLease(f *testing.F) {
 		`{"jobID":5,"jobToken":"` + canary + `"}`, strings.Replace(leaseText, ":30}", ":1e300}", 1)} {
 		f.Add([]byte(seed))
 	}
-	kinds := []runtime.Kind{runtime.InsightsScan, runtime.PolicyEvaluation}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		began := time.Now()
-		job, err := parseLease(text, kinds, began)
+		job, err := parseLease(text, leasedKinds, began)
 		var unusable *unusableLeaseError
 		switch {
 		case err != nil && (job != nil || !errors.As(err, &unusable)):
@@ -384,8 +354,8 @@ func FuzzReadLease(f *testing.F) {
 				t.Fatalf("the fields are %q", unusable.fields)
 			}
 		case job.ID == "" || job.Token.Empty() || job.Lease.ID == "" || job.Lease.Token.Empty() ||
-			job.WorkflowID == "" ||
-			!job.Kind.Leased() || !job.Lease.Until.After(began) || job.Lease.Until.After(began.Add(maxLease)):
+			job.WorkflowID == "" || !job.Kind.Leased() || !job.Lease.Until.After(began) ||
+			job.Lease.Until.After(began.Add(maxLease)):
 			t.Fatalf("leased %+v", job)
 		}
 	})

@@ -49,72 +49,56 @@ func (c *counter) want(t *testing.T, want ...string) {
 }
 
 func TestServiceCall(t *testing.T) {
-	// recorded makes a client whose calls a counter records.
-	recorded := func(t *testing.T, handler http.HandlerFunc) (*counter, *Client) {
+	// recorded makes a client whose calls a counter records. The edits are applied to its options.
+	recorded := func(t *testing.T, handler http.HandlerFunc, edits ...func(*Options)) (*counter, *scene) {
 		c := &counter{}
-		return c, newScene(t, func(o *Options) { o.Metrics = c }, handler).client
+		return c, newScene(t, func(o *Options) {
+			o.Metrics = c
+			for _, edit := range edits {
+				edit(o)
+			}
+		}, handler)
 	}
 	job := &runtime.Job{ID: "job-1", Kind: runtime.Deployment, WorkflowID: "deployment-1", Token: secret.New("t")}
-	t.Run("a poll is recorded", func(t *testing.T) {
-		c, client := recorded(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-		if _, err := client.Claim(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		c.want(t, "204 GET /api/deployments/poll")
-	})
 	t.Run("calls about leases are recorded", func(t *testing.T) {
-		c := &counter{}
-		client := newScene(t, func(o *Options) {
-			leaseAll(runtime.LeasedAuto)(o)
-			o.Metrics = c
-		}, func(w http.ResponseWriter, r *http.Request) {
+		c, s := recorded(t, func(w http.ResponseWriter, r *http.Request) {
 			if strings.HasSuffix(r.URL.Path, "/begin") || strings.HasSuffix(r.URL.Path, "/renew") {
 				fmt.Fprint(w, `{"cmwaLeaseSeconds":30}`)
 				return
 			}
 			leaseService(capable, leaseText)(w, r)
-		}).client
-		claim, err := client.Acquire(t.Context(), leasedKinds)
+		}, leaseAll(runtime.LeasedAuto))
+		claim, err := s.client.Acquire(t.Context(), leasedKinds)
 		if err != nil || claim.Job == nil {
 			t.Fatal(claim, err)
 		}
 		for _, begin := range []bool{true, false} {
-			if _, err := client.Renew(t.Context(), claim.Job, begin); err != nil {
+			if _, err := s.client.Renew(t.Context(), claim.Job, begin); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := client.Complete(t.Context(), claim.Job, runtime.LeaseSucceeded, ""); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, s.client.Complete(t.Context(), claim.Job, runtime.LeaseSucceeded, ""))
 		const lease = "200 POST /api/background-activities/worker/lease/"
 		c.want(t, "200 GET /api/capabilities", lease+"acquire", lease+"{lease}/begin", lease+"{lease}/renew",
 			lease+"{lease}/complete")
 	})
 	t.Run("a call without a response has the code 0", func(t *testing.T) {
-		c := &counter{}
-		s := newScene(t, func(o *Options) {
-			o.Identity.Service, o.Metrics = "http://127.0.0.1:1", c
-		}, func(http.ResponseWriter, *http.Request) {})
+		c, s := recorded(t, respond(http.StatusOK, ""), func(o *Options) { o.Identity.Service = "http://127.0.0.1:1" })
 		if _, err := s.client.Claim(t.Context()); err == nil {
 			t.Fatal("a closed port answered")
 		}
 		c.want(t, "0 GET /api/deployments/poll")
 	})
 	t.Run("each attempt of a report is recorded", func(t *testing.T) {
-		attempts := 0
-		c, client := recorded(t, func(w http.ResponseWriter, _ *http.Request) {
-			if attempts++; attempts == 1 {
-				w.WriteHeader(http.StatusBadGateway)
-			}
-		})
-		if err := client.Report(t.Context(), job, runtime.Report{Step: 3, Status: runtime.Failed}); err != nil {
+		c, s := recorded(t, inTurn(respond(http.StatusBadGateway, ""), respond(http.StatusOK, "")))
+		if err := s.client.Report(t.Context(), job, runtime.Report{Step: 3, Status: runtime.Failed}); err != nil {
 			t.Fatal(err)
 		}
 		c.want(t, "502 PATCH /api/workflow/jobs/{job}/{step}/status",
 			"200 PATCH /api/workflow/jobs/{job}/{step}/status")
 	})
 	t.Run("no route contains an id", func(t *testing.T) {
-		c, client := recorded(t, func(w http.ResponseWriter, r *http.Request) {
+		c, s := recorded(t, func(w http.ResponseWriter, r *http.Request) {
 			switch {
 			case strings.HasSuffix(r.URL.Path, "/status") && r.Method == http.MethodGet:
 				w.WriteHeader(http.StatusNotFound)
@@ -122,16 +106,12 @@ func TestServiceCall(t *testing.T) {
 				fmt.Fprint(w, `{"steps":[{"name":"a"}]}`)
 			}
 		})
-		if _, err := client.Definition(t.Context(), job); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.client.Definition(t.Context(), job)
+		noError(t, err)
 		report := runtime.Report{Status: runtime.Running, Lines: []runtime.Line{{Text: "a\n"}}}
-		if err := client.Report(t.Context(), job, report); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := client.JobStatus(t.Context(), job); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, s.client.Report(t.Context(), job, report))
+		_, err = s.client.JobStatus(t.Context(), job)
+		noError(t, err)
 		c.want(t,
 			"200 GET /api/workflow/jobs/{job}",
 			"200 PATCH /api/workflow/jobs/{job}/{step}/status",
@@ -141,34 +121,26 @@ func TestServiceCall(t *testing.T) {
 			"200 POST /api/agent-workflows/{subject}/check")
 	})
 	t.Run("an exchange of an OIDC token is recorded", func(t *testing.T) {
-		c := &counter{}
-		s := newScene(t, func(o *Options) { withOIDC(t)(o); o.Metrics = c },
-			issuer(t, func(string) bool { return true }))
-		if _, err := s.client.Claim(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		c, s := recorded(t, issuer(t, &sync.Map{}), withOIDC(t))
+		s.claim(t)
 		c.want(t, "200 POST /api/oauth/token", "204 GET /api/deployments/poll")
 	})
 }
 
 func TestServiceHealth(t *testing.T) {
 	t.Run("a static token has no expiry", func(t *testing.T) {
-		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-		if _, err := s.client.Claim(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		s := newScene(t, nil, respond(http.StatusNoContent, ""))
+		s.claim(t)
 		if health := s.client.Health(); health != (runtime.ServiceHealth{}) {
 			t.Errorf("got %+v, want the zero value", health)
 		}
 	})
 	t.Run("an exchanged token has an expiry", func(t *testing.T) {
-		s := newScene(t, withOIDC(t), issuer(t, func(string) bool { return true }))
+		s := newScene(t, withOIDC(t), issuer(t, &sync.Map{}))
 		if health := s.client.Health(); !health.TokenExpiry.IsZero() {
 			t.Errorf("before the exchange the token expires at %s", health.TokenExpiry)
 		}
-		if _, err := s.client.Claim(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		s.claim(t)
 		if left := time.Until(s.client.Health().TokenExpiry); left <= 0 || left > 366*24*time.Hour {
 			t.Errorf("the token expires in %s", left)
 		}

@@ -51,191 +51,148 @@ func (s *script) jobsThatKeepRetrying() *Jobs {
 }
 
 func TestJobs(t *testing.T) {
+	page := answer{status: 200, text: "<!DOCTYPE html><title>Log in</title>"}
+	invalid := x509.CertificateInvalidError{Reason: x509.Expired}
+	expired := answer{err: &tls.CertificateVerificationError{Err: invalid}}
+	retriedAfter := map[string][]answer{
+		"a final refusal that the heartbeat does not confirm": {finalRefusal(409), okAnswer},
+		"pages of a proxy":   slices.Repeat([]answer{page}, 20),
+		"certificate errors": {expired, expired},
+	}
+	for _, status := range refusalCodes {
+		retriedAfter[fmt.Sprintf("a stray %d", status)] = []answer{{status: status}}
+	}
 	for name, send := range jobCalls {
-		t.Run(name+"/a stray refusal is retried", func(t *testing.T) {
-			for _, status := range refusalCodes {
-				synctest.Test(t, func(t *testing.T) {
-					s := newScript(answer{status: status}, okAnswer)
-					if err := send(t.Context(), s.jobsThatKeepRetrying()); err != nil || len(s.requests) != 2 {
-						t.Errorf("%d: %v after %d attempts, want success with the second", status, err, len(s.requests))
-					}
-				})
-			}
-		})
-		t.Run(name+"/a refusal repeated for 30 s is accepted", func(t *testing.T) {
-			for _, status := range refusalCodes {
-				synctest.Test(t, func(t *testing.T) {
-					s := newScript(answer{status: status})
-					j := s.jobsThatKeepRetrying()
-					begin := time.Now()
-					err := send(t.Context(), j)
-					var refusal *StatusError
-					if !errors.As(err, &refusal) || refusal.Code != status {
-						t.Errorf("%d: the error is %v", status, err)
-					}
-					if took := time.Since(begin); took < refusalMinDuration || took > 2*refusalMinDuration ||
-						len(s.requests) < refusalMinCount {
-						t.Errorf("%d was accepted after %s and %d answers", status, took, len(s.requests))
-					}
-					before := len(s.requests)
-					if err := send(t.Context(), j); err == nil || len(s.requests) != before+1 {
-						t.Errorf("%d: the next call gives %v after %d attempts, want the refusal at once", status, err,
-							len(s.requests)-before)
-					}
-				})
-			}
-		})
-		t.Run(name+"/a final refusal is accepted when a heartbeat confirms it", func(t *testing.T) {
-			for _, status := range []int{409, 410} {
-				synctest.Test(t, func(t *testing.T) {
-					s := newScript(finalRefusal(status))
-					begin := time.Now()
-					err := send(t.Context(), s.jobsThatKeepRetrying())
-					if took := time.Since(begin); !errors.Is(err, runtime.ErrGone) || took != confirmWait ||
-						len(s.requests) != 2 {
-						t.Errorf("%d: %v after %s and %d answers, want ErrGone after %s and 2", status, err, took,
-							len(s.requests), confirmWait)
-					}
-					if last := s.requests[len(s.requests)-1]; !strings.HasSuffix(last.URL.Path, "/heartbeat") {
-						t.Errorf("the refusal was confirmed by %s, want a heartbeat", last.URL.Path)
-					}
-				})
-			}
-		})
-		t.Run(name+"/a final refusal that is not confirmed is retried", func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newScript(finalRefusal(409), okAnswer, okAnswer)
-				if err := send(t.Context(), s.jobsThatKeepRetrying()); err != nil || len(s.requests) != 3 {
-					t.Errorf("%v after %d answers, want success after the refusal, the heartbeat and the retry", err,
-						len(s.requests))
+		for cause, answers := range retriedAfter {
+			inBubble(t, name+"/is retried after "+cause, func(t *testing.T) {
+				s := newScript(slices.Concat(answers, []answer{okAnswer})...)
+				if err := send(t.Context(), s.jobsThatKeepRetrying()); err != nil || len(s.requests) != len(s.answers) {
+					t.Errorf("%v after %d attempts, want success with attempt %d", err, len(s.requests), len(s.answers))
 				}
 			})
-		})
-		t.Run(name+"/a page of a proxy is no success", func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				page := answer{status: 200, text: "<!DOCTYPE html><title>Log in</title>"}
-				s := newScript(slices.Concat(slices.Repeat([]answer{page}, 20), []answer{okAnswer})...)
-				if err := send(t.Context(), s.jobsThatKeepRetrying()); err != nil || len(s.requests) != 21 {
-					t.Errorf("%v after %d answers, want success with the 21st", err, len(s.requests))
+		}
+		for _, status := range refusalCodes {
+			inBubble(t, fmt.Sprintf("%s/a %d repeated for 30 s is accepted", name, status), func(t *testing.T) {
+				s := newScript(answer{status: status})
+				j := s.jobsThatKeepRetrying()
+				begin := time.Now()
+				err := send(t.Context(), j)
+				var refusal *StatusError
+				if !errors.As(err, &refusal) || refusal.Code != status {
+					t.Errorf("the error is %v", err)
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				if err := send(ctx, newScript(page).jobsThatKeepRetrying()); err == nil ||
-					!strings.Contains(err.Error(), "HTML page") {
-					t.Errorf("the error after a minute is %v, want one that names the page", err)
+				if took := time.Since(begin); took < refusalMinDuration || took > 2*refusalMinDuration ||
+					len(s.requests) < refusalMinCount {
+					t.Errorf("it was accepted after %s and %d answers", took, len(s.requests))
 				}
-			})
-		})
-		t.Run(name+"/a certificate error is retried", func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				invalid := x509.CertificateInvalidError{Reason: x509.Expired}
-				expired := answer{err: &tls.CertificateVerificationError{Err: invalid}}
-				s := newScript(expired, expired, okAnswer)
-				if err := send(t.Context(), s.jobsThatKeepRetrying()); err != nil || len(s.requests) != 3 {
-					t.Errorf("%v after %d attempts, want success with the third", err, len(s.requests))
+				before := len(s.requests)
+				if err := send(t.Context(), j); err == nil || len(s.requests) != before+1 {
+					t.Errorf("the next call gives %v after %d attempts, want the refusal at once", err,
+						len(s.requests)-before)
 				}
 			})
-		})
-		t.Run(name+"/a Retry-After never shortens the wait", func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				for _, value := range []string{"0", "Fri, 31 Dec 1999 00:00:00 GMT"} {
-					s := newScript(answer{status: 503, header: http.Header{"Retry-After": {value}}})
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-					if err := send(ctx, s.jobsThatKeepRetrying()); err == nil || len(s.requests) > 15 {
-						t.Errorf("Retry-After %q: %v after %d attempts in a minute", value, err, len(s.requests))
-					}
-					cancel()
+		}
+		for _, status := range []int{409, 410} {
+			inBubble(t, fmt.Sprintf("%s/a final %d is accepted once confirmed", name, status), func(t *testing.T) {
+				s := newScript(finalRefusal(status))
+				begin := time.Now()
+				err := send(t.Context(), s.jobsThatKeepRetrying())
+				if took := time.Since(begin); !errors.Is(err, runtime.ErrGone) || took != confirmWait ||
+					len(s.requests) != 2 {
+					t.Errorf("%v after %s and %d answers, want ErrGone after %s and 2", err, took, len(s.requests),
+						confirmWait)
+				}
+				if last := s.requests[len(s.requests)-1]; !strings.HasSuffix(last.URL.Path, "/heartbeat") {
+					t.Errorf("the refusal was confirmed by %s, want a heartbeat", last.URL.Path)
 				}
 			})
+		}
+		inBubble(t, name+"/the error names the page of a proxy", func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			wantError(t, send(ctx, newScript(page).jobsThatKeepRetrying()), "HTML page")
 		})
 	}
-	t.Run("the end of the time limit names the last failure", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			err := newScript(answer{status: 404, text: "404 page not found"}).jobsThatKeepRetrying().Heartbeat(ctx)
-			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "404 page not found") {
-				t.Errorf("the error is %v", err)
-			}
-		})
+	inBubble(t, "the end of the time limit names the last failure", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		err := newScript(answer{status: 404, text: "404 page not found"}).jobsThatKeepRetrying().Heartbeat(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "404 page not found") {
+			t.Errorf("the error is %v", err)
+		}
 	})
-	t.Run("logs/a batch that is too large resets the count of refusals", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := newScript(answer{status: 404}, answer{status: 413}, answer{status: 404}, answer{status: 404}, okAnswer)
-			j := s.jobsThatKeepRetrying()
-			var tooLarge *StatusError
-			if err := jobCalls["logs"](t.Context(), j); !errors.As(err, &tooLarge) || tooLarge.Code != 413 {
-				t.Errorf("the first call gives %v, want 413 at once", err)
-			}
-			time.Sleep(refusalMinDuration)
-			if err := jobCalls["logs"](t.Context(), j); err != nil {
-				t.Errorf("the second call gives %v, want success: two refusals are not accepted", err)
-			}
-		})
+	inBubble(t, "logs/a batch that is too large resets the count of refusals", func(t *testing.T) {
+		s := newScript(answer{status: 404}, answer{status: 413}, answer{status: 404}, answer{status: 404}, okAnswer)
+		j := s.jobsThatKeepRetrying()
+		var tooLarge *StatusError
+		if err := jobCalls["logs"](t.Context(), j); !errors.As(err, &tooLarge) || tooLarge.Code != 413 {
+			t.Errorf("the first call gives %v, want 413 at once", err)
+		}
+		time.Sleep(refusalMinDuration)
+		if err := jobCalls["logs"](t.Context(), j); err != nil {
+			t.Errorf("the second call gives %v, want success: two refusals are not accepted", err)
+		}
 	})
-	t.Run("a truncated definition is fetched again", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s := newScript(answer{status: 200, text: `{"steps":[{"name":"Se`}, answer{status: 200, text: `{}`},
-				answer{status: 200}, okAnswer)
-			if _, _, err := s.jobsThatKeepRetrying().Definition(t.Context()); err != nil || len(s.requests) != 4 {
-				t.Errorf("%v after %d answers", err, len(s.requests))
-			}
-		})
+	inBubble(t, "a truncated definition is fetched again", func(t *testing.T) {
+		s := newScript(answer{status: 200, text: `{"steps":[{"name":"Se`}, answer{status: 200, text: `{}`},
+			answer{status: 200}, okAnswer)
+		if _, _, err := s.jobsThatKeepRetrying().Definition(t.Context()); err != nil || len(s.requests) != 4 {
+			t.Errorf("%v after %d answers", err, len(s.requests))
+		}
 	})
 }
 
-// TestRefusals checks random sequences of answers against the rules of refusals.
+// TestRefusals checks random sequences of answers. A refusal is accepted only if it is the only
+// answer, repeated.
 func TestRefusals(t *testing.T) {
-	t.Run("a refusal is accepted only if it is the only answer, repeated", func(t *testing.T) {
-		rapid.Check(t, func(r *rapid.T) {
-			type event struct {
-				code int // 0 is a success, -1 no response
-				wait time.Duration
+	rapid.Check(t, func(r *rapid.T) {
+		type event struct {
+			code int // 0 is a success, -1 no response
+			wait time.Duration
+		}
+		events := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) event {
+			return event{
+				rapid.SampledFrom([]int{-1, 0, 404, 404, 404, 401, 503}).Draw(r, "code"),
+				time.Duration(rapid.IntRange(0, 20).Draw(r, "wait")) * time.Second,
 			}
-			events := rapid.SliceOfN(rapid.Custom(func(r *rapid.T) event {
-				return event{
-					rapid.SampledFrom([]int{-1, 0, 404, 404, 404, 401, 503}).Draw(r, "code"),
-					time.Duration(rapid.IntRange(0, 20).Draw(r, "wait")) * time.Second,
+		}), 1, 40).Draw(r, "events")
+		synctest.Test(t, func(t *testing.T) {
+			var state refusals
+			var before []event
+			for i, e := range events {
+				time.Sleep(e.wait)
+				var err error
+				switch e.code {
+				case -1:
+					err = errors.New("connection reset")
+				case 0:
+				default:
+					err = &StatusError{Code: e.code}
 				}
-			}), 1, 40).Draw(r, "events")
-			synctest.Test(t, func(t *testing.T) {
-				var state refusals
-				var before []event
-				for i, e := range events {
-					time.Sleep(e.wait)
-					var err error
-					switch e.code {
-					case -1:
-						err = errors.New("connection reset")
-					case 0:
-					default:
-						err = &StatusError{Code: e.code}
-					}
 
-					// Add the waits between consecutive responses that are equal to this one.
-					count, duration, waits, silent := 1, time.Duration(0), e.wait, false
-					for _, b := range slices.Backward(before) {
-						if b.code == -1 {
-							silent = true
-						} else if b.code != e.code {
-							break
-						} else {
-							count++
-							if !silent {
-								duration += min(waits, refusalMaxGap)
-							}
-							silent, waits = false, 0
+				// Add the waits between consecutive responses that are equal to this one.
+				count, duration, waits, silent := 1, time.Duration(0), e.wait, false
+				for _, b := range slices.Backward(before) {
+					if b.code == -1 {
+						silent = true
+					} else if b.code != e.code {
+						break
+					} else {
+						count++
+						if !silent {
+							duration += min(waits, refusalMaxGap)
 						}
-						waits += b.wait
+						silent, waits = false, 0
 					}
-					before = append(before, e)
-					want := (e.code == 404 || e.code == 401) && count >= refusalMinCount &&
-						duration >= refusalMinDuration
-					if got := state.accepted(err); got != want {
-						r.Fatalf("event %d of %v: accepted is %t, want %t", i, events, got, want)
-					}
+					waits += b.wait
 				}
-			})
+				before = append(before, e)
+				want := (e.code == 404 || e.code == 401) && count >= refusalMinCount &&
+					duration >= refusalMinDuration
+				if got := state.accepted(err); got != want {
+					r.Fatalf("event %d of %v: accepted is %t, want %t", i, events, got, want)
+				}
+			}
 		})
 	})
 }
@@ -263,15 +220,13 @@ func TestClaim(t *testing.T) {
 		}
 	})
 	t.Run("the error names the page of a proxy", func(t *testing.T) {
-		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>log in</html>") })
-		if _, err := s.client.Claim(t.Context()); err == nil ||
-			!strings.Contains(err.Error(), "an HTML page and not JSON") {
-			t.Errorf("the error is %v", err)
-		}
+		_, err := newScene(t, nil, respond(http.StatusOK, "<html>log in</html>")).client.Claim(t.Context())
+		wantError(t, err, "an HTML page and not JSON")
 	})
 }
 
 func TestJobStatus(t *testing.T) {
+	running, missing := respond(http.StatusOK, `"running"`), respond(http.StatusNotFound, "")
 	// pollStatusUntilEnd polls every 20 seconds, until the status is neither Continue nor
 	// Unanswered, and at most maxCalls times.
 	pollStatusUntilEnd := func(t *testing.T, s *scene, maxCalls int) (jobStatus runtime.JobStatus, asked int) {
@@ -283,149 +238,83 @@ func TestJobStatus(t *testing.T) {
 		}
 		return jobStatus, asked
 	}
-	t.Run("a job is gone after three consecutive refusals over at least 30 s", func(t *testing.T) {
-		for _, status := range []int{404, 409, 410, 412} {
-			synctest.Test(t, func(t *testing.T) {
-				asked := 0
-				s := newInMemoryScene(t, func(w http.ResponseWriter, _ *http.Request) {
-					if asked++; asked == 1 || asked == 3 {
-						fmt.Fprint(w, `"running"`)
-						return
-					}
-					w.WriteHeader(status)
-				})
-				if jobStatus, asked := pollStatusUntilEnd(t, s, 20); jobStatus != runtime.Gone || asked != 6 {
-					t.Errorf("%d: %q after %d calls, want gone after the third refusal in a row", status, jobStatus,
-						asked)
-				}
-			})
+	for _, status := range []int{404, 409, 410, 412} {
+		inBubble(t, fmt.Sprintf("a job is gone after three %d in a row in at least 30 s", status), func(t *testing.T) {
+			refuse := respond(status, "")
+			s := newInMemoryScene(t, inTurn(running, refuse, running, refuse))
+			if jobStatus, asked := pollStatusUntilEnd(t, s, 20); jobStatus != runtime.Gone || asked != 6 {
+				t.Errorf("%q after %d calls, want gone after the third refusal in a row", jobStatus, asked)
+			}
+		})
+	}
+	inBubble(t, "a refusal is accepted also with the longest interval", func(t *testing.T) {
+		s := newInMemoryScene(t, inTurn(running, missing))
+		var jobStatus runtime.JobStatus
+		for range 4 {
+			jobStatus, _ = s.client.JobStatus(t.Context(), someJob)
+			time.Sleep(24 * time.Hour) // the longest job_status_loop_interval
+		}
+		if jobStatus != runtime.Gone {
+			t.Errorf("%q after three refusals, want gone", jobStatus)
 		}
 	})
-	t.Run("a refusal is accepted also with the longest interval", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			asked := 0
-			s := newInMemoryScene(t, func(w http.ResponseWriter, _ *http.Request) {
-				if asked++; asked == 1 {
-					fmt.Fprint(w, `"running"`)
-					return
-				}
-				w.WriteHeader(http.StatusNotFound)
-			})
-			var jobStatus runtime.JobStatus
-			for range 4 {
-				jobStatus, _ = s.client.JobStatus(t.Context(), someJob)
-				time.Sleep(24 * time.Hour) // the longest job_status_loop_interval
-			}
-			if jobStatus != runtime.Gone {
-				t.Errorf("%q after three refusals, want gone", jobStatus)
+	inBubble(t, "refusals are stored for two days, and only for jobs whose last response was one", func(t *testing.T) {
+		known := false
+		s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
+			if known = !known; known {
+				running(w, r)
+			} else {
+				missing(w, r)
 			}
 		})
-	})
-	t.Run("refusals are stored for two days, and only for jobs whose last response was one", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			known := false
-			s := newInMemoryScene(t, func(w http.ResponseWriter, _ *http.Request) {
-				if known = !known; known {
-					fmt.Fprint(w, `"running"`)
-					return
-				}
-				w.WriteHeader(http.StatusNotFound)
-			})
-			for i := range 100 { // every second call is refused
-				job := &runtime.Job{ID: "j", Kind: runtime.Deployment, WorkflowID: fmt.Sprint("d/", i)}
-				_, _ = s.client.JobStatus(t.Context(), job)
-			}
-			if n := len(s.client.refusals); n != 50 {
-				t.Errorf("refusals of %d jobs are stored, want one for each job that was refused", n)
-			}
-			time.Sleep(3 * 24 * time.Hour)
-			_, _ = s.client.JobStatus(t.Context(), someJob)
-			if n := len(s.client.refusals); n != 0 {
-				t.Errorf("refusals of %d jobs are stored after three days, want none", n)
-			}
-		})
+		for i := range 100 { // every second call is refused
+			job := &runtime.Job{ID: "j", Kind: runtime.Deployment, WorkflowID: fmt.Sprint("d/", i)}
+			_, _ = s.client.JobStatus(t.Context(), job)
+		}
+		if n := len(s.client.refusals); n != 50 {
+			t.Errorf("refusals of %d jobs are stored, want one for each job that was refused", n)
+		}
+		time.Sleep(3 * 24 * time.Hour)
+		_, _ = s.client.JobStatus(t.Context(), someJob)
+		if n := len(s.client.refusals); n != 0 {
+			t.Errorf("refusals of %d jobs are stored after three days, want none", n)
+		}
 	})
 	t.Run("only the call that returned a documented status is used from then on", func(t *testing.T) {
 		for _, unclear := range []string{"<html>start page</html>", `"ok"`, `{"id":"d"}`, ""} {
-			page := true
 			s := newScene(t, nil, func(w http.ResponseWriter, r *http.Request) {
-				switch {
-				case strings.HasSuffix(r.URL.Path, "/check"):
-					fmt.Fprint(w, `{"status":"failed"}`)
-				case page:
-					fmt.Fprint(w, unclear)
+				text := unclear
+				if strings.HasSuffix(r.URL.Path, "/check") {
+					text = `{"status":"failed"}`
 				}
+				fmt.Fprint(w, text)
 			})
 			for range 2 {
-				if jobStatus, err := s.client.JobStatus(t.Context(), someJob); jobStatus != runtime.Cancelled ||
-					err != nil {
-					t.Errorf("%q: %q, %v; want the check call to answer", unclear, jobStatus, err)
-				}
+				s.wantStatus(t, unclear, runtime.Cancelled, false)
 			}
 		}
 	})
-	t.Run("one 404 from both calls does not suspend status polls for an hour", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			calls := 0
-			s := newInMemoryScene(t, func(w http.ResponseWriter, _ *http.Request) {
-				if calls++; calls <= 4 {
-					w.WriteHeader(http.StatusNotFound)
-					return
-				}
-				fmt.Fprint(w, `"failed"`)
-			})
-			if jobStatus, asked := pollStatusUntilEnd(t, s, 20); jobStatus != runtime.Cancelled || asked != 3 {
-				t.Errorf("%q after %d checks, want cancelled after the third", jobStatus, asked)
-			}
-		})
+	inBubble(t, "one 404 from both calls does not suspend status polls for an hour", func(t *testing.T) {
+		failed := respond(http.StatusOK, `"failed"`)
+		s := newInMemoryScene(t, inTurn(missing, missing, missing, missing, failed))
+		if jobStatus, asked := pollStatusUntilEnd(t, s, 20); jobStatus != runtime.Cancelled || asked != 3 {
+			t.Errorf("%q after %d checks, want cancelled after the third", jobStatus, asked)
+		}
 	})
-	t.Run("404s of both calls before the first success do not count", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			calls := 0
-			s := newInMemoryScene(t, func(w http.ResponseWriter, _ *http.Request) {
-				if calls++; calls == 5 {
-					fmt.Fprint(w, `"running"`)
-					return
-				}
-				w.WriteHeader(http.StatusNotFound)
-			})
-			if jobStatus, asked := pollStatusUntilEnd(t, s, 20); jobStatus != runtime.Gone || asked != 6 {
-				t.Errorf("%q after %d checks, want gone after the success and three more refusals", jobStatus, asked)
-			}
-		})
+	inBubble(t, "404s of both calls before the first success do not count", func(t *testing.T) {
+		s := newInMemoryScene(t, inTurn(missing, missing, missing, missing, running, missing))
+		if jobStatus, asked := pollStatusUntilEnd(t, s, 20); jobStatus != runtime.Gone || asked != 6 {
+			t.Errorf("%q after %d checks, want gone after the success and three more refusals", jobStatus, asked)
+		}
 	})
 	t.Run("a page of a proxy in place of the status changes nothing", func(t *testing.T) {
-		text := `"running"`
-		s := newScene(t, nil, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) })
-		for _, text = range []string{`"running"`, "<html>log in</html>", `"failed"`} {
-			jobStatus, err := s.client.JobStatus(t.Context(), someJob)
-			if want := map[string]runtime.JobStatus{`"failed"`: runtime.Cancelled}[text]; want != "" &&
-				jobStatus != want || want == "" && jobStatus != runtime.Continue {
-				t.Errorf("%s means %q, %v", text, jobStatus, err)
+		page, failed := respond(http.StatusOK, "<html>log in</html>"), respond(http.StatusOK, `"failed"`)
+		s := newScene(t, nil, inTurn(running, page, failed))
+		for i, want := range []runtime.JobStatus{runtime.Continue, runtime.Continue, runtime.Cancelled} {
+			if jobStatus, err := s.client.JobStatus(t.Context(), someJob); jobStatus != want {
+				t.Errorf("response %d means %q, %v; want %q", i, jobStatus, err, want)
 			}
 		}
-	})
-}
-
-func TestReport(t *testing.T) {
-	t.Run("heartbeats that fail do not delay the report of a status", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var statuses []string
-			s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
-				if strings.HasSuffix(r.URL.Path, "/heartbeat") {
-					w.WriteHeader(http.StatusServiceUnavailable)
-					return
-				}
-				statuses = append(statuses, r.URL.Path)
-			})
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			begin := time.Now()
-			err := s.client.Report(ctx, someJob, runtime.Report{Status: runtime.Running})
-			if took := time.Since(begin); err != nil || len(statuses) != 1 || took > 15*time.Second {
-				t.Errorf("%v after %s, with reports to %q", err, took, statuses)
-			}
-		})
 	})
 }
 

@@ -35,13 +35,16 @@ import (
 
 const poolToken = "pul-0123456789abcdef"
 
+// interceptor answers a call in place of the service, or returns false.
+type interceptor func(w http.ResponseWriter, r *http.Request) (done bool)
+
 // service is a fake service with one queued job.
 type service struct {
 	mu     sync.Mutex
 	calls  []string
 	claims int
-	skew   time.Duration                                            // of its clock
-	before func(w http.ResponseWriter, r *http.Request) (done bool) // done: it has answered
+	skew   time.Duration // of its clock
+	before interceptor
 }
 
 func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -143,6 +146,33 @@ func proxy(t *testing.T, status int) *url.URL {
 	return address
 }
 
+// respond returns an interceptor that gives the same response to every call.
+func respond(code int, text string) interceptor {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		w.WriteHeader(code)
+		fmt.Fprint(w, text)
+		return true
+	}
+}
+
+// withToken returns an interceptor of the calls that have a token.
+func withToken(i interceptor) interceptor {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		return r.Header.Get("Authorization") != "" && i(w, r)
+	}
+}
+
+// check serves the service with a valid certificate, and checks it. The edits are applied to the
+// options.
+func (s *service) check(t *testing.T, edits ...func(*cloud.Options)) map[string]selfcheck.Result {
+	t.Helper()
+	o := optionsFor(validYear.serve(t, s))
+	for _, edit := range edits {
+		edit(&o)
+	}
+	return check(t, o, false)
+}
+
 // check runs the checks as cmwa doctor does, and returns the results by name. It omits a
 // check if the check that it needs failed, was skipped or was omitted.
 func check(t *testing.T, o cloud.Options, exchange bool) map[string]selfcheck.Result {
@@ -189,8 +219,7 @@ var validYear = certificate{begin: -time.Hour, end: 365 * 24 * time.Hour}
 func TestSelfChecksService(t *testing.T) {
 	t.Run("a working service passes, and no job is claimed", func(t *testing.T) {
 		s := &service{}
-		url, authority := validYear.serve(t, s)
-		results := check(t, optionsFor(url, authority), false)
+		results := s.check(t)
 		for _, name := range []string{
 			"service-connection", "service-certificate", "service-answer", "service-clock", "service-token",
 		} {
@@ -224,20 +253,23 @@ func TestSelfChecksService(t *testing.T) {
 		want(t, check(t, optionsFor(url, other+authority), false), "service-certificate", selfcheck.LevelOK,
 			"the authority of the test")
 	})
-	t.Run("a certificate that has expired", func(t *testing.T) {
-		url, authority := certificate{begin: -time.Hour, end: -time.Minute}.serve(t, &service{})
-		want(t, check(t, optionsFor(url, authority), false), "service-certificate", selfcheck.LevelFailed,
-			"renew the certificate, or correct the clock")
-	})
-	t.Run("a certificate that expires soon", func(t *testing.T) {
-		url, authority := certificate{begin: -time.Hour, end: 24 * time.Hour}.serve(t, &service{})
-		want(t, check(t, optionsFor(url, authority), false), "service-certificate", selfcheck.LevelWarning, "renew it")
-	})
-	t.Run("a certificate for another name", func(t *testing.T) {
-		url, authority := certificate{name: "other.example", begin: -time.Hour, end: time.Hour}.serve(t, &service{})
-		want(t, check(t, optionsFor(url, authority), false), "service-certificate", selfcheck.LevelFailed,
-			"a name that the certificate is for")
-	})
+	for name, c := range map[string]struct {
+		certificate certificate
+		level       selfcheck.Level
+		part        string
+	}{
+		"that has expired": {certificate{begin: -time.Hour, end: -time.Minute},
+			selfcheck.LevelFailed, "renew the certificate, or correct the clock"},
+		"that expires soon": {certificate{begin: -time.Hour, end: 24 * time.Hour},
+			selfcheck.LevelWarning, "renew it"},
+		"for another name": {certificate{name: "other.example", begin: -time.Hour, end: time.Hour},
+			selfcheck.LevelFailed, "a name that the certificate is for"},
+	} {
+		t.Run("a certificate "+name, func(t *testing.T) {
+			o := optionsFor(c.certificate.serve(t, &service{}))
+			want(t, check(t, o, false), "service-certificate", c.level, c.part)
+		})
+	}
 	t.Run("a server without TLS", func(t *testing.T) {
 		server := httptest.NewServer(&service{})
 		t.Cleanup(server.Close)
@@ -255,54 +287,31 @@ func TestSelfChecksService(t *testing.T) {
 
 func TestSelfChecksAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
-		before func(http.ResponseWriter, *http.Request) bool
+		before interceptor
 		level  selfcheck.Level
 		part   string
 	}{
-		"a page of a proxy": {func(w http.ResponseWriter, _ *http.Request) bool {
-			fmt.Fprint(w, "<html>Please log in</html>")
-			return true
-		}, selfcheck.LevelFailed, "HTML page"},
-		"a page of a proxy instead of a refusal": {func(w http.ResponseWriter, _ *http.Request) bool {
-			w.WriteHeader(http.StatusForbidden)
-			fmt.Fprint(w, "\n<!DOCTYPE html>")
-			return true
-		}, selfcheck.LevelFailed, "HTML page"},
-		"a success that is not JSON": {func(w http.ResponseWriter, _ *http.Request) bool {
-			fmt.Fprint(w, "welcome")
-			return true
-		}, selfcheck.LevelFailed, "not JSON"},
+		"a page of a proxy": {respond(http.StatusOK, "<html>Please log in</html>"), selfcheck.LevelFailed, "HTML page"},
+		"a page of a proxy instead of a refusal": {respond(http.StatusForbidden, "\n<!DOCTYPE html>"),
+			selfcheck.LevelFailed, "HTML page"},
+		"a success that is not JSON": {respond(http.StatusOK, "welcome"), selfcheck.LevelFailed, "not JSON"},
 		"a redirect": {func(w http.ResponseWriter, r *http.Request) bool {
 			http.Redirect(w, r, "https://elsewhere.example"+r.URL.Path, http.StatusMovedPermanently)
 			return true
 		}, selfcheck.LevelFailed, "set it to https://elsewhere.example "},
-		"a gateway without a service": {func(w http.ResponseWriter, _ *http.Request) bool {
-			w.WriteHeader(http.StatusBadGateway)
-			return true
-		}, selfcheck.LevelFailed, "502"},
-		"a service that is busy": {func(w http.ResponseWriter, _ *http.Request) bool {
-			w.WriteHeader(http.StatusTooManyRequests)
-			return true
-		}, selfcheck.LevelWarning, "429"},
-		"another server": {func(w http.ResponseWriter, r *http.Request) bool {
-			http.NotFound(w, r)
-			return true
-		}, selfcheck.LevelWarning, "the base URL of the service"},
-		"another server, with JSON": {func(w http.ResponseWriter, _ *http.Request) bool {
-			fmt.Fprint(w, "{}")
-			return true
-		}, selfcheck.LevelWarning, "200"},
+		"a gateway without a service": {respond(http.StatusBadGateway, ""), selfcheck.LevelFailed, "502"},
+		"a service that is busy":      {respond(http.StatusTooManyRequests, ""), selfcheck.LevelWarning, "429"},
+		"another server": {respond(http.StatusNotFound, "404 page not found\n"),
+			selfcheck.LevelWarning, "the base URL of the service"},
+		"another server, with JSON": {respond(http.StatusOK, "{}"), selfcheck.LevelWarning, "200"},
 		"a connection that closes without a response": {func(http.ResponseWriter, *http.Request) bool {
 			panic(http.ErrAbortHandler)
 		}, selfcheck.LevelFailed, "does not answer"},
-		"a service that does not support the call": {func(w http.ResponseWriter, _ *http.Request) bool {
-			w.WriteHeader(http.StatusInternalServerError)
-			return true
-		}, selfcheck.LevelOK, "500"},
+		"a service that does not support the call": {respond(http.StatusInternalServerError, ""),
+			selfcheck.LevelOK, "500"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			url, authority := validYear.serve(t, &service{before: c.before})
-			want(t, check(t, optionsFor(url, authority), false), "service-answer", c.level, c.part)
+			want(t, (&service{before: c.before}).check(t), "service-answer", c.level, c.part)
 		})
 	}
 }
@@ -319,8 +328,7 @@ func TestSelfChecksClock(t *testing.T) {
 		-2 * time.Hour:    {selfcheck.LevelFailed, "more than the 5m0s"},
 	} {
 		t.Run(skew.String(), func(t *testing.T) {
-			url, authority := validYear.serve(t, &service{skew: skew})
-			want(t, check(t, optionsFor(url, authority), false), "service-clock", c.level, c.part)
+			want(t, (&service{skew: skew}).check(t), "service-clock", c.level, c.part)
 		})
 	}
 	t.Run("a response from a cache", func(t *testing.T) {
@@ -328,33 +336,27 @@ func TestSelfChecksClock(t *testing.T) {
 			w.Header().Set("Age", "3600")
 			return false
 		}
-		url, authority := validYear.serve(t, &service{skew: -time.Hour, before: aged})
-		want(t, check(t, optionsFor(url, authority), false), "service-clock", selfcheck.LevelOK, "")
+		want(t, (&service{skew: -time.Hour, before: aged}).check(t), "service-clock", selfcheck.LevelOK, "")
 	})
 	t.Run("a difference that overflows a duration", func(t *testing.T) {
-		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
+		distant := func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Date", "Fri, 31 Dec 9999 23:59:59 GMT")
 			return false
-		}})
-		want(t, check(t, optionsFor(url, authority), false), "service-clock", selfcheck.LevelFailed,
-			"behind the service's")
+		}
+		want(t, (&service{before: distant}).check(t), "service-clock", selfcheck.LevelFailed, "behind the service's")
 	})
 	t.Run("a response without a time", func(t *testing.T) {
-		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
+		undated := func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header()["Date"] = nil
 			return false
-		}})
-		want(t, check(t, optionsFor(url, authority), false), "service-clock", selfcheck.LevelSkipped, "no Date")
+		}
+		want(t, (&service{before: undated}).check(t), "service-clock", selfcheck.LevelSkipped, "no Date")
 	})
 }
 
 func TestSelfChecksToken(t *testing.T) {
 	t.Run("a token that the service does not know", func(t *testing.T) {
-		s := &service{}
-		url, authority := validYear.serve(t, s)
-		o := optionsFor(url, authority)
-		o.Tuning.Token = secret.New("an-old-token")
-		results := check(t, o, false)
+		results := (&service{}).check(t, func(o *cloud.Options) { o.Tuning.Token = secret.New("an-old-token") })
 		want(t, results, "service-token", selfcheck.LevelFailed, "check token, token_file or PULUMI_AGENT_TOKEN")
 		if strings.Contains(results["service-token"].Message, "an-old-token") ||
 			!strings.Contains(results["service-token"].Message, secret.Mark) {
@@ -363,71 +365,45 @@ func TestSelfChecksToken(t *testing.T) {
 		}
 	})
 	t.Run("a service that repeats the token escaped, or in a broken response", func(t *testing.T) {
-		for name, repeat := range map[string]func(http.ResponseWriter){
-			"escaped": func(w http.ResponseWriter) {
-				w.WriteHeader(http.StatusUnauthorized)
-				fmt.Fprint(w, `{"message": "no such token: an\u002dold/token"}`)
-			},
-			"as a broken response": func(w http.ResponseWriter) {
+		for name, repeat := range map[string]interceptor{
+			"escaped": respond(http.StatusUnauthorized, `{"message": "no such token: an\u002dold/token"}`),
+			"as a broken response": func(w http.ResponseWriter, _ *http.Request) bool {
 				conn, _, err := w.(http.Hijacker).Hijack()
 				if err != nil {
 					panic(err)
 				}
 				defer conn.Close()
 				fmt.Fprint(conn, "HTTP/1.1 401 Unauthorized\r\nan-old/token\r\n\r\n")
+				return true
 			},
 		} {
-			url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
-				if r.Header.Get("Authorization") == "" {
-					return false
-				}
-				repeat(w)
-				return true
-			}})
-			o := optionsFor(url, authority)
-			o.Tuning.Token = secret.New("an-old/token")
-			got := check(t, o, false)["service-token"]
+			old := func(o *cloud.Options) { o.Tuning.Token = secret.New("an-old/token") }
+			got := (&service{before: withToken(repeat)}).check(t, old)["service-token"]
 			if got.Level != selfcheck.LevelFailed || strings.Contains(got.Message, "an-old/token") {
 				t.Errorf("%s: %+v", name, got)
 			}
 		}
 	})
 	t.Run("a token without permission", func(t *testing.T) {
-		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Header.Get("Authorization") == "" {
-				return false
-			}
-			w.WriteHeader(http.StatusForbidden)
-			return true
-		}})
-		want(t, check(t, optionsFor(url, authority), false), "service-token", selfcheck.LevelWarning, "pool exists")
+		s := &service{before: withToken(respond(http.StatusForbidden, ""))}
+		want(t, s.check(t), "service-token", selfcheck.LevelWarning, "pool exists")
 	})
 	t.Run("a gateway that answers in place of the service", func(t *testing.T) {
-		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Header.Get("Authorization") == "" {
-				return false
-			}
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return true
-		}})
-		want(t, check(t, optionsFor(url, authority), false), "service-token", selfcheck.LevelSkipped,
+		s := &service{before: withToken(respond(http.StatusServiceUnavailable, ""))}
+		want(t, s.check(t), "service-token", selfcheck.LevelSkipped,
 			"does not show whether the service accepts the token")
 	})
 	t.Run("a service that answers the same with any token", func(t *testing.T) {
-		url, authority := validYear.serve(t, &service{before: func(w http.ResponseWriter, _ *http.Request) bool {
-			w.WriteHeader(http.StatusNotFound)
-			return true
-		}})
-		want(t, check(t, optionsFor(url, authority), false), "service-token", selfcheck.LevelSkipped, "may claim a job")
+		s := &service{before: respond(http.StatusNotFound, "")}
+		want(t, s.check(t), "service-token", selfcheck.LevelSkipped, "may claim a job")
 	})
 }
 
 func TestSelfChecksProxy(t *testing.T) {
 	through := func(t *testing.T, proxy *url.URL) map[string]selfcheck.Result {
-		url, authority := validYear.serve(t, &service{})
-		o := optionsFor(url, authority)
-		o.Transport = &http.Transport{Proxy: http.ProxyURL(proxy)}
-		return check(t, o, false)
+		return (&service{}).check(t, func(o *cloud.Options) {
+			o.Transport = &http.Transport{Proxy: http.ProxyURL(proxy)}
+		})
 	}
 	t.Run("a proxy that connects", func(t *testing.T) {
 		results := through(t, proxy(t, http.StatusOK))
@@ -443,7 +419,8 @@ func TestSelfChecksProxy(t *testing.T) {
 		o.Transport = &http.Transport{Proxy: func(*http.Request) (*url.URL, error) {
 			return nil, errors.New("invalid proxy address: http://someone:proxy-password@")
 		}}
-		want(t, check(t, o, false), "service-connection", selfcheck.LevelFailed, "HTTPS_PROXY is not the URL of a proxy")
+		want(t, check(t, o, false), "service-connection", selfcheck.LevelFailed,
+			"HTTPS_PROXY is not the URL of a proxy")
 	})
 	t.Run("a proxy that does not run", func(t *testing.T) {
 		server := httptest.NewServer(nil)
@@ -479,8 +456,7 @@ func TestSelfChecksOIDC(t *testing.T) {
 		t *testing.T, file string, exchange bool, edit func(*cloud.Options),
 	) (*service, map[string]selfcheck.Result) {
 		s := &service{}
-		url, authority := validYear.serve(t, s)
-		o := optionsFor(url, authority)
+		o := optionsFor(validYear.serve(t, s))
 		o.Tuning.Token, o.Tuning.OIDCTokenFile = secret.String{}, file
 		if edit != nil {
 			edit(&o)
@@ -511,8 +487,7 @@ func TestSelfChecksOIDC(t *testing.T) {
 		level  selfcheck.Level
 		part   string
 	}{
-		"expired": {map[string]any{"aud": "urn:pulumi:org:acme", "exp": now - 60},
-			selfcheck.LevelFailed, "expired at"},
+		"expired": {map[string]any{"aud": "urn:pulumi:org:acme", "exp": now - 60}, selfcheck.LevelFailed, "expired at"},
 		"not valid yet": {map[string]any{"aud": "urn:pulumi:org:acme", "nbf": now + 3600},
 			selfcheck.LevelFailed, "clock"},
 		"for another audience": {map[string]any{"aud": "sts.amazonaws.com", "exp": now + 60},

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -31,12 +32,13 @@ type issuance struct {
 	mu       sync.Mutex
 	answer   func(n int) string // body of the n-th exchange
 	status   int                // of exchanges; 0 means 200
+	refused  string             // the OIDC token whose exchange is answered with 403
 	refuses  bool               // answer all calls except exchanges with 401
 	wait     func()             // called during an exchange
 	subjects []string           // of all exchanges
 	forms    []url.Values       // of all exchanges
 	at       []time.Time        // of all exchanges
-	polls    []string           // tokens of all polls
+	calls    []string           // exchanges and polls, with their tokens
 }
 
 func newIssuance(t *testing.T, edit func(*runtime.Tuning)) *issuance {
@@ -61,8 +63,31 @@ func newIssuance(t *testing.T, edit func(*runtime.Tuning)) *issuance {
 
 func (i *issuance) write(t *testing.T, subject string) {
 	t.Helper()
-	if err := os.WriteFile(i.file, []byte(subject+"\n"), 0o600); err != nil {
-		t.Fatal(err)
+	noError(t, os.WriteFile(i.file, []byte(subject+"\n"), 0o600))
+}
+
+// reload writes a token to the file, and calls Tune as a reload does.
+func (i *issuance) reload(t *testing.T, subject string) {
+	t.Helper()
+	i.write(t, subject)
+	tuning := i.client.settings()
+	tuning.OIDCSum = "sum of " + subject
+	i.client.Tune(tuning)
+}
+
+// claim polls for a job.
+func (i *issuance) claim(t *testing.T) {
+	t.Helper()
+	if _, err := i.client.Claim(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// wantCalls checks all exchanges and polls.
+func (i *issuance) wantCalls(t *testing.T, want ...string) {
+	t.Helper()
+	if !slices.Equal(i.calls, want) {
+		t.Errorf("the service received %q, want %q", i.calls, want)
 	}
 }
 
@@ -75,7 +100,7 @@ func (i *issuance) RoundTrip(r *http.Request) (*http.Response, error) {
 			Request: r}, nil
 	}
 	if r.URL.Path != exchangePath {
-		i.polls = append(i.polls, strings.TrimPrefix(r.Header.Get("Authorization"), "token "))
+		i.calls = append(i.calls, "poll with "+r.Header.Get("Authorization"))
 		if i.refuses {
 			return answer(http.StatusUnauthorized, "")
 		}
@@ -89,12 +114,16 @@ func (i *issuance) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	i.subjects, i.at = append(i.subjects, form.Get("subject_token")), append(i.at, time.Now())
-	i.forms = append(i.forms, form)
+	subject := form.Get("subject_token")
+	i.subjects, i.at, i.forms = append(i.subjects, subject), append(i.at, time.Now()), append(i.forms, form)
+	i.calls = append(i.calls, "exchange of "+subject)
 	if wait := i.wait; wait != nil {
 		i.mu.Unlock()
 		wait()
 		i.mu.Lock()
+	}
+	if subject == i.refused {
+		return answer(http.StatusForbidden, "")
 	}
 	if i.status != 0 {
 		return answer(i.status, i.answer(len(i.subjects)))
@@ -106,9 +135,7 @@ func (i *issuance) RoundTrip(r *http.Request) (*http.Response, error) {
 func (i *issuance) ask(t *testing.T) string {
 	t.Helper()
 	token, err := i.client.credentials.current(t.Context(), secret.String{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return token.Reveal()
 }
 
@@ -121,46 +148,47 @@ func (i *issuance) call(ctx context.Context) error {
 }
 
 func TestCredentialsCurrent(t *testing.T) {
-	t.Run("a token is renewed after 80 % of its lifetime, with the file's content of that time", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			i := newIssuance(t, nil)
-			start := time.Now()
-			for range 3 * 60 {
-				i.write(t, "subject of minute "+time.Since(start).String())
-				i.ask(t)
-				time.Sleep(time.Minute)
+	inBubble(t, "a token is renewed after 80 % of its lifetime, with the content of the file then", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		start := time.Now()
+		for range 3 * 60 {
+			i.write(t, "subject of minute "+time.Since(start).String())
+			i.ask(t)
+			time.Sleep(time.Minute)
+		}
+		want := []string{"0s", "48m0s", "1h36m0s", "2h24m0s"}
+		if len(i.subjects) != len(want) {
+			t.Fatalf("%d exchanges in three hours, want %d", len(i.subjects), len(want))
+		}
+		for n, after := range want {
+			if got := i.subjects[n]; got != "subject of minute "+after || i.at[n].Sub(start).String() != after {
+				t.Errorf("exchange %d after %s has %q, want the token of %s", n, i.at[n].Sub(start), got, after)
 			}
-			want := []string{"0s", "48m0s", "1h36m0s", "2h24m0s"}
-			if len(i.subjects) != len(want) {
-				t.Fatalf("%d exchanges in three hours, want %d", len(i.subjects), len(want))
-			}
-			for n, after := range want {
-				if got := i.subjects[n]; got != "subject of minute "+after || i.at[n].Sub(start).String() != after {
-					t.Errorf("exchange %d after %s has %q, want the token of %s", n, i.at[n].Sub(start), got, after)
-				}
-			}
-		})
+		}
 	})
 
-	t.Run("a failed renewal is retried each minute, and the old token is used until it expires", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			i := newIssuance(t, nil)
-			start := time.Now()
-			i.ask(t)
-			i.status = http.StatusServiceUnavailable
-			for time.Since(start) < time.Hour {
-				if got := i.ask(t); got != "pool-1" {
-					t.Fatalf("after %s the token is %s, want pool-1", time.Since(start), got)
-				}
-				time.Sleep(10 * time.Second)
+	inBubble(t, "a failed renewal is retried each minute; the old token is used until it expires", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		start := time.Now()
+		i.ask(t)
+		i.status = http.StatusServiceUnavailable
+		for time.Since(start) < time.Hour {
+			if got := i.ask(t); got != "pool-1" {
+				t.Fatalf("after %s the token is %s, want pool-1", time.Since(start), got)
 			}
-			if got := len(i.subjects); got != 1+12 {
-				t.Errorf("%d exchanges, want 13: the first and 12 failed renewals", got)
-			}
-			if _, err := i.client.credentials.current(t.Context(), secret.String{}); err == nil {
-				t.Error("the token is used after it has expired")
-			}
-		})
+			time.Sleep(10 * time.Second)
+		}
+		if got := len(i.subjects); got != 1+12 {
+			t.Errorf("%d exchanges, want 13: the first and 12 failed renewals", got)
+		}
+		_, err := i.client.credentials.current(t.Context(), secret.String{})
+		wantError(t, err, "exchange the OIDC token") // the token has expired
+		i.status = 0
+		i.ask(t)
+		if text := i.log.String(); strings.Count(text, "token renewal failed") != 1 ||
+			!strings.Contains(text, "token renewal resumed") {
+			t.Errorf("the log is\n%s\nwant one failure and the recovery", text)
+		}
 	})
 
 	t.Run("a machine that was suspended renews the token when the wall clock has passed its time", func(t *testing.T) {
@@ -178,84 +206,153 @@ func TestCredentialsCurrent(t *testing.T) {
 		}
 	})
 
-	t.Run("a wall clock that is set back does not delay the renewal", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			i := newIssuance(t, nil)
-			i.ask(t)
-			i.client.credentials.renewWall = time.Now().Round(0).Add(48 * time.Hour)
-			time.Sleep(49 * time.Minute)
+	inBubble(t, "a wall clock that is set back does not delay the renewal", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		i.ask(t)
+		i.client.credentials.renewWall = time.Now().Round(0).Add(48 * time.Hour)
+		time.Sleep(49 * time.Minute)
+		if got := i.ask(t); got != "pool-2" {
+			t.Errorf("the token is %s, want pool-2", got)
+		}
+	})
+
+	inBubble(t, "the lifetime begins before a slow response", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		i.answer = func(n int) string { return fmt.Sprintf(`{"access_token":"pool-%d","expires_in":60}`, n) }
+		i.wait = func() { time.Sleep(25 * time.Second) }
+		i.ask(t)
+		time.Sleep(24 * time.Second) // 49 s after the request
+		if i.ask(t); len(i.subjects) != 2 {
+			t.Errorf("%d exchanges, want 2", len(i.subjects))
+		}
+	})
+
+	inBubble(t, "calls at the same time share one exchange", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		i.wait = func() { time.Sleep(20 * time.Second) }
+		var calls sync.WaitGroup
+		for range 20 {
+			calls.Go(func() { i.ask(t) })
+		}
+		calls.Wait()
+		if len(i.subjects) != 1 {
+			t.Errorf("%d exchanges, want 1", len(i.subjects))
+		}
+	})
+
+	inBubble(t, "calls at the same time share a failed exchange; no call waits for a second one", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		i.status, i.wait = http.StatusForbidden, func() { time.Sleep(20 * time.Second) }
+		start := time.Now()
+		var calls sync.WaitGroup
+		for range 20 {
+			calls.Go(func() {
+				_, err := i.client.credentials.current(t.Context(), secret.String{})
+				if !errors.Is(err, runtime.ErrUnauthorized) {
+					t.Errorf("the error is %v, want ErrUnauthorized", err)
+				}
+			})
+		}
+		calls.Wait()
+		if took := time.Since(start); took != 20*time.Second || len(i.subjects) != 1 {
+			t.Errorf("%d exchanges in %s, want 1 in 20s", len(i.subjects), took)
+		}
+	})
+
+	inBubble(t, "a call that is cancelled during its exchange does not fail the other calls", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		i.wait = func() { time.Sleep(time.Second) }
+		var calls sync.WaitGroup
+		calls.Go(func() { _, _ = i.client.credentials.current(ctx, secret.String{}) })
+		synctest.Wait()
+		calls.Go(func() {
 			if got := i.ask(t); got != "pool-2" {
 				t.Errorf("the token is %s, want pool-2", got)
 			}
 		})
+		synctest.Wait()
+		cancel()
+		calls.Wait()
+	})
+}
+
+func TestCredentials(t *testing.T) {
+	const exchange, poll = "exchange of ", "poll with token pool-"
+	t.Run("a changed OIDC token is exchanged at the next call", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		i.reload(t, "one")
+		i.claim(t)
+		i.claim(t)
+		i.reload(t, "two")
+		i.claim(t)
+		i.reload(t, "two") // does not change the token
+		i.claim(t)
+		i.reload(t, "one")
+		i.claim(t)
+		i.wantCalls(t, exchange+"one", poll+"1", poll+"1", exchange+"two", poll+"2", poll+"2", exchange+"one", poll+"3")
 	})
 
-	t.Run("the lifetime begins before a slow response", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			i := newIssuance(t, nil)
-			i.answer = func(n int) string { return fmt.Sprintf(`{"access_token":"pool-%d","expires_in":60}`, n) }
-			i.wait = func() { time.Sleep(25 * time.Second) }
-			i.ask(t)
-			time.Sleep(24 * time.Second) // 49 s after the request
-			if i.ask(t); len(i.subjects) != 2 {
-				t.Errorf("%d exchanges, want 2", len(i.subjects))
-			}
-		})
+	t.Run("after the refusal of a new OIDC token, the old pool token stays in use", func(t *testing.T) {
+		i := newIssuance(t, nil)
+		i.reload(t, "one")
+		i.claim(t)
+		i.refused = "two"
+		i.reload(t, "two")
+		i.claim(t)
+		i.claim(t) // does not try the exchange again
+		if text := i.log.String(); strings.Count(text, "token renewal failed") != 1 || strings.Contains(text, "pool-") {
+			t.Errorf("the log is\n%s", text)
+		}
+		i.reload(t, "three") // is exchanged without waiting for the retry delay
+		i.claim(t)
+		i.wantCalls(t, exchange+"one", poll+"1", exchange+"two", poll+"1", poll+"1", exchange+"three", poll+"3")
+		if text := i.log.String(); !strings.Contains(text, "token renewal resumed") {
+			t.Errorf("the log is\n%s", text)
+		}
 	})
 
-	t.Run("calls at the same time share one exchange", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			i := newIssuance(t, nil)
-			i.wait = func() { time.Sleep(20 * time.Second) }
-			var calls sync.WaitGroup
-			for range 20 {
-				calls.Go(func() { i.ask(t) })
-			}
-			calls.Wait()
-			if len(i.subjects) != 1 {
-				t.Errorf("%d exchanges, want 1", len(i.subjects))
-			}
-		})
-	})
-
-	t.Run("calls at the same time share a failed exchange, and no call waits for a second one", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			i := newIssuance(t, nil)
-			i.status, i.wait = http.StatusForbidden, func() { time.Sleep(20 * time.Second) }
-			start := time.Now()
-			var calls sync.WaitGroup
-			for range 20 {
-				calls.Go(func() {
-					_, err := i.client.credentials.current(t.Context(), secret.String{})
-					if !errors.Is(err, runtime.ErrUnauthorized) {
-						t.Errorf("the error is %v, want ErrUnauthorized", err)
-					}
-				})
-			}
-			calls.Wait()
-			if took := time.Since(start); took != 20*time.Second || len(i.subjects) != 1 {
-				t.Errorf("%d exchanges in %s, want 1 in 20s", len(i.subjects), took)
-			}
-		})
-	})
-
-	t.Run("a call that is cancelled during its exchange does not fail the other calls", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			i := newIssuance(t, nil)
-			ctx, cancel := context.WithCancel(t.Context())
-			i.wait = func() { time.Sleep(time.Second) }
-			var calls sync.WaitGroup
-			calls.Go(func() { _, _ = i.client.credentials.current(ctx, secret.String{}) })
-			synctest.Wait()
-			calls.Go(func() {
-				if got := i.ask(t); got != "pool-2" {
-					t.Errorf("the token is %s, want pool-2", got)
+	t.Run("an OIDC token that changes during an exchange is exchanged too", func(t *testing.T) {
+		for name, c := range map[string]struct{ refused, first string }{
+			"first token accepted": {"", poll + "2"},
+			"first token refused":  {"old", poll + "1"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				i := newIssuance(t, nil)
+				i.reload(t, "one")
+				i.claim(t)
+				i.reload(t, "old")
+				i.refused, i.wait = c.refused, func() {
+					i.wait = nil
+					i.reload(t, "new")
 				}
+				i.claim(t)
+				i.claim(t)
+				i.wantCalls(t, exchange+"one", poll+"1", exchange+"old", c.first, exchange+"new", poll+"3")
 			})
-			synctest.Wait()
-			cancel()
-			calls.Wait()
+		}
+	})
+
+	t.Run("Tune does not wait for an exchange", func(t *testing.T) {
+		release, asked := make(chan struct{}), make(chan struct{})
+		s := newScene(t, withOIDC(t), func(w http.ResponseWriter, _ *http.Request) {
+			close(asked)
+			<-release
+			w.WriteHeader(http.StatusForbidden)
 		})
+		done := make(chan struct{})
+		go func() { defer close(done); _, _ = s.client.Claim(t.Context()) }()
+		<-asked
+		tuned := make(chan struct{})
+		go func() { defer close(tuned); s.client.Tune(s.client.settings()) }()
+		select {
+		case <-tuned:
+		case <-time.After(5 * time.Second):
+			t.Error("Tune waits for the exchange")
+		}
+		close(release)
+		<-done
+		<-tuned
 	})
 }
 
@@ -269,13 +366,12 @@ func TestAuthorized(t *testing.T) {
 				t.Errorf("round %d: the error is %v", round, err)
 			}
 		}
-		if got := strings.Join(i.polls, " "); got != "pool-1 pool-2 pool-2 pool-3" || len(i.subjects) != 3 {
-			t.Errorf("the calls have the tokens %s after %d exchanges", got, len(i.subjects))
-		}
 		i.refuses = false
-		if err := i.call(t.Context()); err != nil || i.polls[4] != "pool-3" {
-			t.Errorf("the call has the token %s, want pool-3: %v", i.polls[4], err)
+		if err := i.call(t.Context()); err != nil {
+			t.Error(err)
 		}
+		const exchange, poll = "exchange of subject", "poll with token pool-"
+		i.wantCalls(t, exchange, poll+"1", exchange, poll+"2", poll+"2", exchange, poll+"3", poll+"3")
 	})
 
 	t.Run("the error of a failed exchange replaces a 401", func(t *testing.T) {
@@ -283,10 +379,7 @@ func TestAuthorized(t *testing.T) {
 		i.ask(t)
 		i.refuses, i.status = true, http.StatusForbidden
 		i.answer = func(int) string { return `{"error":"access_denied","error_description":"no policy"}` }
-		err := i.call(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "access_denied: no policy: check organization_name") {
-			t.Errorf("the error is %v", err)
-		}
+		wantError(t, i.call(t.Context()), "access_denied: no policy: check organization_name")
 	})
 
 	t.Run("a static token is not exchanged", func(t *testing.T) {

@@ -12,19 +12,13 @@ import (
 func TestTransportSocket(t *testing.T) {
 	t.Run("the socket of a connection has the limits for a silent peer", func(t *testing.T) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer listener.Close()
 		conn, err := newTransport().DialContext(t.Context(), "tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer conn.Close()
 		socket, err := conn.(syscall.Conn).SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		options := map[string]struct {
 			option int
 			unit   time.Duration

@@ -26,16 +26,12 @@ func docker(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
+// root is the default user of a container.
+const root = ""
+
 // container creates a container whose process 1 is the program, and starts it with a job.
 // It returns the id of the container.
-func container(t *testing.T, scripts ...string) (s *story, p *process, id string) {
-	t.Helper()
-	return containerFor(t, "", scripts...)
-}
-
-// containerFor is like container, and sets the user of the container. An empty user is
-// root.
-func containerFor(t *testing.T, user string, scripts ...string) (s *story, p *process, id string) {
+func container(t *testing.T, user string, scripts ...string) (s *story, p *process, id string) {
 	t.Helper()
 	address, err := exec.Command("../../testdata/toolchain/address").Output()
 	if err != nil {
@@ -52,7 +48,7 @@ func TestContainerReapsOrphans(t *testing.T) {
 	t.Parallel()
 	// The loop ends when process 1 has only one child, the runner. An orphan that ended is a
 	// child of process 1 until that reaps it.
-	s, p, _ := container(t,
+	s, p, _ := container(t, root,
 		`n=0; while [ $n -lt 20 ]; do (sleep 0.05 &); n=$((n+1)); done
 while [ "$(grep -l '^PPid:.1$' /proc/[0-9]*/status 2>/dev/null | wc -l)" -gt 1 ]; do sleep 0.05; done
 zombies=$(grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l)
@@ -69,7 +65,8 @@ echo "zombies: $zombies"`,
 
 func TestContainerForwardsTERM(t *testing.T) {
 	t.Parallel()
-	s, p, id := container(t, `trap 'echo asked to end; exit 0' TERM; echo started; while :; do sleep 1 & wait $!; done`)
+	s, p, id := container(t, root,
+		`trap 'echo asked to end; exit 0' TERM; echo started; while :; do sleep 1 & wait $!; done`)
 	s.await("\nstarted\n")
 	docker(t, "kill", "--signal", "TERM", id)
 	p.exit(runtime.CodeFailed)
@@ -79,7 +76,7 @@ func TestContainerForwardsTERM(t *testing.T) {
 
 func TestContainerHidesRunner(t *testing.T) {
 	t.Parallel()
-	s, p, _ := container(t, `id -u
+	s, p, _ := container(t, root, `id -u
 sleep 60 & neighbour=$!
 for file in environ maps; do
   head -c 1 "/proc/$neighbour/$file" >/dev/null && echo "neighbour shows $file"
@@ -98,12 +95,12 @@ echo looked`)
 
 func TestContainerInit(t *testing.T) {
 	for name, user := range map[string]string{
-		"root cannot write to the progress stream of process 1":         "",
+		"root cannot write to the progress stream of process 1":         root,
 		"another user cannot write to the progress stream of process 1": "1000:1000",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s, p, _ := containerFor(t, user, `id -u
+			s, p, _ := container(t, user, `id -u
 for pid in 1 "$PPID"; do
   for fd in 0 1 2; do
     (echo '{"step":77,"status":"failed"}' > "/proc/$pid/fd/$fd") 2>&1 && echo "wrote to $fd of $pid"
@@ -130,7 +127,7 @@ echo looked`)
 
 func TestContainerEndsOrphans(t *testing.T) {
 	t.Parallel()
-	s, p, id := container(t, "nohup sleep 600 >/dev/null 2>&1 & sleep 600 & echo done")
+	s, p, id := container(t, root, "nohup sleep 600 >/dev/null 2>&1 & sleep 600 & echo done")
 	p.exit(runtime.CodeSucceeded)
 	s.want(runtime.Succeeded, runtime.Succeeded)
 	if state := docker(t, "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", id); state != "exited 0" {

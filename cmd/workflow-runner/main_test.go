@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -58,12 +57,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func program(t *testing.T) string {
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
 	t.Helper()
-	path, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func program(t *testing.T) string {
+	t.Helper()
+	path, err := build()
+	noError(t, err)
 	return path
 }
 
@@ -78,9 +83,7 @@ type story struct {
 func newStory(t *testing.T, address, root string, scripts ...string) *story {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	service := runtimetest.NewService()
 	server := &http.Server{Handler: service, ReadHeaderTimeout: storyLimit}
 	served := make(chan struct{})
@@ -107,14 +110,12 @@ func newStory(t *testing.T, address, root string, scripts ...string) *story {
 }
 
 // handoff returns the handoff that the agent would write.
-func (s *story) handoff() *bytes.Reader {
+func (s *story) handoff() []byte {
 	h := runtimetest.BaseHandoff(s.job)
 	h.Root = s.root
 	text, err := json.Marshal(h)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return bytes.NewReader(text)
+	noError(s.t, err)
+	return text
 }
 
 // process is a started program.
@@ -128,11 +129,9 @@ func (s *story) start(name string, args ...string) *process {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
 	p := &process{Cmd: exec.CommandContext(ctx, name, args...), t: s.t}
-	p.Stdin, p.Stdout, p.Stderr = s.handoff(), &p.stdout, &p.stderr
+	p.Stdin, p.Stdout, p.Stderr = bytes.NewReader(s.handoff()), &p.stdout, &p.stderr
 	s.t.Cleanup(cancel)
-	if err := p.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	noError(s.t, p.Start())
 	return p
 }
 
@@ -164,9 +163,7 @@ func (s *story) want(statuses ...runtime.Status) {
 func TestExecuteSizeAndVersion(t *testing.T) {
 	path := program(t)
 	info, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if info.Size() > maxSize {
 		t.Errorf("the program has %d bytes, at most %d are allowed", info.Size(), maxSize)
 	}
@@ -232,16 +229,14 @@ func TestRunJob(t *testing.T) {
 }
 
 func TestRunWithoutHandoff(t *testing.T) {
-	for name, c := range map[string]struct{ args, stdin, want string }{
-		"nothing":         {"run", "", "only the agent starts this program"},
-		"no JSON":         {"run", "hello", "not in the form"},
-		"another release": {"run", `{"version":999}`, "this runner reads version 1"},
-		"no job":          {"run", `{"version":1}`, "has no service"},
-		"no command":      {"", "", "workflow-runner COMMAND"},
-		"wrong command":   {"walk", "", "unknown command"},
+	for name, c := range map[string]struct{ stdin, want string }{
+		"nothing":         {"", "only the agent starts this program"},
+		"no JSON":         {"hello", "not in the form"},
+		"another release": {`{"version":999}`, "this runner reads version 1"},
+		"no job":          {`{"version":1}`, "has no service"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd := exec.Command(program(t), strings.Fields(c.args)...)
+			cmd := exec.Command(program(t), "run")
 			cmd.Stdin = strings.NewReader(c.stdin)
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
@@ -274,13 +269,9 @@ func TestRunSignals(t *testing.T) {
 			}
 			p := s.start(program(t), args...)
 			s.await("\nstarted\n")
-			if err := p.Process.Signal(c.signal); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, p.Process.Signal(c.signal))
 			s.await("\nnot yet\n")
-			if err := p.Process.Signal(c.signal); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, p.Process.Signal(c.signal))
 			p.exit(runtime.CodeFailed)
 			s.want(runtime.Succeeded, runtime.Failed)
 			s.await("\nnot yet\nError: the job was stopped by a signal to its runner\n")
@@ -291,36 +282,34 @@ func TestRunSignals(t *testing.T) {
 // packed writes the handoff into a file as a Pod gets it, and returns the path.
 func (s *story) packed() string {
 	s.t.Helper()
-	text, err := io.ReadAll(s.handoff())
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	packed, err := handoff.Pack(text, handoff.MaxObject)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	packed, err := handoff.Pack(s.handoff(), handoff.MaxObject)
+	noError(s.t, err)
 	file := filepath.Join(s.t.TempDir(), handoff.PackedFile)
-	if err := os.WriteFile(file, packed, 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+	noError(s.t, os.WriteFile(file, packed, 0o600))
 	return file
+}
+
+// runInto runs the program with a pipe as its standard output, and checks that the job succeeds.
+func (s *story) runInto(pipe *os.File) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program(s.t), "run")
+	cmd.Stdin, cmd.Stdout = bytes.NewReader(s.handoff()), pipe
+	err := cmd.Run()
+	_ = pipe.Close()
+	if err != nil {
+		s.t.Errorf("the runner ends with %v", err)
+	}
+	s.want(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
 }
 
 func TestRunClosedProgress(t *testing.T) {
 	s := newStory(t, "127.0.0.1", t.TempDir(), "echo one", "yes | head -n 1; echo two")
 	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	_ = reader.Close()
-	cmd := exec.Command(program(t), "run")
-	cmd.Stdin, cmd.Stdout = s.handoff(), writer
-	err = cmd.Run()
-	_ = writer.Close()
-	if err != nil {
-		t.Errorf("the runner ends with %v", err)
-	}
-	s.want(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
+	s.runInto(writer)
 	if text := s.service.Record(s.job.ID).Text(2); !strings.HasSuffix(text, "\ny\ntwo\n") {
 		t.Errorf("a program of a step does not end when it writes to a closed pipe:\n%s", text)
 	}
@@ -330,27 +319,13 @@ func TestRun(t *testing.T) {
 	t.Run("job ends although nothing reads the full pipe of its progress", func(t *testing.T) {
 		t.Parallel()
 		reader, writer, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer reader.Close()
-		if err := writer.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, writer.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 		if _, err := writer.Write(make([]byte, 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("the pipe is not full: %v", err)
 		}
-		s := newStory(t, "127.0.0.1", t.TempDir(), "echo one", "echo two")
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, program(t), "run")
-		cmd.Stdin, cmd.Stdout = s.handoff(), writer
-		err = cmd.Run()
-		_ = writer.Close()
-		if err != nil {
-			t.Errorf("the runner ends with %v", err)
-		}
-		s.want(runtime.Succeeded, runtime.Succeeded, runtime.Succeeded)
+		newStory(t, "127.0.0.1", t.TempDir(), "echo one", "echo two").runInto(writer)
 	})
 }
 
@@ -362,24 +337,14 @@ func TestRunWithASealedHandoff(t *testing.T) {
 		t.Fatalf("prepare: %v\n%s", err, out)
 	}
 	key, err := os.ReadFile(report)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(s.handoff())
-	if err != nil {
-		t.Fatal(err)
-	}
-	sealed, err := handoff.Seal(string(key), handoff.Recipient{Pod: "uid", Job: "job-1", Generation: "1"}, text,
-		handoff.MaxAnnotation)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
+	as := handoff.Recipient{Pod: "uid", Job: "job-1", Generation: "1"}
+	sealed, err := handoff.Seal(string(key), as, s.handoff(), handoff.MaxAnnotation)
+	noError(t, err)
 	for name, text := range map[string]string{
 		handoff.PodFile: "uid", handoff.JobFile: "job-1", handoff.GenerationFile: "1", handoff.SealedFile: sealed,
 	} {
-		if err := os.WriteFile(filepath.Join(downward, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(filepath.Join(downward, name), []byte(text), 0o600))
 	}
 	copied, private := filepath.Join(directory, handoff.Program), filepath.Join(directory, handoff.KeyFile)
 	args := []string{"run", "--handoff", filepath.Join(downward, handoff.SealedFile), "--key", private}

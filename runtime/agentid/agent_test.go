@@ -35,27 +35,27 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // startAgent starts another process that takes an identity, and returns the id.
 func startAgent(t *testing.T, directory string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), heldDirectory+"="+directory)
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
+	noError(t, cmd.Start())
 	t.Cleanup(func() { _ = stdin.Close() })
 	id, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return cmd, strings.TrimSpace(id)
 }
 
@@ -63,9 +63,7 @@ func startAgent(t *testing.T, directory string) (*exec.Cmd, string) {
 func take(t *testing.T, directory string) *Agent {
 	t.Helper()
 	agent, err := Take(directory, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(agent.Close)
 	if len(agent.ID) != 32 {
 		t.Errorf("the id is %q, want 32 digits", agent.ID)
@@ -83,12 +81,9 @@ func TestTake(t *testing.T) {
 			t.Errorf("the id was %s and is now %s, with the warning %v; want the same id without a warning", first.ID,
 				again.ID, again.Warning)
 		}
-		if info, err := os.Stat(directory); err != nil || info.Mode().Perm() != 0o700 {
-			t.Errorf("the directory has the mode %v (%v), want 0700", info.Mode(), err)
-		}
-		for _, name := range []string{idName, lockName} {
-			if info, err := os.Stat(filepath.Join(directory, name)); err != nil || info.Mode().Perm() != 0o600 {
-				t.Errorf("the file %s has the mode %v (%v), want 0600", name, info.Mode(), err)
+		for name, mode := range map[string]os.FileMode{"": 0o700, idName: 0o600, lockName: 0o600} {
+			if info, err := os.Stat(filepath.Join(directory, name)); err != nil || info.Mode().Perm() != mode {
+				t.Errorf("%s has the mode %v (%v), want %v", filepath.Join(directory, name), info.Mode(), err, mode)
 			}
 		}
 	})
@@ -101,9 +96,7 @@ func TestTake(t *testing.T) {
 		directory := t.TempDir()
 		killed, id := startAgent(t, directory)
 		program, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		_, err = Take(directory, "")
 		want := fmt.Sprintf("another agent uses the state directory %s: %q (pid %d), with the configuration file %q: "+
 			"give one of the two agents another directory, with state_directory or PULUMI_AGENT_STATE_DIRECTORY",
@@ -143,13 +136,9 @@ func TestTake(t *testing.T) {
 	t.Run("a missing id causes a warning if an earlier agent used a target", func(t *testing.T) {
 		directory := t.TempDir()
 		first := take(t, directory)
-		if err := first.AddTarget("docker"); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, first.AddTarget("docker"))
 		first.Close()
-		if err := os.Remove(filepath.Join(directory, idName)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Remove(filepath.Join(directory, idName)))
 		if again := take(t, directory); again.ID == first.ID || again.Warning == nil {
 			t.Errorf("the id was %s and is now %s, and the warning is %v", first.ID, again.ID, again.Warning)
 		}
@@ -160,14 +149,10 @@ func TestOwnerOf(t *testing.T) {
 	t.Run("the owner is known after it has ended", func(t *testing.T) {
 		directory := t.TempDir()
 		agent, err := Take(directory, "agent.yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		agent.Close()
 		file, err := filepath.Abs("agent.yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		owner, err := OwnerOf(directory)
 		if err != nil || owner.PID != os.Getpid() || owner.Config != file {
 			t.Errorf("the owner is %+v (%v)", owner, err)
@@ -181,9 +166,7 @@ func TestOwnerOf(t *testing.T) {
 	t.Run("a longer name is overwritten by a shorter one", func(t *testing.T) {
 		directory := t.TempDir()
 		first, err := Take(directory, "/"+strings.Repeat("long/", 100))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		first.Close()
 		take(t, directory)
 		if owner, err := OwnerOf(directory); err != nil || owner.PID != os.Getpid() || owner.Config != "" {
@@ -196,9 +179,7 @@ func TestOwnerOf(t *testing.T) {
 	} {
 		t.Run(name+" has no owner", func(t *testing.T) {
 			directory := t.TempDir()
-			if err := os.WriteFile(filepath.Join(directory, lockName), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.WriteFile(filepath.Join(directory, lockName), []byte(text), 0o600))
 			owner, err := OwnerOf(directory)
 			if err != nil || owner != (Owner{}) || !owner.RunsWith("agent.yaml") {
 				t.Errorf("the owner is %+v (%v)", owner, err)
@@ -221,9 +202,7 @@ func TestOwnerOf(t *testing.T) {
 	})
 	t.Run("a link in place of the lock is an error", func(t *testing.T) {
 		directory := t.TempDir()
-		if err := os.Symlink("/etc/hostname", filepath.Join(directory, lockName)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Symlink("/etc/hostname", filepath.Join(directory, lockName)))
 		if owner, err := OwnerOf(directory); err == nil {
 			t.Errorf("the owner is %+v", owner)
 		}
@@ -244,12 +223,8 @@ func TestTakeDamagedID(t *testing.T) {
 			first := take(t, directory)
 			path := filepath.Join(directory, idName)
 			first.Close()
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
-			if err := damage(path); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.Remove(path))
+			noError(t, damage(path))
 			again := take(t, directory)
 			if again.ID == first.ID || again.Warning == nil || !strings.Contains(fmt.Sprint(again.Warning), path) {
 				t.Errorf("the id is %s and the warning %v, want a new id and a warning with the path", again.ID,
@@ -265,17 +240,10 @@ func TestTakeDamagedID(t *testing.T) {
 
 func TestTakeUnusableDirectory(t *testing.T) {
 	directory := t.TempDir()
-	file := filepath.Join(directory, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	linked := filepath.Join(directory, "linked")
-	if err := os.Mkdir(linked, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(file, filepath.Join(linked, lockName)); err != nil {
-		t.Fatal(err)
-	}
+	file, linked := filepath.Join(directory, "file"), filepath.Join(directory, "linked")
+	noError(t, os.WriteFile(file, nil, 0o600))
+	noError(t, os.Mkdir(linked, 0o700))
+	noError(t, os.Symlink(file, filepath.Join(linked, lockName)))
 	for _, unusable := range []string{file, filepath.Join(file, "state"), "/proc/cmwa", linked} {
 		if agent, err := Take(unusable, ""); err == nil {
 			t.Errorf("Take(%s) returned the id %s, want an error", unusable, agent.ID)
@@ -295,9 +263,7 @@ func TestTargets(t *testing.T) {
 	directory := t.TempDir()
 	agent := take(t, directory)
 	for _, target := range []string{"process", "docker", "docker"} {
-		if err := agent.AddTarget(target); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, agent.AddTarget(target))
 	}
 	agent.RemoveTarget("docker") // in use
 	agent.Close()

@@ -35,9 +35,7 @@ func TestCheck(t *testing.T) {
 	})
 	t.Run("a path that is not a directory or not writable is rejected", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "file")
-		if err := os.WriteFile(file, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(file, nil, 0o600))
 		for _, unusable := range []string{file, filepath.Join(file, "state"), "/proc/cmwa"} {
 			if checked, err := Check(unusable); err == nil {
 				t.Errorf("Check(%s) accepted the directory %s, want an error", unusable, checked)

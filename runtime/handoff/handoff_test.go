@@ -14,12 +14,18 @@ import (
 
 var recipient = Recipient{Pod: "uid-1", Job: "job-1", Generation: "7"}
 
-func newKey(t *testing.T) (private []byte, public string) {
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
 	t.Helper()
-	private, public, err := NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func newKey(t *testing.T) (private []byte, public string) {
+	t.Helper()
+	private, public, err := NewKey()
+	noError(t, err)
 	return private, public
 }
 
@@ -28,13 +34,9 @@ func TestSeal(t *testing.T) {
 	other, _ := newKey(t)
 	text := []byte(strings.Repeat("secret", 1_000_000))
 	sealed, err := Seal(public, recipient, text, MaxAnnotation)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	again, err := Seal(public+"\n", recipient, text, MaxAnnotation)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 
 	t.Run("holder of the key opens it", func(t *testing.T) {
 		got, err := Open(private, recipient, sealed+"\n")
@@ -94,13 +96,9 @@ func TestSeal(t *testing.T) {
 func TestPack(t *testing.T) {
 	text := []byte(strings.Repeat("text", 100_000))
 	packed, err := Pack(text, MaxObject)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	file := filepath.Join(t.TempDir(), PackedFile)
-	if err := os.WriteFile(file+".new", packed, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(file+".new", packed, 0o644))
 	late := time.AfterFunc(10*time.Millisecond, func() { _ = os.Rename(file+".new", file) }) // as the kubelet does
 	defer late.Stop()
 	if got, err := ReceivePacked(t.Context(), file); err != nil || !bytes.Equal(got, text) {
@@ -122,24 +120,16 @@ func prepared(t *testing.T) (directory, public, file string) {
 	t.Helper()
 	directory = t.TempDir()
 	program := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(program, []byte("the program"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(program, []byte("the program"), 0o700))
 	report := filepath.Join(t.TempDir(), "termination-log")
-	if err := Prepare(program, directory, report); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, Prepare(program, directory, report))
 	key, err := os.ReadFile(report)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	downward := t.TempDir()
 	for name, text := range map[string]string{
 		PodFile: recipient.Pod, JobFile: recipient.Job, GenerationFile: recipient.Generation, SealedFile: "",
 	} {
-		if err := os.WriteFile(filepath.Join(downward, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(filepath.Join(downward, name), []byte(text), 0o644))
 	}
 	return directory, string(key), filepath.Join(downward, SealedFile)
 }
@@ -162,9 +152,7 @@ func TestPrepare(t *testing.T) {
 
 	t.Run("without a copy of the program", func(t *testing.T) {
 		directory, report := t.TempDir(), filepath.Join(t.TempDir(), "termination-log")
-		if err := PrepareKey(directory, report); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, PrepareKey(directory, report))
 		if text, err := os.ReadFile(report); err != nil || !IsKey(string(text)) {
 			t.Errorf("reported %q, %v", text, err)
 		}
@@ -178,9 +166,7 @@ func TestReceive(t *testing.T) {
 	t.Run("key is deleted before the text arrives, and the text is opened", func(t *testing.T) {
 		directory, public, file := prepared(t)
 		sealed, err := Seal(public, recipient, []byte("the handoff"), MaxAnnotation)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		key := filepath.Join(directory, KeyFile)
 		type result struct {
 			text []byte
@@ -198,12 +184,8 @@ func TestReceive(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		// A downward API volume replaces the whole file at once.
-		if err := os.WriteFile(file+".new", []byte(sealed), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(file+".new", file); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(file+".new", []byte(sealed), 0o644))
+		noError(t, os.Rename(file+".new", file))
 		if r := <-received; r.err != nil || string(r.text) != "the handoff" {
 			t.Errorf("received %q, %v", r.text, r.err)
 		}

@@ -20,6 +20,14 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // newRecord returns the record of a job that was claimed just now.
 func newRecord(job string) runtime.Record {
 	return runtime.Record{
@@ -43,13 +51,21 @@ type agent struct {
 
 func newAgent(t *testing.T) *agent { return &agent{t: t, directory: t.TempDir()} }
 
+// newStoppedAgent returns an agent that has stopped, and whose journal has these records.
+func newStoppedAgent(t *testing.T, records ...runtime.Record) *agent {
+	t.Helper()
+	a := newAgent(t)
+	j := a.open()
+	a.add(j, records...)
+	j.Close()
+	return a
+}
+
 // open opens the journal, as an agent that starts does.
 func (a *agent) open() *journal.Journal {
 	a.t.Helper()
 	j, err := journal.Open(a.directory, slog.New(slog.NewTextHandler(&a.log, nil)))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	noError(a.t, err)
 	a.t.Cleanup(j.Close)
 	return j
 }
@@ -68,9 +84,7 @@ func (a *agent) contents() (all []byte) {
 		all = append(all, text...)
 		return err
 	})
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	noError(a.t, err)
 	return all
 }
 
@@ -78,9 +92,7 @@ func (a *agent) contents() (all []byte) {
 func (a *agent) file(job string) string {
 	a.t.Helper()
 	paths, err := filepath.Glob(a.path("*.json"))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	noError(a.t, err)
 	for _, path := range paths {
 		if text, err := os.ReadFile(path); err == nil && bytes.Contains(text, []byte(`"job":"`+job+`"`)) {
 			return path
@@ -93,9 +105,7 @@ func (a *agent) file(job string) string {
 // damagedFiles returns the number of files that were renamed because they cannot be read.
 func (a *agent) damagedFiles() int {
 	found, err := filepath.Glob(a.path("*.damaged"))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	noError(a.t, err)
 	return len(found)
 }
 
@@ -103,9 +113,7 @@ func (a *agent) damagedFiles() int {
 func (a *agent) add(j *journal.Journal, records ...runtime.Record) {
 	a.t.Helper()
 	for _, record := range records {
-		if err := j.Add(a.t.Context(), record); err != nil {
-			a.t.Fatal(err)
-		}
+		noError(a.t, j.Add(a.t.Context(), record))
 	}
 }
 
@@ -133,16 +141,12 @@ func TestJournal(t *testing.T) {
 		second.Claimed = first.Claimed.Add(time.Second)
 		third.Claimed = first.Claimed.Add(time.Minute)
 		a.add(j, third, second, first)
-		if err := j.SetStage(ctx, second.Job, runtime.RecordHandedOff); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, j.SetStage(ctx, second.Job, runtime.RecordHandedOff))
 		second.Stage, second.Progress = runtime.RecordHandedOff, runtime.Progress{
 			Step: 2, Lines: 1000, Status: runtime.Running,
 		}
 		j.SetProgress(second.Job, second.Progress)
-		if err := j.SetStage(ctx, third.Job, runtime.RecordReported); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, j.SetStage(ctx, third.Job, runtime.RecordReported))
 		third.Stage = runtime.RecordReported
 		j.Close()
 
@@ -169,9 +173,7 @@ func TestJournal(t *testing.T) {
 			t.Fatal("the record is not in a file")
 		}
 		for i := range 200 {
-			if err := j.Remove(ctx, fmt.Sprint("job-", i/2)); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, j.Remove(ctx, fmt.Sprint("job-", i/2)))
 		}
 		j.SetProgress("job-1", runtime.Progress{Step: 1}) // must not write the file again
 		if files, err := os.ReadDir(a.path("")); err != nil || len(files) != 1 || files[0].Name() != "reserve" {
@@ -205,14 +207,9 @@ func TestJournal(t *testing.T) {
 	})
 
 	t.Run("only the user of the agent has access", func(t *testing.T) {
-		a := newAgent(t)
-		j := a.open()
-		a.add(j, newRecord("a"))
-		j.Close()
+		a := newStoppedAgent(t, newRecord("a"))
 		for path, mode := range map[string]os.FileMode{a.path(""): 0o755, a.file("a"): 0o644} {
-			if err := os.Chmod(path, mode); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.Chmod(path, mode))
 		}
 		a.want(a.open(), "a")
 		for path, want := range map[string]os.FileMode{a.path(""): 0o700, a.file("a"): 0o600} {
@@ -232,9 +229,7 @@ func TestJournal(t *testing.T) {
 		a.want(j, "old", "long", "fresh") // they were just written
 		j.Close()
 		day := time.Now().Add(-25 * time.Hour)
-		if err := os.Chtimes(a.file("old"), day, day); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Chtimes(a.file("old"), day, day))
 		a.want(a.open(), "long", "fresh")
 		if !strings.Contains(a.log.String(), "record of an old job removed") ||
 			bytes.Contains(a.contents(), []byte("token-of-old")) {
@@ -273,7 +268,7 @@ func TestOpen(t *testing.T) {
 	for name, damage := range map[string]func(t *testing.T, path string) error{
 		"empty":     func(_ *testing.T, path string) error { return os.Truncate(path, 0) },
 		"truncated": func(_ *testing.T, path string) error { return os.Truncate(path, 100) },
-		"damaged":   func(_ *testing.T, path string) error { return overwrite(path, "!", 0) },
+		"damaged":   func(_ *testing.T, path string) error { return edit(path, "{", "!") },
 		"another version": func(_ *testing.T, path string) error {
 			return edit(path, `"version":1`, `"version":2`)
 		},
@@ -314,14 +309,9 @@ func TestOpen(t *testing.T) {
 		"record of another job": func(_ *testing.T, path string) error { return edit(path, `"job":"a"`, `"job":"b"`) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAgent(t)
+			a := newStoppedAgent(t, newRecord("a"), newRecord("b"))
+			noError(t, damage(t, a.file("a")))
 			j := a.open()
-			a.add(j, newRecord("a"), newRecord("b"))
-			j.Close()
-			if err := damage(t, a.file("a")); err != nil {
-				t.Fatal(err)
-			}
-			j = a.open()
 			a.want(j, "b")
 			log := a.log.String()
 			if a.damagedFiles() != 1 || strings.Count(log, "cannot read the record") != 1 ||
@@ -338,9 +328,7 @@ func TestOpen(t *testing.T) {
 			if name == "link" {
 				return // the time of a link cannot be changed
 			}
-			if err := syscall.Utimes(aside[0], times); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, syscall.Utimes(aside[0], times))
 			a.want(a.open(), "b", "c")
 			if a.damagedFiles() != 0 {
 				t.Error("the damaged file still exists")
@@ -349,24 +337,16 @@ func TestOpen(t *testing.T) {
 	}
 
 	t.Run("unknown stage means that the job may have run", func(t *testing.T) {
-		a := newAgent(t)
-		j := a.open()
-		a.add(j, newRecord("a"))
-		j.Close()
-		if err := edit(a.file("a"), `"stage":"claimed"`, `"stage":"x"`); err != nil {
-			t.Fatal(err)
-		}
+		a := newStoppedAgent(t, newRecord("a"))
+		noError(t, edit(a.file("a"), `"stage":"claimed"`, `"stage":"x"`))
 		if got := a.want(a.open(), "a"); got[0].Stage != runtime.RecordHandedOff {
 			t.Errorf("the stage is %s, want handed_off", got[0].Stage)
 		}
 	})
 
 	t.Run("interrupted change leaves the earlier record", func(t *testing.T) {
-		a := newAgent(t)
-		j := a.open()
 		record := newRecord("a")
-		a.add(j, record)
-		j.Close()
+		a := newStoppedAgent(t, record)
 		if err := os.WriteFile(a.file("a")+".new", []byte(`{"version":1,"token":"token-of-a-new-`), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -377,17 +357,6 @@ func TestOpen(t *testing.T) {
 			t.Error("the new file still exists, or the old one counts as damaged")
 		}
 	})
-}
-
-// overwrite writes a text into a file.
-func overwrite(path, text string, offset int64) error {
-	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	_, err = file.WriteAt([]byte(text), offset)
-	return err
 }
 
 // edit replaces a text in a file.

@@ -46,9 +46,7 @@ func newExecutor(t *testing.T, directory string) *process.Executor {
 		Environ:   append(os.Environ(), "PULUMI_AGENT_TOKEN="+agentToken),
 		Log:       slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return e
 }
 
@@ -82,9 +80,7 @@ func leftovers(t *testing.T, directory string, job *runtime.Job) []string {
 func directories(t *testing.T, directory string, job *runtime.Job) []string {
 	t.Helper()
 	entries, err := os.ReadDir(directory)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var all []string
 	for _, entry := range entries {
 		path := filepath.Join(directory, entry.Name())
@@ -131,9 +127,7 @@ func exposed(t *testing.T, directory string, job *runtime.Job, id string) string
 		fmt.Fprintf(&text, "%s: %s\n", path, content)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if strings.Contains(text.String(), agentToken) {
 		t.Error("the token of the agent is visible in the job")
 	}

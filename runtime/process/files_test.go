@@ -17,18 +17,12 @@ import (
 func withoutFiles(t *testing.T, do func()) {
 	t.Helper()
 	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	none := limit
 	none.Cur = 1
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none))
 	defer func() {
-		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
 	}()
 	if file, err := os.Open("/dev/null"); err == nil {
 		_ = file.Close()
@@ -38,8 +32,7 @@ func withoutFiles(t *testing.T, do func()) {
 }
 
 func TestWaitWithoutFiles(t *testing.T) {
-	directory := t.TempDir()
-	e := newExecutor(t, directory)
+	e := newExecutor(t, t.TempDir())
 	fifo := newFIFO(t)
 	job := jobIn(scriptRunner(t, `read x; read y <`+fifo+`; exit 10`))
 	id := mustStart(t, e, job)

@@ -11,9 +11,7 @@ import (
 
 func TestList(t *testing.T) {
 	t.Run("job whose runner was never started has no start time", func(t *testing.T) {
-		directory := t.TempDir()
-		e := newExecutor(t, directory)
-		id := mustStart(t, e, jobIn(scriptRunner(t, "cat >/dev/null; exit 0")))
+		e, directory, id := startScript(t, "cat >/dev/null; exit 0")
 		wait(t, e, id)
 		started := func() bool {
 			t.Helper()
@@ -29,9 +27,7 @@ func TestList(t *testing.T) {
 
 		// The agent was killed after it had created the directory and before it started the runner.
 		for _, name := range []string{"exit", "leader.json"} {
-			if err := os.Remove(filepath.Join(directory, id, name)); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.Remove(filepath.Join(directory, id, name)))
 		}
 		if started() {
 			t.Error("a job whose runner was never started has a start time")
@@ -40,13 +36,9 @@ func TestList(t *testing.T) {
 		// The machine was restarted since then, and may have lost files.
 		labels := filepath.Join(directory, id, "job.json")
 		text, err := os.ReadFile(labels)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		text = bytes.Replace(text, []byte(`"boot":"`), []byte(`"boot":"another`), 1)
-		if err := os.WriteFile(labels, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(labels, text, 0o600))
 		if !started() {
 			t.Error("a job of an earlier boot has no start time, but its runner may have run")
 		}

@@ -23,14 +23,20 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // scriptRunner creates a working directory whose runner is a shell script.
 func scriptRunner(t *testing.T, script string) string {
 	t.Helper()
 	directory := t.TempDir()
 	text := []byte("#!/bin/sh\n" + script + "\n")
-	if err := os.WriteFile(filepath.Join(directory, "workflow-runner"), text, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(filepath.Join(directory, "workflow-runner"), text, 0o755))
 	return directory
 }
 
@@ -53,9 +59,7 @@ func start(ctx context.Context, e *process.Executor, job *runtime.Job) (string, 
 func mustStart(t *testing.T, e *process.Executor, job *runtime.Job) string {
 	t.Helper()
 	id, err := start(t.Context(), e, job)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() {
 		if err := e.Remove(context.Background(), id, 0); err != nil {
 			t.Error(err)
@@ -64,14 +68,21 @@ func mustStart(t *testing.T, e *process.Executor, job *runtime.Job) string {
 	return id
 }
 
+// startScript starts a job whose runner is a script. It returns the executor, the directory of the
+// executor and the id of the job.
+func startScript(t *testing.T, script string) (e *process.Executor, directory, id string) {
+	t.Helper()
+	directory = t.TempDir()
+	e = newExecutor(t, directory)
+	return e, directory, mustStart(t, e, jobIn(scriptRunner(t, script)))
+}
+
 func wait(t *testing.T, e *process.Executor, id string) runtime.Exit {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	exit, err := e.Wait(ctx, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return exit
 }
 
@@ -79,9 +90,7 @@ func TestNew(t *testing.T) {
 	t.Run("warning about missing isolation is logged once", func(t *testing.T) {
 		var log bytes.Buffer
 		_, err := process.New(process.Options{Directory: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=WARN") ||
 			!strings.Contains(text, "isolated") {
 			t.Errorf("the log is %q, want one warning", text)
@@ -89,17 +98,9 @@ func TestNew(t *testing.T) {
 	})
 
 	t.Run("directory that others can write to is rejected", func(t *testing.T) {
-		directory := filepath.Join(t.TempDir(), "open")
-		if err := os.Mkdir(directory, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(directory, 0o777); err != nil {
-			t.Fatal(err)
-		}
-		link := filepath.Join(t.TempDir(), "link")
-		if err := os.Symlink(t.TempDir(), link); err != nil {
-			t.Fatal(err)
-		}
+		directory, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
+		noError(t, os.Chmod(directory, 0o777))
+		noError(t, os.Symlink(t.TempDir(), link))
 		for _, bad := range []string{directory, link} {
 			_, err := process.New(process.Options{Directory: bad, Log: slog.New(slog.DiscardHandler)})
 			if err == nil || !strings.Contains(err.Error(), bad) {
@@ -111,21 +112,15 @@ func TestNew(t *testing.T) {
 	t.Run("directories of stopped creations and removals are removed", func(t *testing.T) {
 		directory := t.TempDir()
 		for _, name := range []string{"new-1", "old-job-2", "new-3", "old-job-4", "other"} {
-			if err := os.Mkdir(filepath.Join(directory, name), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.Mkdir(filepath.Join(directory, name), 0o700))
 		}
 		past := time.Now().Add(-time.Hour)
 		for _, name := range []string{"new-1", "old-job-2", "other"} {
-			if err := os.Chtimes(filepath.Join(directory, name), past, past); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.Chtimes(filepath.Join(directory, name), past, past))
 		}
 		left := func() (names []string) {
 			entries, err := os.ReadDir(directory)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			for _, entry := range entries {
 				names = append(names, entry.Name())
 			}
@@ -134,12 +129,8 @@ func TestNew(t *testing.T) {
 
 		// While a process creates a directory, only the age counts.
 		creating, err := os.Open(directory)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Flock(int(creating.Fd()), syscall.LOCK_SH); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
+		noError(t, syscall.Flock(int(creating.Fd()), syscall.LOCK_SH))
 		newExecutor(t, directory)
 		if got := left(); !slices.Equal(got, []string{"new-3", "other"}) {
 			t.Errorf("the directories %v are left, want new-3, which is young, and other", got)
@@ -158,9 +149,7 @@ func TestStart(t *testing.T) {
 	t.Run("error about a missing runner has its path and the hint", func(t *testing.T) {
 		e := newExecutor(t, t.TempDir())
 		notExecutable := scriptRunner(t, "exit 0")
-		if err := os.Chmod(filepath.Join(notExecutable, "workflow-runner"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Chmod(filepath.Join(notExecutable, "workflow-runner"), 0o644))
 		for working, hint := range map[string]string{t.TempDir(): "working_directory", notExecutable: "chmod +x"} {
 			_, err := start(t.Context(), e, jobIn(working))
 			for _, err := range []error{err, e.Check(t.Context(), jobIn(working).Tuning)} {
@@ -216,9 +205,7 @@ func TestStart(t *testing.T) {
 		service.Add(job)
 		e := newExecutor(t, t.TempDir())
 		id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.BaseHandoff(job)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if exit := wait(t, e, id); exit.Code != runtime.CodeSucceeded {
 			t.Errorf("the runner ended with %+v, want success", exit)
 		}
@@ -236,9 +223,7 @@ func TestCheck(t *testing.T) {
 	t.Run("removed directory for jobs is created again", func(t *testing.T) {
 		directory := filepath.Join(t.TempDir(), "jobs")
 		e := newExecutor(t, directory)
-		if err := os.Remove(directory); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Remove(directory))
 		if err := e.Check(t.Context(), working); err != nil {
 			t.Error(err)
 		}
@@ -249,9 +234,8 @@ func TestCheck(t *testing.T) {
 	t.Run("file in place of the directory for jobs", func(t *testing.T) {
 		directory := filepath.Join(t.TempDir(), "jobs")
 		e := newExecutor(t, directory)
-		if err := errors.Join(os.Remove(directory), os.WriteFile(directory, nil, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Remove(directory))
+		noError(t, os.WriteFile(directory, nil, 0o600))
 		if err := e.Check(t.Context(), working); err == nil || !strings.Contains(err.Error(), directory) {
 			t.Errorf("checking gives %v, want an error that names the directory", err)
 		}
@@ -260,26 +244,21 @@ func TestCheck(t *testing.T) {
 
 func TestWait(t *testing.T) {
 	t.Run("message of a runner that cannot run is the reason", func(t *testing.T) {
-		e := newExecutor(t, t.TempDir())
-		id := mustStart(t, e, jobIn(scriptRunner(t, "cat >/dev/null; echo wrong release >&2; exit 13")))
+		e, _, id := startScript(t, "cat >/dev/null; echo wrong release >&2; exit 13")
 		if exit := wait(t, e, id); exit.Code != runtime.CodeUsage || exit.Reason != "wrong release" {
 			t.Errorf("it ended with %+v, want code %d and the message of the runner", exit, runtime.CodeUsage)
 		}
 	})
 
 	t.Run("signal that ended the runner is the reason", func(t *testing.T) {
-		e := newExecutor(t, t.TempDir())
-		id := mustStart(t, e, jobIn(scriptRunner(t, "cat >/dev/null; kill -KILL $$")))
+		e, _, id := startScript(t, "cat >/dev/null; kill -KILL $$")
 		if exit := wait(t, e, id); exit.Code != 137 || !strings.Contains(exit.Reason, "SIGKILL") {
 			t.Errorf("it ended with %+v, want code 137 by SIGKILL", exit)
 		}
 	})
 
 	t.Run("lost exit code is reported as unknown", func(t *testing.T) {
-		directory := t.TempDir()
-		e := newExecutor(t, directory)
-		id := mustStart(t, e, jobIn(scriptRunner(t,
-			`cat >/dev/null; echo '{"step":1}'; kill -KILL $PPID; exec sleep 600`)))
+		e, directory, id := startScript(t, `cat >/dev/null; echo '{"step":1}'; kill -KILL $PPID; exec sleep 600`)
 		if exit := wait(t, e, id); exit.Code >= 0 || exit.Reason == "" {
 			t.Errorf("it ended with %+v, want a negative code and a reason", exit)
 		}
@@ -292,50 +271,37 @@ func TestWait(t *testing.T) {
 
 func TestRemove(t *testing.T) {
 	t.Run("reused process id is not touched", func(t *testing.T) {
-		directory := t.TempDir()
-		e := newExecutor(t, directory)
-		id := mustStart(t, e, jobIn(scriptRunner(t, "cat >/dev/null; exit 0")))
+		e, directory, id := startScript(t, "cat >/dev/null; exit 0")
 		wait(t, e, id)
 
 		// The state of the machine after a reboot: there is no exit code, and a process of
 		// another program that leads a session has the process id.
 		foreign := &syscall.SysProcAttr{Setsid: true}
 		sleeper, err := os.StartProcess("/bin/sleep", []string{"sleep", "600"}, &os.ProcAttr{Sys: foreign})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer func() {
 			_ = sleeper.Kill()
 			_, _ = sleeper.Wait()
 		}()
 		home := filepath.Join(directory, id)
-		if err := os.Remove(filepath.Join(home, "exit")); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Remove(filepath.Join(home, "exit")))
 		text := []byte(`{"pid":` + strconv.Itoa(sleeper.Pid) + `,"stamp":"another"}`)
-		if err := os.WriteFile(filepath.Join(home, "leader.json"), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(filepath.Join(home, "leader.json"), text, 0o600))
 
 		again := newExecutor(t, directory)
 		if exit := wait(t, again, id); exit.Code >= 0 {
 			t.Errorf("it ended with %+v, want an unknown end", exit)
 		}
-		if err := again.Remove(t.Context(), id, time.Second); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, again.Remove(t.Context(), id, time.Second))
 		if err := sleeper.Signal(syscall.Signal(0)); err != nil {
 			t.Errorf("the foreign process has ended: %v", err)
 		}
 	})
 
 	t.Run("process outside the session is found by its environment", func(t *testing.T) {
-		directory := t.TempDir()
-		e := newExecutor(t, directory)
 		ready := filepath.Join(t.TempDir(), "ready")
-		job := jobIn(scriptRunner(t, "cat >/dev/null; setsid sh -c 'echo >"+ready+"; sleep 600' & "+
-			"while [ ! -e "+ready+" ]; do sleep 0.01; done; exit 0"))
-		id := mustStart(t, e, job)
+		e, directory, id := startScript(t, "cat >/dev/null; setsid sh -c 'echo >"+ready+"; sleep 600' & "+
+			"while [ ! -e "+ready+" ]; do sleep 0.01; done; exit 0")
 		wait(t, e, id)
 		runaway := func() (pids []string) {
 			for _, p := range processes(t) {
@@ -348,32 +314,23 @@ func TestRemove(t *testing.T) {
 		if len(runaway()) == 0 {
 			t.Fatal("no process has left the session: the test proves nothing (setsid is in the package util-linux)")
 		}
-		if err := e.Remove(t.Context(), id, 0); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, e.Remove(t.Context(), id, 0))
 		if left := runaway(); len(left) > 0 {
 			t.Errorf("left: %.200q, want nothing", left)
 		}
 	})
 
 	t.Run("process without environment is found by its session", func(t *testing.T) {
-		e := newExecutor(t, t.TempDir())
 		pidFile := filepath.Join(t.TempDir(), "pid")
-		job := jobIn(scriptRunner(t,
-			"cat >/dev/null; env -i /bin/sleep 600 & echo $! >"+pidFile+"; echo started; exec sleep 600"))
-		id := mustStart(t, e, job)
+		e, _, id := startScript(t,
+			"cat >/dev/null; env -i /bin/sleep 600 & echo $! >"+pidFile+"; echo started; exec sleep 600")
 		stream, err := e.Follow(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer stream.Close()
-		if _, err := io.ReadFull(stream, make([]byte, len("started\n"))); err != nil {
-			t.Fatal(err)
-		}
+		_, err = io.ReadFull(stream, make([]byte, len("started\n")))
+		noError(t, err)
 		text, err := os.ReadFile(pidFile)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		pid := strings.TrimSpace(string(text))
 		alive := func() bool {
 			return slices.ContainsFunc(processes(t), func(p string) bool {
@@ -383,19 +340,15 @@ func TestRemove(t *testing.T) {
 		if !alive() {
 			t.Fatal("the process without environment does not run: the test proves nothing")
 		}
-		if err := e.Remove(t.Context(), id, 0); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, e.Remove(t.Context(), id, 0))
 		if alive() {
 			t.Errorf("process %s is left", pid)
 		}
 	})
 
 	t.Run("read-only directories are removed", func(t *testing.T) {
-		directory := t.TempDir()
-		e := newExecutor(t, directory)
-		id := mustStart(t, e, jobIn(scriptRunner(t,
-			`cat >/dev/null; mkdir -p "$HOME/mod/cache"; echo x >"$HOME/mod/cache/x"; chmod -R a-w "$HOME/mod"`)))
+		e, directory, id := startScript(t,
+			`cat >/dev/null; mkdir -p "$HOME/mod/cache"; echo x >"$HOME/mod/cache/x"; chmod -R a-w "$HOME/mod"`)
 		if exit := wait(t, e, id); exit.Code != 0 {
 			t.Fatalf("the job ended with %+v, want code 0", exit)
 		}
@@ -408,17 +361,13 @@ func TestRemove(t *testing.T) {
 	})
 
 	t.Run("calls of Wait get the exit code during a removal", func(t *testing.T) {
-		e := newExecutor(t, t.TempDir())
-		id := mustStart(t, e, jobIn(scriptRunner(t,
-			`trap 'exit 10' TERM; cat >/dev/null; echo '{"step":1}'; while :; do sleep 600 & wait $!; done`)))
+		e, _, id := startScript(t,
+			`trap 'exit 10' TERM; cat >/dev/null; echo '{"step":1}'; while :; do sleep 600 & wait $!; done`)
 		stream, err := e.Follow(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer stream.Close()
-		if _, err := io.ReadFull(stream, make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
+		_, err = io.ReadFull(stream, make([]byte, 1))
+		noError(t, err)
 		exits := make(chan runtime.Exit, 20)
 		for range cap(exits) {
 			go func() {
@@ -429,9 +378,7 @@ func TestRemove(t *testing.T) {
 				exits <- exit
 			}()
 		}
-		if err := e.Remove(t.Context(), id, 30*time.Second); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, e.Remove(t.Context(), id, 30*time.Second))
 		for range cap(exits) {
 			// A call that began late may find no instance, but must not return a wrong code.
 			if exit := <-exits; exit.Code != 10 && !strings.Contains(exit.Reason, runtime.ErrNoInstance.Error()) {
@@ -445,16 +392,13 @@ func TestRemove(t *testing.T) {
 }
 
 func TestFollow(t *testing.T) {
-	e := newExecutor(t, t.TempDir())
 	first, second := newFIFO(t), newFIFO(t) // one may still be open for reading when the other is written
-	id := mustStart(t, e, jobIn(scriptRunner(t,
-		"cat >/dev/null; read line <"+first+"; echo $line; read line <"+second+"; echo $line")))
+	e, _, id := startScript(t,
+		"cat >/dev/null; read line <"+first+"; echo $line; read line <"+second+"; echo $line")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := e.Follow(ctx, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer stream.Close()
 
 	// The runner ends after the second line, so the first one is read while it runs.
@@ -472,9 +416,7 @@ func TestFollow(t *testing.T) {
 func newFIFO(t *testing.T) string {
 	t.Helper()
 	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, syscall.Mkfifo(fifo, 0o600))
 	return fifo
 }
 
@@ -482,21 +424,15 @@ func newFIFO(t *testing.T) string {
 func release(t *testing.T, fifo, text string) {
 	t.Helper()
 	pipe, err := os.OpenFile(fifo, os.O_WRONLY, 0) // blocks until the script reads
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	_, err = pipe.WriteString(text)
-	if err := errors.Join(err, pipe.Close()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(err, pipe.Close()))
 }
 
 func TestSweep(t *testing.T) {
 	directory := t.TempDir()
 	e, err := process.New(process.Options{Agent: "own", Directory: directory, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	weekAgo := time.Now().Add(-8 * 24 * time.Hour)
 	made := func(agent, name, script string, ended time.Time) string {
 		job := jobIn(scriptRunner(t, "cat >/dev/null; "+script))
@@ -504,9 +440,7 @@ func TestSweep(t *testing.T) {
 		id := mustStart(t, e, job)
 		if !ended.IsZero() {
 			wait(t, e, id)
-			if err := os.Chtimes(filepath.Join(directory, id, "exit"), ended, ended); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.Chtimes(filepath.Join(directory, id, "exit"), ended, ended))
 		}
 		return filepath.Join(directory, id)
 	}
@@ -517,9 +451,8 @@ func TestSweep(t *testing.T) {
 		made("own", "of-the-pool", "exit 0", weekAgo):             true,
 	}
 	halfMade := filepath.Join(directory, "new-1")
-	if err := errors.Join(os.Mkdir(halfMade, 0o700), os.Chtimes(halfMade, weekAgo, weekAgo)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Mkdir(halfMade, 0o700))
+	noError(t, os.Chtimes(halfMade, weekAgo, weekAgo))
 	stays[halfMade] = false
 	removed, err := e.Sweep(t.Context(), nil)
 	if err != nil || len(removed) != 2 {

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
@@ -33,7 +32,8 @@ func TestRunEnd(t *testing.T) {
 		w.expireAfter(300*time.Millisecond, 1, "\nstarted\n")
 		w.run(runtime.CodeFailed)
 		w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
-		w.wantLog(1, "started\nasked to end\nError: the step took longer than its time limit of 300ms and was stopped\n")
+		w.wantLog(1, "started\nasked to end\n"+
+			"Error: the step took longer than its time limit of 300ms and was stopped\n")
 	})
 
 	t.Run("job that exceeds its time limit is terminated", func(t *testing.T) {
@@ -110,31 +110,15 @@ func TestRunEnd(t *testing.T) {
 		w.wantLog(1, "started\n", "tidied up\n", "Error: the step took longer")
 	})
 
-	t.Run("stop request of the agent fails the job", func(t *testing.T) {
-		w := newFixture(t, steps(`trap 'echo unlocking; exit 0' TERM; echo started; `+forever, "echo never"))
-		ctx, stop := context.WithCancel(t.Context())
-		go func() {
-			w.awaitLog(1, "\nstarted\n")
-			stop()
-		}()
-		w.runIn(ctx, runtime.CodeFailed)
-		w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
-		w.wantLog(1, "started\nunlocking\nError: the job was stopped by a signal to its runner\n")
-	})
-
 	t.Run("forced stop kills the step immediately", func(t *testing.T) {
 		w := newFixture(t, steps(`trap 'echo not yet' TERM; echo $$ > id; echo started; `+forever))
-		ctx, stop := context.WithCancel(t.Context())
 		forceStop := make(chan struct{})
 		w.options.ForceStop = forceStop
-		go func() {
-			w.awaitLog(1, "\nstarted\n")
-			stop()
+		begin := time.Now()
+		w.stopStep(func() {
 			w.awaitLog(1, "\nnot yet\n")
 			close(forceStop)
-		}()
-		begin := time.Now()
-		w.runIn(ctx, runtime.CodeFailed)
+		})
 		if took := time.Since(begin); took > 10*time.Second {
 			t.Errorf("it took %s, want at most 10s", took)
 		}
@@ -212,19 +196,17 @@ func TestRunEnd(t *testing.T) {
 		w.wantLog(1, "\nlast\n")
 	})
 
-	t.Run("job ends although the agent does not read its progress", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			code, record, took := virtualJob{
-				scripts: []string{"echo one", "echo two"},
-				edit:    func(_ *runtime.Handoff, o *runner.Options) { o.Progress, _ = net.Pipe() },
-			}.run(t.Context(), t)
-			if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded {
-				t.Errorf("code %d, steps %v, want success", code, record.Statuses())
-			}
-			if took > 10*time.Second {
-				t.Errorf("it took %s, want at most 10s: the runner waits for the agent to read its progress", took)
-			}
-		})
+	runner.InBubble(t, "job ends although the agent does not read its progress", func(t *testing.T) {
+		code, record, took := virtualJob{
+			scripts: []string{"echo one", "echo two"},
+			edit:    func(_ *runtime.Handoff, o *runner.Options) { o.Progress, _ = net.Pipe() },
+		}.run(t.Context(), t)
+		if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded {
+			t.Errorf("code %d, steps %v, want success", code, record.Statuses())
+		}
+		if took > 10*time.Second {
+			t.Errorf("it took %s, want at most 10s: the runner waits for the agent to read its progress", took)
+		}
 	})
 }
 
@@ -232,13 +214,9 @@ func TestRunEnd(t *testing.T) {
 func wantDead(t *testing.T, file string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || err == nil && strings.Contains(string(stat), ") Z ") {
@@ -253,17 +231,10 @@ func wantDead(t *testing.T, file string) {
 func TestYield(t *testing.T) {
 	w := newFixture(t, steps(`trap 'echo unlocking; exit 0' TERM; echo started; `+forever, "echo never"))
 	w.handoff.Yield = runtime.Seconds(0.3)
-	ctx, stop := context.WithCancel(t.Context())
-	var stopped time.Time
-	go func() {
-		w.awaitLog(1, "\nstarted\n")
-		stopped = time.Now()
-		stop()
-	}()
-	w.runIn(ctx, runtime.CodeFailed)
-	if took := time.Since(stopped); took < w.handoff.Yield.Duration() {
+	if _, took := w.stopStep(func() {}); took < w.handoff.Yield.Duration() {
 		t.Errorf("the runner ended %s after the stop request, want at least %s", took, w.handoff.Yield.Duration())
 	}
+	w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
 	w.wantLog(1, "started\nunlocking\nError: the job was stopped by a signal to its runner")
 	lines := strings.Count(w.record().Text(1), "\n")
 	want := fmt.Sprintf(`{"step":1,"lines":%d,"status":"running","stopped":true}`, lines)
@@ -287,7 +258,7 @@ func TestRunGone(t *testing.T) {
 				go func() {
 					w.awaitLog(1, "\nstarted\n")
 					w.awaitHeartbeat() // if it is refused, it counts as a call
-					gate.refuse(status)
+					gate.status.Store(int64(status))
 					if err := os.WriteFile(filepath.Join(w.handoff.Root, "speak"), nil, 0o600); err != nil {
 						t.Error(err)
 					}
@@ -297,7 +268,7 @@ func TestRunGone(t *testing.T) {
 				if _, err := os.Stat(filepath.Join(w.handoff.Root, "asked")); err != nil {
 					t.Error("the step got no SIGTERM")
 				}
-				calls := gate.refused()
+				calls := gate.refused.Load()
 				switch final := status == 409 || status == 410; {
 				case final && calls != 2:
 					t.Errorf("the service got %d calls, want two: the refused lines, "+
@@ -316,7 +287,7 @@ func TestRunGone(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		go func() {
 			w.awaitLog(1, "\nstarted\n")
-			gate.refuse(400)
+			gate.status.Store(400)
 			stop()
 		}()
 		w.runIn(ctx, runtime.CodeGone)

@@ -28,25 +28,22 @@ func TestEnvFile(t *testing.T) {
 		}
 	})
 
-	t.Run("file is created at the first writable path", func(t *testing.T) {
-		t.Run("outside of the root of the job", func(t *testing.T) {
-			w := newFixture(t, steps(`echo "$PULUMI_ENV_FILE"; echo A=1 > "$PULUMI_ENV_FILE"`, `echo "[$A]"`))
-			// A directory cannot be opened as a file, not even by root.
-			if err := os.Mkdir(filepath.Join(w.handoff.Root, "PULUMI_ENV"), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			w.run(runtime.CodeSucceeded)
-			w.wantLog(2, "[1]\n")
-		})
-		t.Run("at the path in the variables of the job", func(t *testing.T) {
-			named := filepath.Join(t.TempDir(), "named")
-			definition := steps(`echo A=1 > "$PULUMI_ENV_FILE"`, `echo "[$A]"`)
-			definition.Env = map[string]cloud.SecretValue{"PULUMI_ENV_FILE": {Value: secret.New(named)}}
-			w := newFixture(t, definition)
-			w.run(runtime.CodeSucceeded)
-			w.wantLog(1, "Loading PULUMI_ENV from "+named+"\n")
-			w.wantLog(2, "[1]\n")
-		})
+	t.Run("file is created outside of a root of the job that is not writable", func(t *testing.T) {
+		w := newFixture(t, steps(`echo "$PULUMI_ENV_FILE"; echo A=1 > "$PULUMI_ENV_FILE"`, `echo "[$A]"`))
+		// A directory cannot be opened as a file, not even by root.
+		noError(t, os.Mkdir(filepath.Join(w.handoff.Root, "PULUMI_ENV"), 0o700))
+		w.run(runtime.CodeSucceeded)
+		w.wantLog(2, "[1]\n")
+	})
+
+	t.Run("file is created at the path in the variables of the job", func(t *testing.T) {
+		named := filepath.Join(t.TempDir(), "named")
+		definition := steps(`echo A=1 > "$PULUMI_ENV_FILE"`, `echo "[$A]"`)
+		definition.Env = map[string]cloud.SecretValue{"PULUMI_ENV_FILE": {Value: secret.New(named)}}
+		w := newFixture(t, definition)
+		w.run(runtime.CodeSucceeded)
+		w.wantLog(1, "Loading PULUMI_ENV from "+named+"\n")
+		w.wantLog(2, "[1]\n")
 	})
 
 	t.Run("invalid content does not fail the job", func(t *testing.T) {
@@ -89,9 +86,7 @@ func TestWriteOIDC(t *testing.T) {
 	t.Run("file that cannot be written is a warning", func(t *testing.T) {
 		w := newFixture(t, steps(`[ -n "$PULUMI_OIDC_TOKEN" ]`))
 		w.handoff.OIDC = "eyJhbGciOiJSUzI1NiJ9"
-		if err := os.WriteFile(filepath.Join(w.handoff.Root, "mnt"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(filepath.Join(w.handoff.Root, "mnt"), nil, 0o600))
 		w.run(runtime.CodeSucceeded)
 		w.wantLog(0, "write the OIDC token's file", "is only in PULUMI_OIDC_TOKEN\n")
 	})

@@ -2,8 +2,15 @@ package runner
 
 import (
 	"context"
+	"testing"
+	"testing/synctest"
 	"time"
 )
+
+// InBubble runs a subtest in a bubble of synctest, whose time is virtual.
+func InBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
 
 // Expire makes each time limit or grace period of this length expire after the function event
 // returns, instead of after its time. The event is then never too late, however slow the

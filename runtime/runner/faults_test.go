@@ -4,51 +4,30 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runner"
 )
 
-// gate is a filter that passes calls on to the service until refuse is called.
-type gate struct {
-	mu     sync.Mutex
-	status int
-	count  int
-}
-
-// refuse makes the gate answer all later calls with this status.
-func (g *gate) refuse(status int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.status = status
-}
-
-// refused returns the number of refused calls.
-func (g *gate) refused() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.count
-}
+// gate is a filter that passes calls on to the service until it has a status. It then answers all
+// calls with this status, and counts them.
+type gate struct{ status, refused atomic.Int64 }
 
 func (g *gate) filter(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		g.mu.Lock()
-		status := g.status
-		if status != 0 {
-			g.count++
-		}
-		g.mu.Unlock()
-		if status != 0 {
-			w.WriteHeader(status)
-			fmt.Fprintf(w, `{"code":%d,"message":%q}`, status, http.StatusText(status))
+		status := int(g.status.Load())
+		if status == 0 {
+			next.ServeHTTP(w, r)
 			return
 		}
-		next.ServeHTTP(w, r)
+		g.refused.Add(1)
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"code":%d,"message":%q}`, status, http.StatusText(status))
 	})
 }
 
@@ -80,18 +59,12 @@ func reset(w http.ResponseWriter, _ *http.Request) {
 
 // lost passes all calls on to the service, and resets the connection in place of the first
 // and every third response after it.
-func lost(next http.Handler) func(http.Handler) http.Handler {
+func lost(next http.Handler) http.Handler {
 	return every(3, func(w http.ResponseWriter, r *http.Request) {
-		next.ServeHTTP(discard{}, r)
+		next.ServeHTTP(httptest.NewRecorder(), r)
 		reset(w, r)
-	})
+	})(next)
 }
-
-type discard struct{}
-
-func (discard) Header() http.Header            { return http.Header{} }
-func (discard) Write(text []byte) (int, error) { return len(text), nil }
-func (discard) WriteHeader(int)                {}
 
 func TestRunServiceFaults(t *testing.T) {
 	t.Parallel()
@@ -103,7 +76,7 @@ func TestRunServiceFaults(t *testing.T) {
 				w.WriteHeader(429)
 			}),
 			"resets":        every(3, reset),
-			"lost response": func(next http.Handler) http.Handler { return lost(next)(next) },
+			"lost response": lost,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -120,89 +93,45 @@ func TestRunServiceFaults(t *testing.T) {
 		}
 	})
 
-	t.Run("content type that the service accepts is remembered", func(t *testing.T) {
-		for name, c := range map[string]struct{ refuse func(contentType string) bool }{
-			"none": {func(contentType string) bool { return contentType != "" }},
-			"JSON": {func(contentType string) bool { return contentType != "application/json" }},
-		} {
-			t.Run(name, func(t *testing.T) {
-				var refusals atomic.Int64
-				w := newFixture(t, steps("echo one", "echo two"), func(next http.Handler) http.Handler {
-					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-						if c.refuse(r.Header.Get("Content-Type")) {
-							refusals.Add(1)
-							w.WriteHeader(http.StatusUnsupportedMediaType)
-							return
-						}
-						next.ServeHTTP(w, r)
-					})
-				})
-				w.run(runtime.CodeSucceeded)
-				w.wantLog(2, "two\n")
-				if n := refusals.Load(); n > 2 { // heartbeat and log begin at the same time
-					t.Errorf("%d calls were refused, want at most 2: the accepted content type is not remembered", n)
+	runner.InBubble(t, "rejected logs do not fail the job", func(t *testing.T) {
+		code, record, _ := virtualJob{
+			scripts: []string{"echo one", "echo two"},
+			respond: func(r *http.Request) (int, error) {
+				if strings.HasSuffix(r.URL.Path, "/logs") {
+					return http.StatusForbidden, nil
 				}
-			})
+				return 0, nil
+			},
+		}.run(t.Context(), t)
+		if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded {
+			t.Errorf("code %d, steps %v, want success", code, record.Statuses())
 		}
 	})
 
-	t.Run("service without the call for heartbeats does not fail the job", func(t *testing.T) {
-		w := newFixture(t, steps("echo one; sleep 0.3"), func(next http.Handler) http.Handler {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if strings.HasSuffix(r.URL.Path, "/heartbeat") {
-					http.NotFound(w, r)
-					return
+	runner.InBubble(t, "heartbeat without a response does not delay the job", func(t *testing.T) {
+		heartbeats, sent := 0, make(chan struct{})
+		code, record, took := virtualJob{
+			scripts: []string{"echo one", "echo two"},
+			respond: func(r *http.Request) (int, error) {
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/heartbeat"):
+					if heartbeats++; heartbeats == 1 {
+						close(sent)
+					}
+					<-r.Context().Done()
+					return 0, r.Context().Err()
+				case isStatus(r, "1"):
+					<-sent
 				}
-				next.ServeHTTP(w, r)
-			})
-		})
-		w.run(runtime.CodeSucceeded)
-		w.wantLog(1, "one\n")
-	})
-
-	t.Run("rejected logs do not fail the job", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			code, record, _ := virtualJob{
-				scripts: []string{"echo one", "echo two"},
-				respond: func(r *http.Request) (int, error) {
-					if strings.HasSuffix(r.URL.Path, "/logs") {
-						return http.StatusForbidden, nil
-					}
-					return 0, nil
-				},
-			}.run(t.Context(), t)
-			if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded {
-				t.Errorf("code %d, steps %v, want success", code, record.Statuses())
-			}
-		})
-	})
-
-	t.Run("heartbeat without a response does not delay the job", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			heartbeats, sent := 0, make(chan struct{})
-			code, record, took := virtualJob{
-				scripts: []string{"echo one", "echo two"},
-				respond: func(r *http.Request) (int, error) {
-					switch {
-					case strings.HasSuffix(r.URL.Path, "/heartbeat"):
-						if heartbeats++; heartbeats == 1 {
-							close(sent)
-						}
-						<-r.Context().Done()
-						return 0, r.Context().Err()
-					case isStatus(r, "1"):
-						<-sent
-					}
-					return 0, nil
-				},
-			}.run(t.Context(), t)
-			if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded || heartbeats != 1 {
-				t.Errorf("code %d, %d heartbeats, steps %v, want success and one heartbeat", code, heartbeats,
-					record.Statuses())
-			}
-			if took > time.Second {
-				t.Errorf("a heartbeat without a response delayed the job: it took %s, want at most 1s", took)
-			}
-		})
+				return 0, nil
+			},
+		}.run(t.Context(), t)
+		if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded || heartbeats != 1 {
+			t.Errorf("code %d, %d heartbeats, steps %v, want success and one heartbeat", code, heartbeats,
+				record.Statuses())
+		}
+		if took > time.Second {
+			t.Errorf("a heartbeat without a response delayed the job: it took %s, want at most 1s", took)
+		}
 	})
 }

@@ -53,6 +53,14 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // steps returns a definition with a step 0 and one step for each script.
 func steps(scripts ...string) cloud.Definition {
 	definition := cloud.Definition{Steps: []cloud.Step{{Name: "Setup"}}}
@@ -82,9 +90,7 @@ func newFixture(t testing.TB, definition cloud.Definition, filters ...func(http.
 	service.Add(w.job)
 	line := runtime.Line{Time: time.Now(), Text: "the agent was here\n"}
 	started := runtime.Report{Step: 0, Lines: []runtime.Line{line}, Status: runtime.Running}
-	if err := service.Report(t.Context(), w.job, started); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, service.Report(t.Context(), w.job, started))
 	w.handoff = runtimetest.BaseHandoff(w.job)
 	w.handoff.Root = t.TempDir()
 	w.handoff.SetupLines = 1
@@ -183,9 +189,7 @@ func (w *fixture) leftovers() []string {
 	for _, entry := range w.options.Environ {
 		if directory, ok := strings.CutPrefix(entry, "TMPDIR="); ok {
 			found, err := filepath.Glob(filepath.Join(directory, "*"))
-			if err != nil {
-				w.t.Fatal(err)
-			}
+			noError(w.t, err)
 			return found
 		}
 	}

@@ -2,7 +2,6 @@ package runner_test
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -62,6 +61,14 @@ func notify() chan os.Signal {
 	return signals
 }
 
+// exitOn ends the program if there is an error.
+func exitOn(err error) {
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(2)
+	}
+}
+
 // pretendPulumi is a pulumi with a lock and a plugin. The first signal cancels its operation,
 // which takes the time in the first argument. The second signal ends it, unless there is a
 // second argument.
@@ -71,22 +78,11 @@ func pretendPulumi() {
 	plugin.Stdout = os.Stdout
 	plugin.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	_, err := plugin.StdinPipe()
-	if err == nil {
-		err = plugin.Start()
-	}
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(2)
-	}
-	if err := os.WriteFile("lock", nil, 0o600); err != nil {
-		fmt.Println(err)
-		os.Exit(2)
-	}
+	exitOn(err)
+	exitOn(plugin.Start())
+	exitOn(os.WriteFile("lock", nil, 0o600))
 	takes, err := time.ParseDuration(os.Args[1])
-	if err != nil {
-		fmt.Println(err)
-		os.Exit(2)
-	}
+	exitOn(err)
 	fmt.Println("started")
 	var done <-chan time.Time
 	for n := 1; ; {
@@ -113,10 +109,7 @@ func pretendExecutor() {
 	signals := notify()
 	child := exec.Command("pulumi", os.Args[1:]...)
 	child.Stdout = os.Stdout
-	if err := child.Start(); err != nil {
-		fmt.Println(err)
-		os.Exit(2)
-	}
+	exitOn(child.Start())
 	var watch sync.WaitGroup
 	watch.Go(func() {
 		if s, ok := <-signals; ok {
@@ -149,20 +142,14 @@ exit 255
 func (w *fixture) programs() {
 	w.t.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	noError(w.t, err)
 	directory := w.t.TempDir()
 	for _, name := range []string{"pulumi", "pulumi-resource-test", "executor", "tool"} {
-		if err := os.Symlink(self, filepath.Join(directory, name)); err != nil {
-			w.t.Fatal(err)
-		}
+		noError(w.t, os.Symlink(self, filepath.Join(directory, name)))
 	}
 	scripts := filepath.Join(w.handoff.Root, "scripts")
-	if err := errors.Join(os.Mkdir(scripts, 0o755),
-		os.WriteFile(filepath.Join(scripts, "pulumi"), []byte(quickPulumi), 0o755)); err != nil {
-		w.t.Fatal(err)
-	}
+	noError(w.t, os.Mkdir(scripts, 0o755))
+	noError(w.t, os.WriteFile(filepath.Join(scripts, "pulumi"), []byte(quickPulumi), 0o755))
 	for i, entry := range w.options.Environ {
 		if path, ok := strings.CutPrefix(entry, "PATH="); ok {
 			w.options.Environ[i] = "PATH=" + directory + ":" + path
@@ -187,7 +174,6 @@ func (w *fixture) stopStep(during func()) (log string, took time.Duration) {
 }
 
 func TestInterrupt(t *testing.T) {
-	const minute = runtime.Seconds(60)
 	for name, c := range map[string]struct {
 		script       string
 		want, refuse []string
@@ -235,7 +221,7 @@ func TestInterrupt(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t, steps(c.script, "echo never"))
 			w.programs()
-			w.handoff.CancelGrace = minute
+			w.handoff.CancelGrace = 60
 			log, took := w.stopStep(func() {})
 			w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
 			w.wantLog(1, append(c.want, "Error: the job was stopped by a signal to its runner\n")...)
@@ -259,11 +245,9 @@ func TestStop(t *testing.T) {
 	start := func(t *testing.T, script string) *fixture {
 		t.Helper()
 		definition := steps(script)
-		definition.Env = map[string]cloud.SecretValue{}
-		for name, value := range map[string]string{
-			"PULUMI_CI_ORGANIZATION": "acme", "PULUMI_CI_PROJECT": "web", "PULUMI_CI_STACK": "dev",
-		} {
-			definition.Env[name] = cloud.SecretValue{Value: secret.New(value)}
+		definition.Env = map[string]cloud.SecretValue{
+			"PULUMI_CI_ORGANIZATION": {Value: secret.New("acme")}, "PULUMI_CI_PROJECT": {Value: secret.New("web")},
+			"PULUMI_CI_STACK": {Value: secret.New("dev")},
 		}
 		w := newFixture(t, definition)
 		w.programs()

@@ -12,9 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // broken is a writer that fails.
@@ -36,107 +34,74 @@ func readAll(t *testing.T, agent net.Conn) []runtime.Progress {
 }
 
 func TestProgressWriter(t *testing.T) {
-	t.Run("agent that does not read does not block report and gets the latest value later", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			out, agent := net.Pipe()
-			p := newProgress(out, slog.New(slog.DiscardHandler))
-			begin := time.Now()
-			for i := range 10_000 {
-				p.report(runtime.Progress{Step: 1, Lines: i, Status: runtime.Running})
-			}
-			p.report(runtime.Progress{Step: 1, Lines: 10_000, Status: runtime.Failed})
-			if took := time.Since(begin); took > 0 {
-				t.Errorf("the calls of report took %s, want no time", took)
-			}
-			time.AfterFunc(time.Second, func() { p.close(); _ = out.Close() })
-			time.Sleep(2 * time.Second)
-			all := readAll(t, agent)
-			last := runtime.Progress{Step: 1, Lines: 10_000, Status: runtime.Failed}
-			if len(all) == 0 || len(all) > 3 || all[len(all)-1] != last {
-				t.Errorf("the agent reads %+v, want at most three lines and the last status", all)
-			}
-		})
+	InBubble(t, "agent that does not read does not block report and gets the latest value later", func(t *testing.T) {
+		out, agent := net.Pipe()
+		p := newProgress(out, slog.New(slog.DiscardHandler))
+		begin := time.Now()
+		for i := range 10_000 {
+			p.report(runtime.Progress{Step: 1, Lines: i, Status: runtime.Running})
+		}
+		p.report(runtime.Progress{Step: 1, Lines: 10_000, Status: runtime.Failed})
+		if took := time.Since(begin); took > 0 {
+			t.Errorf("the calls of report took %s, want no time", took)
+		}
+		time.AfterFunc(time.Second, func() { p.close(); _ = out.Close() })
+		time.Sleep(2 * time.Second)
+		all := readAll(t, agent)
+		last := runtime.Progress{Step: 1, Lines: 10_000, Status: runtime.Failed}
+		if len(all) == 0 || len(all) > 3 || all[len(all)-1] != last {
+			t.Errorf("the agent reads %+v, want at most three lines and the last status", all)
+		}
 	})
 
-	t.Run("agent that reads gets every value in order", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			out, agent := net.Pipe()
-			p := newProgress(out, slog.New(slog.DiscardHandler))
-			want := []runtime.Progress{
-				{Step: 0, Status: runtime.Succeeded},
-				{Step: 1, Status: runtime.Running},
-				{Step: 1, Lines: 4, Status: runtime.Running},
-			}
-			go func() {
-				for _, value := range want {
-					p.report(value)
-					synctest.Wait()
-				}
-				p.close()
-				_ = out.Close()
-			}()
-			if got := readAll(t, agent); !slices.Equal(got, want) {
-				t.Errorf("the agent reads %+v, want %+v", got, want)
-			}
-		})
-	})
-
-	t.Run("close waits a limited time and ends the writer", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var log bytes.Buffer
-			out, _ := net.Pipe()
-			p := newProgress(out, slog.New(slog.NewTextHandler(&log, nil)))
-			p.report(runtime.Progress{Step: 1, Status: runtime.Succeeded})
-			begin := time.Now()
-			p.close()
-			if took := time.Since(begin); took != progressFlush {
-				t.Errorf("close took %s, want %s", took, progressFlush)
-			}
-			if strings.Count(log.String(), "level=WARN") != 1 {
-				t.Errorf("the log is\n%s\nwant one warning", &log)
-			}
-			p.report(runtime.Progress{Step: 1, Lines: 1}) // has no effect after close
-		}) // synctest.Test fails if the writer has not ended
-	})
-
-	t.Run("write error is logged once and does not block close", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var log bytes.Buffer
-			p := newProgress(broken{}, slog.New(slog.NewTextHandler(&log, nil)))
-			for i := range 10 {
-				p.report(runtime.Progress{Step: 1, Lines: i})
+	InBubble(t, "agent that reads gets every value in order", func(t *testing.T) {
+		out, agent := net.Pipe()
+		p := newProgress(out, slog.New(slog.DiscardHandler))
+		want := []runtime.Progress{
+			{Step: 0, Status: runtime.Succeeded},
+			{Step: 1, Status: runtime.Running},
+			{Step: 1, Lines: 4, Status: runtime.Running},
+		}
+		go func() {
+			for _, value := range want {
+				p.report(value)
 				synctest.Wait()
 			}
-			begin := time.Now()
 			p.close()
-			if took := time.Since(begin); took > 0 || strings.Count(log.String(), "level=WARN") != 1 {
-				t.Errorf("close took %s, want no time; the log is\n%s\nwant one warning", took, &log)
-			}
-		})
+			_ = out.Close()
+		}()
+		if got := readAll(t, agent); !slices.Equal(got, want) {
+			t.Errorf("the agent reads %+v, want %+v", got, want)
+		}
 	})
-}
 
-func TestStepLog(t *testing.T) {
-	t.Run("dropped log is logged once while the sender ends", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var log bytes.Buffer
-			service := &logServer{}
-			l := openLog(t.Context(), &sender{
-				jobs: cloud.NewJobs(cloud.JobsOptions{
-					Service: "http://service.invalid", JobID: "job", Token: secret.New("token"), Transport: service,
-					RequestTimeout: requestTimeout,
-					RetryCount:     retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait,
-				}),
-				step: 1, log: slog.New(slog.NewTextHandler(&log, nil)), onGone: func(error) {},
-				onAccepted: func(int) { time.Sleep(flushTimeout + time.Minute) }, // longer than close waits
-			})
-			l.add(line(0, 0))
-			if accepted := l.close(); accepted != 1 {
-				t.Errorf("%d lines are accepted, want 1", accepted)
-			}
-			if n := strings.Count(log.String(), "log dropped"); n != 1 {
-				t.Errorf("the dropped log is logged %d times, want once", n)
-			}
-		})
+	InBubble(t, "close waits a limited time and ends the writer", func(t *testing.T) {
+		var log bytes.Buffer
+		out, _ := net.Pipe()
+		p := newProgress(out, slog.New(slog.NewTextHandler(&log, nil)))
+		p.report(runtime.Progress{Step: 1, Status: runtime.Succeeded})
+		begin := time.Now()
+		p.close()
+		if took := time.Since(begin); took != progressFlush {
+			t.Errorf("close took %s, want %s", took, progressFlush)
+		}
+		if strings.Count(log.String(), "level=WARN") != 1 {
+			t.Errorf("the log is\n%s\nwant one warning", &log)
+		}
+		p.report(runtime.Progress{Step: 1, Lines: 1}) // has no effect after close
+	}) // synctest.Test fails if the writer has not ended
+
+	InBubble(t, "write error is logged once and does not block close", func(t *testing.T) {
+		var log bytes.Buffer
+		p := newProgress(broken{}, slog.New(slog.NewTextHandler(&log, nil)))
+		for i := range 10 {
+			p.report(runtime.Progress{Step: 1, Lines: i})
+			synctest.Wait()
+		}
+		begin := time.Now()
+		p.close()
+		if took := time.Since(begin); took > 0 || strings.Count(log.String(), "level=WARN") != 1 {
+			t.Errorf("close took %s, want no time; the log is\n%s\nwant one warning", took, &log)
+		}
 	})
 }

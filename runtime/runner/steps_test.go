@@ -36,11 +36,9 @@ func TestRun(t *testing.T) {
 		w.run(runtime.CodeFailed)
 		w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
 		w.wantLog(1, "before\nError: the script ended with exit code 3\n")
-		if last := w.lastProgress(); last.Step != 1 || last.Status != runtime.Failed {
-			t.Errorf("the last progress is %+v, want the failure of step 1", last)
-		}
-		if last := w.lastProgress(); last.StepName != "step" || last.Reason != "the script ended with exit code 3" {
-			t.Errorf("got step name %q and reason %q, want those of the failed step", last.StepName, last.Reason)
+		if last := w.lastProgress(); last.Step != 1 || last.Status != runtime.Failed || last.StepName != "step" ||
+			last.Reason != "the script ended with exit code 3" {
+			t.Errorf("the last progress is %+v, want the failure of step 1 with its name and reason", last)
 		}
 	})
 
@@ -119,19 +117,13 @@ func TestConclude(t *testing.T) {
 func shells(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for name, program := range map[string]string{"bash": "bash", "sh": "sh", "busybox": "busybox"} {
-		path, err := exec.LookPath(program)
+	for name, as := range map[string]string{"bash": "bash", "sh": "sh", "busybox": "sh"} {
+		path, err := exec.LookPath(name)
 		if err != nil {
-			t.Fatalf("these tests need %s: install Debian's packages bash, dash and busybox: %v", program, err)
+			t.Fatalf("these tests need %s: install Debian's packages bash, dash and busybox: %v", name, err)
 		}
 		directory := t.TempDir()
-		as := "sh"
-		if name == "bash" {
-			as = "bash"
-		}
-		if err := os.Symlink(path, filepath.Join(directory, as)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Symlink(path, filepath.Join(directory, as)))
 		all[name] = directory
 	}
 	return all

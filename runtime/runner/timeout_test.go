@@ -3,11 +3,11 @@ package runner_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -46,15 +46,6 @@ type virtualJob struct {
 	edit    func(*runtime.Handoff, *runner.Options)
 }
 
-// runVirtual runs a job of two steps without scripts in virtual time. Respond may respond
-// instead of the service.
-func runVirtual(
-	ctx context.Context, t *testing.T, respond func(r *http.Request) (int, error),
-) (code int, record runtimetest.Record, took time.Duration) {
-	t.Helper()
-	return virtualJob{respond: respond}.run(ctx, t)
-}
-
 // run runs the job.
 func (v virtualJob) run(ctx context.Context, t *testing.T) (
 	code int, record runtimetest.Record, took time.Duration,
@@ -73,9 +64,7 @@ func (v virtualJob) run(ctx context.Context, t *testing.T) (
 		Definition: runtimetest.DefinitionOf(steps(v.scripts...)),
 	}
 	service.Add(job)
-	if err := service.Report(ctx, job, v.report); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, service.Report(ctx, job, v.report))
 	h := runtimetest.BaseHandoff(job)
 	h.Root = t.TempDir()
 	options := runner.Options{
@@ -96,25 +85,23 @@ func isStatus(r *http.Request, step string) bool {
 }
 
 func TestReportStatus(t *testing.T) {
-	t.Run("status is retried for many minutes", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			back := time.Now().Add(14 * time.Minute)
-			code, record, took := runVirtual(t.Context(), t, func(r *http.Request) (int, error) {
-				if isStatus(r, "1") && time.Now().Before(back) {
-					return 0, errors.New("no route to host")
-				}
-				return 0, nil
-			})
-			if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded {
-				t.Errorf("code %d, steps %v, want success", code, record.Statuses())
+	runner.InBubble(t, "status is retried for many minutes", func(t *testing.T) {
+		back := time.Now().Add(14 * time.Minute)
+		code, record, took := virtualJob{respond: func(r *http.Request) (int, error) {
+			if isStatus(r, "1") && time.Now().Before(back) {
+				return 0, errors.New("no route to host")
 			}
-			if took < 14*time.Minute || took > 14*time.Minute+20*time.Second {
-				t.Errorf("it took %s, want 14m to 14m20s: the service responds again after 14m", took)
-			}
-			if heartbeats := record.Heartbeats; heartbeats < 28 {
-				t.Errorf("%d heartbeats in 14 minutes, want at least 28", heartbeats)
-			}
-		})
+			return 0, nil
+		}}.run(t.Context(), t)
+		if code != runtime.CodeSucceeded || record.Steps[2].Status != runtime.Succeeded {
+			t.Errorf("code %d, steps %v, want success", code, record.Statuses())
+		}
+		if took < 14*time.Minute || took > 14*time.Minute+20*time.Second {
+			t.Errorf("it took %s, want 14m to 14m20s: the service responds again after 14m", took)
+		}
+		if heartbeats := record.Heartbeats; heartbeats < 28 {
+			t.Errorf("%d heartbeats in 14 minutes, want at least 28", heartbeats)
+		}
 	})
 
 	t.Run("outcome that cannot be reported has its own exit code", func(t *testing.T) {
@@ -126,62 +113,56 @@ func TestReportStatus(t *testing.T) {
 			"before the last step":    {0, runtime.CodeFailedUnreported, runtime.NotStarted},
 			"before the last success": {1, runtime.CodeSucceededUnreported, runtime.Running},
 		} {
-			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					reports := 0
-					code, record, took := runVirtual(t.Context(), t, func(r *http.Request) (int, error) {
-						if isStatus(r, "2") {
-							if reports++; reports > c.accepted {
-								return http.StatusBadGateway, nil
-							}
+			runner.InBubble(t, name, func(t *testing.T) {
+				reports := 0
+				code, record, took := virtualJob{respond: func(r *http.Request) (int, error) {
+					if isStatus(r, "2") {
+						if reports++; reports > c.accepted {
+							return http.StatusBadGateway, nil
 						}
-						return 0, nil
-					})
-					if code != c.code || record.Steps[2].Status != c.last {
-						t.Errorf("code %d, steps %v, want code %d and %s as the last status", code, record.Statuses(),
-							c.code, c.last)
 					}
-					if took < 15*time.Minute || took > 16*time.Minute {
-						t.Errorf("it took %s, want 15m", took)
-					}
-				})
+					return 0, nil
+				}}.run(t.Context(), t)
+				if code != c.code || record.Steps[2].Status != c.last {
+					t.Errorf("code %d, steps %v, want code %d and %s as the last status", code, record.Statuses(),
+						c.code, c.last)
+				}
+				if took < 15*time.Minute || took > 16*time.Minute {
+					t.Errorf("it took %s, want 15m", took)
+				}
 			})
 		}
 	})
 
-	t.Run("job whose status is rejected does not continue", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			code, record, took := runVirtual(t.Context(), t, func(r *http.Request) (int, error) {
-				if isStatus(r, "1") {
-					return http.StatusBadRequest, nil
-				}
-				return 0, nil
-			})
-			if code != runtime.CodeFailedUnreported || record.Steps[2].Status != runtime.NotStarted ||
-				took < 30*time.Second || took > time.Minute {
-				t.Errorf("code %d, steps %v, after %s, want code %d and no step 2 after 30s to 1m", code,
-					record.Statuses(), took, runtime.CodeFailedUnreported)
+	runner.InBubble(t, "job whose status is rejected does not continue", func(t *testing.T) {
+		code, record, took := virtualJob{respond: func(r *http.Request) (int, error) {
+			if isStatus(r, "1") {
+				return http.StatusBadRequest, nil
 			}
-		})
+			return 0, nil
+		}}.run(t.Context(), t)
+		if code != runtime.CodeFailedUnreported || record.Steps[2].Status != runtime.NotStarted ||
+			took < 30*time.Second || took > time.Minute {
+			t.Errorf("code %d, steps %v, after %s, want code %d and no step 2 after 30s to 1m", code,
+				record.Statuses(), took, runtime.CodeFailedUnreported)
+		}
 	})
 
-	t.Run("stopped job has a limited time for its last reports", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, stop := context.WithCancel(t.Context())
-			code, _, took := runVirtual(ctx, t, func(r *http.Request) (int, error) {
-				if isStatus(r, "1") {
-					stop()
-					return 0, errors.New("no route to host")
-				}
-				return 0, nil
-			})
-			if code != runtime.CodeFailedUnreported {
-				t.Errorf("code %d, want %d", code, runtime.CodeFailedUnreported)
+	runner.InBubble(t, "stopped job has a limited time for its last reports", func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		code, _, took := virtualJob{respond: func(r *http.Request) (int, error) {
+			if isStatus(r, "1") {
+				stop()
+				return 0, errors.New("no route to host")
 			}
-			if most := 2 * time.Minute; took > most {
-				t.Errorf("it took %s, want at most %s", took, most)
-			}
-		})
+			return 0, nil
+		}}.run(ctx, t)
+		if code != runtime.CodeFailedUnreported {
+			t.Errorf("code %d, want %d", code, runtime.CodeFailedUnreported)
+		}
+		if most := 2 * time.Minute; took > most {
+			t.Errorf("it took %s, want at most %s", took, most)
+		}
 	})
 }
 
@@ -192,31 +173,29 @@ func TestSetUp(t *testing.T) {
 		"lines that the service may have are sent unchanged": 2,
 		"lines that the service has not received are sent":   0,
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				code, record, _ := virtualJob{
-					report: runtime.Report{Lines: lines[:stored]},
-					edit:   func(h *runtime.Handoff, _ *runner.Options) { h.Pending, h.Resend = lines, 2 },
-				}.run(t.Context(), t)
-				const want = "one\ntwo\nthree\nWorkflow runner "
-				if got := record.Text(0); code != runtime.CodeSucceeded || !strings.HasPrefix(got, want) {
-					t.Errorf("code %d, and the log of step 0 is %q, want one that begins with %q", code, got, want)
-				}
-			})
+		runner.InBubble(t, name, func(t *testing.T) {
+			code, record, _ := virtualJob{
+				report: runtime.Report{Lines: lines[:stored]},
+				edit:   func(h *runtime.Handoff, _ *runner.Options) { h.Pending, h.Resend = lines, 2 },
+			}.run(t.Context(), t)
+			const want = "one\ntwo\nthree\nWorkflow runner "
+			if got := record.Text(0); code != runtime.CodeSucceeded || !strings.HasPrefix(got, want) {
+				t.Errorf("code %d, and the log of step 0 is %q, want one that begins with %q", code, got, want)
+			}
 		})
 	}
 }
 
 func TestHeartbeat(t *testing.T) {
-	// job runs a job. For some minutes, the service does not accept the status of its first
+	// job runs a job. For ten minutes, the service does not accept the status of its first
 	// step. Beat returns the status of the response to the n-th heartbeat, from 1; 0 is a
 	// success.
-	job := func(t *testing.T, minutes int, beat func(n int) int) (
+	job := func(t *testing.T, beat func(n int) int) (
 		code, heartbeats int, record runtimetest.Record, took time.Duration,
 	) {
 		t.Helper()
-		end := time.Now().Add(time.Duration(minutes) * time.Minute)
-		code, record, took = runVirtual(t.Context(), t, func(r *http.Request) (int, error) {
+		end := time.Now().Add(10 * time.Minute)
+		code, record, took = virtualJob{respond: func(r *http.Request) (int, error) {
 			switch {
 			case strings.HasSuffix(r.URL.Path, "/heartbeat"):
 				heartbeats++
@@ -225,55 +204,49 @@ func TestHeartbeat(t *testing.T) {
 				return 503, nil
 			}
 			return 0, nil
-		})
+		}}.run(t.Context(), t)
 		return code, heartbeats, record, took
 	}
-	t.Run("repeated refusals end the job", func(t *testing.T) {
-		for _, status := range []int{401, 404, 409, 410} {
-			synctest.Test(t, func(t *testing.T) {
-				code, _, record, took := job(t, 10, func(n int) int {
-					if n >= 3 {
+	for _, status := range []int{401, 404, 409, 410} {
+		runner.InBubble(t, fmt.Sprintf("a repeated %d ends the job", status), func(t *testing.T) {
+			code, _, record, took := job(t, func(n int) int {
+				if n >= 3 {
+					return status
+				}
+				return 0
+			})
+			if code != runtime.CodeGone || record.Steps[1].Status != runtime.NotStarted {
+				t.Errorf("code %d, steps %v, want code %d and no step 1", code, record.Statuses(), runtime.CodeGone)
+			}
+			if took < 90*time.Second || took > 2*time.Minute {
+				t.Errorf("after %s, want 30s to 60s of refusals after the first minute", took)
+			}
+		})
+	}
+	for _, status := range []int{401, 403, 404, 405, 409, 410, 412, 501} {
+		for _, stray := range []int{1, 2, 5} {
+			name := fmt.Sprintf("a single %d, as response %d, does not end the job", status, stray)
+			runner.InBubble(t, name, func(t *testing.T) {
+				code, heartbeats, record, _ := job(t, func(n int) int {
+					if n == stray {
 						return status
 					}
 					return 0
 				})
-				if code != runtime.CodeGone || record.Steps[1].Status != runtime.NotStarted {
-					t.Errorf("%d: code %d, steps %v, want code %d and no step 1", status, code, record.Statuses(),
-						runtime.CodeGone)
-				}
-				if took < 90*time.Second || took > 2*time.Minute {
-					t.Errorf("%d: after %s, want 30s to 60s of refusals after the first minute", status, took)
+				if code != runtime.CodeSucceeded || heartbeats < 20 {
+					t.Errorf("code %d after %d heartbeats, steps %v, want success and at least 20 heartbeats", code,
+						heartbeats, record.Statuses())
 				}
 			})
 		}
-	})
-	t.Run("a single refusal does not end the job", func(t *testing.T) {
-		for _, status := range []int{401, 403, 404, 405, 409, 410, 412, 501} {
-			for _, stray := range []int{1, 2, 5} {
-				synctest.Test(t, func(t *testing.T) {
-					code, heartbeats, record, _ := job(t, 10, func(n int) int {
-						if n == stray {
-							return status
-						}
-						return 0
-					})
-					if code != runtime.CodeSucceeded || heartbeats < 20 {
-						t.Errorf("%d as response %d: code %d after %d heartbeats, steps %v, want success and at least "+
-							"20 heartbeats", status, stray, code, heartbeats, record.Statuses())
-					}
-				})
+	}
+	for _, status := range []int{404, 405, 501} {
+		runner.InBubble(t, fmt.Sprintf("a service that answers %d gets all heartbeats", status), func(t *testing.T) {
+			code, heartbeats, record, _ := job(t, func(int) int { return status })
+			if code != runtime.CodeSucceeded || heartbeats < 20 || heartbeats > 40 {
+				t.Errorf("code %d after %d heartbeats in ten minutes, steps %v, want success and 20 to 40 heartbeats",
+					code, heartbeats, record.Statuses())
 			}
-		}
-	})
-	t.Run("a service without the call gets heartbeats until the end", func(t *testing.T) {
-		for _, status := range []int{404, 405, 501} {
-			synctest.Test(t, func(t *testing.T) {
-				code, heartbeats, record, _ := job(t, 10, func(int) int { return status })
-				if code != runtime.CodeSucceeded || heartbeats < 20 || heartbeats > 40 {
-					t.Errorf("%d: code %d after %d heartbeats in ten minutes, steps %v, want success and 20 to 40 "+
-						"heartbeats", status, code, heartbeats, record.Statuses())
-				}
-			})
-		}
-	})
+		})
+	}
 }

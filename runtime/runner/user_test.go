@@ -33,8 +33,7 @@ func TestPrepareUser(t *testing.T) {
 				root = strings.Fields(remaining)[0]
 			}
 		}
-		if home == "" || root == "" || home == root ||
-			!strings.Contains(log, "works in "+root+" "+root+"\n") ||
+		if home == "" || root == "" || home == root || !strings.Contains(log, "works in "+root+" "+root+"\n") ||
 			!strings.Contains(log, "pulumi: "+home+"/.pulumi\n") {
 			t.Errorf("the log of the step is\n%s", log)
 		}

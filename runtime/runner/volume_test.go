@@ -115,22 +115,14 @@ func measure(tb testing.TB, c *counter, script string) time.Duration {
 func BenchmarkRunLargeLog(b *testing.B) {
 	path := b.TempDir() + "/log"
 	file, err := os.Create(path)
-	if err != nil {
-		b.Fatal(err)
-	}
+	noError(b, err)
 	for i := range 500_000 {
 		fmt.Fprintf(file, "line %07d of a log that is long for its own sake, "+
 			"with a hundred bytes per line, newline and all......\n", i)
 	}
-	if err := file.Close(); err != nil {
-		b.Fatal(err)
-	}
+	noError(b, file.Close())
 	info, err := os.Stat(path)
-	if err != nil {
-		b.Fatal(err)
-	}
-	var before, after goruntime.MemStats
-	goruntime.ReadMemStats(&before)
+	noError(b, err)
 	b.SetBytes(info.Size())
 	var c counter
 	for b.Loop() {
@@ -140,6 +132,7 @@ func BenchmarkRunLargeLog(b *testing.B) {
 			b.Fatalf("%d lines have arrived", c.lines.Load())
 		}
 	}
+	var after goruntime.MemStats
 	goruntime.ReadMemStats(&after)
 	b.ReportMetric(float64(c.calls.Load()), "calls/op")
 	b.ReportMetric(float64(after.HeapSys)/1e6, "MB-heap")
