@@ -36,6 +36,14 @@ func config(t fataler, file string) *schema.Config {
 	return c
 }
 
+// wantPreview checks the text of the preview of a change.
+func wantPreview(t *testing.T, before, after *schema.Config, want string) {
+	t.Helper()
+	if diff := cmp.Diff(want, reconcile.Describe(reconcile.Preview(before, after))); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestPreview(t *testing.T) {
 	t.Run("effects of each pool and of the agent", func(t *testing.T) {
 		before := config(t, `
@@ -63,7 +71,7 @@ pools:
   - {name: b, token: pul-b}
   - {name: a, token: pul-a}
 `)
-		want := `agent:
+		wantPreview(t, before, after, `agent:
   live      health_threshold  2m -> 1m
   live      log_level         info -> debug
   rebind    http_server_port  8080 -> 9090
@@ -78,34 +86,24 @@ pool moved: drained and replaced, running jobs finish first
 pool new: started
 pool retoken: tuned, running jobs continue
   live      token  [secret] (changed)
-`
-		if diff := cmp.Diff(want, reconcile.Describe(reconcile.Preview(before, after))); diff != "" {
-			t.Error(diff)
-		}
-		if got := reconcile.Describe(reconcile.Preview(after, after)); got != "no change\n" {
-			t.Errorf("the preview without a change is %q", got)
-		}
+`)
+		wantPreview(t, after, after, "no change\n")
 	})
 
 	t.Run("key of another target has no effect", func(t *testing.T) {
 		before := config(t, "token: pul-a\n")
 		after := config(t, "token: pul-a\nkubernetes: {namespace: jobs}\n"+
 			"pod_template: {spec: {priority: 3}}\necs: {cluster: c}\n")
-		want := `pool default: kept, nothing in use changes
+		wantPreview(t, before, after, `pool default: kept, nothing in use changes
   none      kubernetes.namespace  (unset) -> jobs
   none      pod_template          (unset) -> {spec: {priority: 3}}
   none      ecs.cluster           (unset) -> c
-`
-		if diff := cmp.Diff(want, reconcile.Describe(reconcile.Preview(before, after))); diff != "" {
-			t.Error(diff)
-		}
+`)
 		for _, target := range []string{"kubernetes", "process"} {
 			before := config(t, "token: pul-a\ndeploy_target: "+target+"\n")
 			after := config(t, "token: pul-a\ndeploy_target: "+target+"\ndocker: {memory: 1g}\n")
-			want := "pool default: kept, nothing in use changes\n  none      docker.memory  (unset) -> 1g\n"
-			if diff := cmp.Diff(want, reconcile.Describe(reconcile.Preview(before, after))); diff != "" {
-				t.Errorf("%s: %s", target, diff)
-			}
+			wantPreview(t, before, after,
+				"pool default: kept, nothing in use changes\n  none      docker.memory  (unset) -> 1g\n")
 		}
 	})
 
@@ -113,53 +111,40 @@ pool retoken: tuned, running jobs continue
 		alone := config(t, "token: pul-a\n")
 		named := config(t, "token: pul-a\npools: [{name: default}]\n")
 		limited := config(t, "token: pul-a\nmax_concurrent_workflows: 1\npools: [{name: default}]\n")
-		for name, test := range map[string]struct {
-			before, after *schema.Config
-			want          string
-		}{
-			"a name for the only pool": {alone, named, "no change\n"},
-			"no limit to 1": {named, limited,
-				"agent:\n  live      max_concurrent_workflows  (unset) -> 1\n"},
-			"1 to no limit": {limited, alone,
-				"agent:\n  live      max_concurrent_workflows  1 -> (unset)\n"},
-		} {
-			if diff := cmp.Diff(test.want, reconcile.Describe(reconcile.Preview(test.before, test.after))); diff != "" {
-				t.Errorf("%s: %s", name, diff)
-			}
-		}
+		wantPreview(t, alone, named, "no change\n")
+		wantPreview(t, named, limited, "agent:\n  live      max_concurrent_workflows  (unset) -> 1\n")
+		wantPreview(t, limited, alone, "agent:\n  live      max_concurrent_workflows  1 -> (unset)\n")
 	})
 
 	// Each key of the schema has a reload class, such as live or drain. The loop must apply a
 	// change of the key as its class states. Otherwise the output of cmwa plan would be wrong.
 	t.Run("each key takes effect as the schema states", func(t *testing.T) {
-		fields := schema.Fields()
 		checked := 0
-		for _, f := range fields {
+		for _, f := range schema.Fields() {
 			if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored || f.Default == "" || notYetRun(f.Key) ||
 				f.Key == "token_file" || f.Key == "oidc_token_file" || f.Key == "ca_file" {
 				continue
 			}
 			checked++
-			value := another(f)
-			file := value
-			if mapping, _, nested := strings.Cut(f.Key, "."); nested {
-				file = mapping + ":\n  " + value
+			file := another(f)
+			mapping, _, nested := strings.Cut(f.Key, ".")
+			if nested {
+				file = mapping + ":\n  " + file
 			}
-			base := "token: pul-a\nrequest_retry_max_wait: 1h\n"
-			if f.Key == "token" || f.Key == "request_retry_max_wait" {
+			base, old := "token: pul-a\nrequest_retry_max_wait: 1h\n", ""
+			switch f.Key {
+			case "token":
+				base, old = "", "token: pul-a\n"
+			case "request_retry_max_wait":
 				base = "token_file: a\n"
 			}
-			if f.Key == "token" {
-				base = ""
-			}
-			if strings.HasPrefix(f.Key, "kubernetes.") || f.Key == "pod_template" {
+			if mapping == "kubernetes" || f.Key == "pod_template" {
 				base += "deploy_target: kubernetes\n"
 			}
-			before := config(t, base+textIf(f.Key == "token", "token: pul-a\n"))
-			after := config(t, base+file+"\n")
-			old, now := reconcile.Want(before, 1), reconcile.Want(after, 2)
-			observed := reconcile.Observed{Process: old.Process, Pools: map[string]runtime.PoolState{}}
-			for key, spec := range old.Pools {
+			before, after := config(t, base+old), config(t, base+file+"\n")
+			was, now := reconcile.Want(before, 1), reconcile.Want(after, 2)
+			observed := reconcile.Observed{Process: was.Process, Pools: map[string]runtime.PoolState{}}
+			for key, spec := range was.Pools {
 				observed.Pools[key] = runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Ready: true}
 			}
 			plan := reconcile.Diff(now, observed)
@@ -170,7 +155,7 @@ pool retoken: tuned, running jobs continue
 					got = schema.ReloadDrain
 				case reconcile.TunePool:
 					got = schema.ReloadLive
-					if placed(old) != placed(now) {
+					if placed(was) != placed(now) {
 						got = schema.ReloadJob
 					}
 				case reconcile.SetProcess:
@@ -193,13 +178,12 @@ pool retoken: tuned, running jobs continue
 			}
 			reloads := reconcile.Preview(before, after)
 			effect := reconcile.Effect(f.Reload.String())
-			if mapping, _, nested := strings.Cut(f.Key, "."); nested && mapping != after.Pools[0].DeployTarget {
+			if nested && mapping != after.Pools[0].DeployTarget {
 				effect = reconcile.NoEffect
 			}
 			if !slices.ContainsFunc(reloads, func(r reconcile.Reload) bool {
 				return slices.ContainsFunc(r.Changes, func(c reconcile.Change) bool {
-					return c.Key == f.Key &&
-						c.Effect == effect
+					return c.Key == f.Key && c.Effect == effect
 				})
 			}) {
 				t.Errorf("%s is not in the preview with the effect %q: %v", f.Key, effect, reloads)
@@ -262,14 +246,6 @@ pool retoken: tuned, running jobs continue
 // only the content of the file matters.
 func notYetRun(key string) bool {
 	return strings.HasPrefix(key, "ecs.") || strings.HasPrefix(key, "pod_template_file")
-}
-
-// textIf returns the text if a condition holds, and no text otherwise.
-func textIf(yes bool, text string) string {
-	if yes {
-		return text
-	}
-	return ""
 }
 
 // placed returns the settings of a pool that apply only to jobs which start later.

@@ -51,109 +51,93 @@ func TestDiffLeftovers(t *testing.T) {
 
 // followLeftovers runs FollowLeftovers with this list until the end of the test.
 func (h *loopTest) followLeftovers(list reconcile.Leftovers) {
-	h.t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- h.loop.FollowLeftovers(ctx, list) }()
-	h.t.Cleanup(func() {
+	h.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
-			h.t.Error(err)
+			h.Error(err)
 		}
 	})
 	pass(0)
 }
 
 func TestFollowLeftovers(t *testing.T) {
-	of := func(specs ...runtime.PoolSpec) reconcile.Leftovers {
-		return func(context.Context, map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) { return specs, nil }
-	}
-	t.Run("a pool that is no longer configured drains and does not delay readiness", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.begin = func(p *fakePool) {
-				if p.spec.Name == "old" {
-					p.jobs = 1
-				}
+	withLoop(t, "a pool that is no longer configured drains and does not delay readiness", func(h *loopTest) {
+		h.begin = func(p *fakePool) {
+			if p.spec.Name == "old" {
+				p.jobs = 1
 			}
-			h.want(1, pool("new", "one", 1))
-			h.followLeftovers(of(leftover("old", "one"), leftover("new", "one")))
-			pass(time.Hour)
-			status := h.loop.Status()
-			if len(status.Pools) != 2 || len(h.built["new"]) != 1 || len(h.built["old"]) != 1 {
-				t.Fatalf("the pools are %+v", status.Pools)
-			}
-			if phase := h.pool("old").State().Phase; phase != runtime.PoolDraining {
-				t.Errorf("the leftover pool is %s", phase)
-			}
-			if status.Applied != 1 || !status.Converged() || !status.Ready(time.Now()) {
-				t.Errorf("the leftover pool delays readiness: %v", status.Unready(time.Now()))
-			}
-			h.want(2, pool("new", "one", 2))
-			if status := h.loop.Status(); status.Applied != 2 {
-				t.Errorf("the leftover pool delays generation %d", status.Desired)
-			}
-			h.pool("old").has(0)
-			pass(time.Second)
-			if status := h.loop.Status(); len(status.Pools) != 1 || len(status.Problems) > 0 {
-				t.Errorf("after the last job of the leftover pool the pools are %+v, problems %v", status.Pools,
-					status.Problems)
-			}
-		})
+		}
+		h.want(1, pool("new", "one", 1))
+		h.setLeftovers(leftover("old", "one"), leftover("new", "one"))
+		pass(time.Hour)
+		h.wantPools(2)
+		h.wantTries("new", 1)
+		h.wantTries("old", 1)
+		h.wantPhase(h.pool("old"), runtime.PoolDraining)
+		h.wantConverged()
+		h.wantReady(true)
+		h.want(2, pool("new", "one", 2))
+		h.wantApplied(2)
+		h.pool("old").has(0)
+		pass(time.Second)
+		h.wantPools(1)
+		h.wantProblems(0)
 	})
-	t.Run("a pool that is configured again is revived", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
+	for _, when := range []string{"during", "after"} {
+		withLoop(t, "a pool that is configured again "+when+" its build is revived", func(h *loopTest) {
 			h.begin = func(p *fakePool) { p.jobs = 1 }
+			open := h.gate("old")
 			h.want(1, pool("new", "one", 1))
-			h.followLeftovers(of(leftover("old", "one")))
+			h.setLeftovers(leftover("old", "one"))
+			if when == "after" {
+				open()
+			}
+			if phase := h.phases()["old"]; phase != runtime.PoolDraining {
+				h.Errorf("the leftover pool is %s, want draining", phase)
+			}
 			h.want(2, pool("new", "one", 1), pool("old", "one", 3))
-			old := h.pool("old").State()
-			if old.Phase != runtime.PoolPolling || old.Spec.Leftover || old.Spec.Tuning.MaxJobs != 3 ||
-				len(h.built["old"]) != 1 {
-				t.Errorf("the pool is %s with the spec %+v, and was built %d times", old.Phase, old.Spec,
-					len(h.built["old"]))
+			if when == "during" {
+				open()
+			}
+			h.wantClaiming("new one 1, old one 3")
+			h.wantTries("old", 1)
+			if h.pool("old").State().Spec.Leftover {
+				h.Error("the pool still has the spec of a leftover")
 			}
 		})
+	}
+	withLoop(t, "a failed list is retried", func(h *loopTest) {
+		h.want(1, pool("new", "one", 1))
+		lists := 0
+		h.followLeftovers(func(context.Context, map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) {
+			if lists++; lists <= 5 {
+				return nil, errors.New("the engine is down")
+			}
+			return []runtime.PoolSpec{leftover("old", "one")}, nil
+		})
+		pass(time.Minute)
+		if h.pool("old") == nil {
+			h.Errorf("after a minute and %d lists the leftover pool was not started", lists)
+		}
+		h.wantLogged(1, "cannot list instances") // one warning for a series of failures
+		h.wantReady(true)
 	})
-	t.Run("a failed list is retried", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.want(1, pool("new", "one", 1))
-			down, lists := errors.New("the engine is down"), 0
-			h.followLeftovers(func(context.Context, map[string]runtime.PoolSpec) ([]runtime.PoolSpec, error) {
-				if lists++; lists <= 5 {
-					return nil, down
-				}
-				return []runtime.PoolSpec{leftover("old", "one")}, nil
-			})
-			pass(time.Minute)
-			if h.pool("old") == nil {
-				t.Errorf("after a minute and %d lists the leftover pool was not started", lists)
-			}
-			if warned := strings.Count(h.log.String(), "cannot list instances"); warned != 1 {
-				t.Errorf("%d warnings for one series of failures, want 1:\n%s", warned, h.log.String())
-			}
-			if status := h.loop.Status(); !status.Ready(time.Now()) {
-				t.Errorf("not ready: %v", status.Unready(time.Now()))
-			}
-		})
-	})
-	t.Run("a pool that cannot be built is tried again after the next list", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.want(1, pool("new", "one", 1))
-			h.fail("old", errors.New("no such target"))
-			h.followLeftovers(of(leftover("old", "one")))
-			pass(9 * time.Minute)
-			if tries := h.tries["old"]; tries != 1 {
-				t.Errorf("the pool was built %d times before the next list", tries)
-			}
-			if status := h.loop.Status(); !status.Ready(time.Now()) || len(status.Problems) > 0 {
-				t.Errorf("not ready: %v", status.Unready(time.Now()))
-			}
-			h.fail("old", nil)
-			pass(2 * time.Minute)
-			if h.pool("old") == nil {
-				t.Error("the pool was not built again")
-			}
-		})
+	withLoop(t, "a pool that cannot be built is tried again after the next list", func(h *loopTest) {
+		h.want(1, pool("new", "one", 1))
+		h.fail("old", errors.New("no such target"))
+		h.setLeftovers(leftover("old", "one"))
+		pass(9 * time.Minute)
+		h.wantTries("old", 1)
+		h.wantReady(true)
+		h.wantProblems(0)
+		h.fail("old", nil)
+		pass(2 * time.Minute)
+		if h.pool("old") == nil {
+			h.Error("the pool was not built again")
+		}
 	})
 }
 
@@ -304,8 +288,9 @@ func TestRecoveryAdoptsOrphans(t *testing.T) {
 	orphan := func(id string, spec runtime.PoolSpec) runtime.Job {
 		return runtime.Job{ID: id, Pool: spec.Key(), PoolName: spec.Name, Identity: spec.Identity, Agent: "agent-gone"}
 	}
-	for name, fails := range map[string]error{"AdoptOrphans succeeds": nil,
-		"AdoptOrphans fails after one job": errors.New("the API server is slow")} {
+	for name, fails := range map[string]error{
+		"AdoptOrphans succeeds": nil, "AdoptOrphans fails after one job": errors.New("the API server is slow"),
+	} {
 		t.Run(name, func(t *testing.T) {
 			executor := &orphanExecutor{
 				Executor: runtimetest.NewExecutor(), fails: fails,
@@ -316,8 +301,7 @@ func TestRecoveryAdoptsOrphans(t *testing.T) {
 				Agent: "agent-1", Record: &targetRecord{}, Supported: []string{"kubernetes"},
 				Log: slog.New(slog.NewTextHandler(&log, nil)),
 				Executor: func(context.Context, string) (runtime.Executor, func(), error) {
-					return executor,
-						func() {}, nil
+					return executor, func() {}, nil
 				},
 			}
 			desired := map[string]runtime.PoolSpec{spec("desired").Key(): spec("desired")}
@@ -330,4 +314,37 @@ func TestRecoveryAdoptsOrphans(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRecoveryListsRecords(t *testing.T) {
+	journal := runtimetest.NewJournal()
+	for _, target := range []string{"docker", "moon"} {
+		err := journal.Add(t.Context(), runtime.Record{
+			Job: "job-of-" + target, Pool: "key", PoolName: "of-" + target, Claimed: time.Now(), CA: "certificates",
+			Identity: runtime.Identity{Service: "http://service", Target: target}, Stage: runtime.RecordClaimed,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	engine := runtimetest.NewExecutor()
+	recovery := reconcile.Recovery{
+		Agent: "agent-1", Record: &targetRecord{}, Journal: journal, Supported: []string{"docker", "process"},
+		Log:      slog.New(slog.DiscardHandler),
+		Executor: func(context.Context, string) (runtime.Executor, func(), error) { return engine, func() {}, nil },
+	}
+
+	t.Run("a pool of a record is a leftover, with the certificates of the claim", func(t *testing.T) {
+		specs, err := recovery.List(t.Context(), nil)
+		if err != nil || len(specs) != 1 || specs[0].Name != "of-docker" || !specs[0].Leftover ||
+			specs[0].Tuning.CA != "certificates" || specs[0].Tuning.RequestTimeout <= 0 {
+			t.Errorf("the pools are %+v, the error is %v", specs, err)
+		}
+	})
+	t.Run("records that cannot be listed are an error", func(t *testing.T) {
+		journal.Fail(runtimetest.ListRecords, 1, errors.New("input/output error"))
+		if _, err := recovery.List(t.Context(), nil); err == nil {
+			t.Error("List returned no error")
+		}
+	})
 }

@@ -130,7 +130,7 @@ func (p *fakePool) State() runtime.PoolState {
 
 // loopTest is a loop with fake pools.
 type loopTest struct {
-	t         *testing.T
+	testing.TB
 	loop      *reconcile.Loop
 	log       strings.Builder
 	stop      context.CancelFunc
@@ -150,26 +150,29 @@ type loopTest struct {
 	building, most int                     // concurrent builds: now, and at most so far
 	discarded      []reconcile.ProcessSpec // prepared and discarded, in order
 
-	begin     func(*fakePool) // is called for each pool that is built; may be nil
-	meanwhile func()          // is called once, during the next build
+	begin func(*fakePool) // is called for each pool that is built; may be nil
 }
 
-func withLoop(t *testing.T, story func(t *testing.T, h *loopTest)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		h := &loopTest{t: t, built: map[string][]*fakePool{}, fails: map[string]error{}, hangs: map[string]bool{},
-			gates: map[string]chan struct{}{}, tries: map[string]int{}, ended: make(chan error, 1)}
-		h.loop = reconcile.New(h.build, h.process, reconcile.ProcessSpec{}, slog.New(slog.NewTextHandler(&h.log, nil)))
-		ctx, stop := context.WithCancel(context.Background())
-		force, forceStop := context.WithCancel(context.Background())
-		h.stop, h.forceStop = stop, forceStop
-		go func() { h.ended <- h.loop.Run(ctx, force) }()
-		story(t, h)
-		forceStop()
-		stop()
-		if err := <-h.ended; err != nil {
-			t.Errorf("Run returned %v", err)
-		}
+// withLoop runs story as a subtest, in a synctest bubble. Afterwards it stops the loop, and checks that Run returns
+// no error.
+func withLoop(t *testing.T, name string, story func(h *loopTest)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			h := &loopTest{TB: t, built: map[string][]*fakePool{}, fails: map[string]error{}, hangs: map[string]bool{},
+				gates: map[string]chan struct{}{}, tries: map[string]int{}, ended: make(chan error, 1)}
+			log := slog.New(slog.NewTextHandler(&h.log, nil))
+			h.loop = reconcile.New(h.build, h.process, reconcile.ProcessSpec{}, log)
+			ctx, stop := context.WithCancel(context.Background())
+			force, forceStop := context.WithCancel(context.Background())
+			h.stop, h.forceStop = stop, forceStop
+			go func() { h.ended <- h.loop.Run(ctx, force) }()
+			story(h)
+			forceStop()
+			stop()
+			if err := <-h.ended; err != nil {
+				t.Errorf("Run returned %v", err)
+			}
+		})
 	})
 }
 
@@ -189,10 +192,6 @@ func (h *loopTest) build(ctx context.Context, spec runtime.PoolSpec) (reconcile.
 	}
 	if err := h.fails[spec.Name]; err != nil {
 		return nil, err
-	}
-	if h.meanwhile != nil {
-		h.meanwhile()
-		h.meanwhile = nil
 	}
 	p := newFakePool(spec)
 	if h.begin != nil {
@@ -241,8 +240,61 @@ func (h *loopTest) pool(name string) *fakePool {
 }
 
 func (h *loopTest) want(generation uint64, specs ...runtime.PoolSpec) {
-	h.loop.Want(desiredState(generation, specs...))
+	h.deliver(desiredState(generation, specs...))
+}
+
+// deliver replaces the desired state, and waits until the loop has acted.
+func (h *loopTest) deliver(desired reconcile.Desired) {
+	h.loop.Want(desired)
 	synctest.Wait()
+}
+
+// wantApplied checks which generation was applied last.
+func (h *loopTest) wantApplied(generation uint64) {
+	h.Helper()
+	if s := h.loop.Status(); s.Applied != generation {
+		h.Errorf("generation %d is applied, want %d; the status is %+v", s.Applied, generation, s)
+	}
+}
+
+// wantReady checks whether the agent is ready.
+func (h *loopTest) wantReady(ready bool) {
+	h.Helper()
+	if reasons := h.loop.Status().Unready(time.Now()); (len(reasons) == 0) != ready {
+		h.Errorf("the reasons for not ready are %v, want ready %v", reasons, ready)
+	}
+}
+
+// wantProblems checks the number of pools that cannot be built, and of other problems.
+func (h *loopTest) wantProblems(want int) {
+	h.Helper()
+	if problems := h.loop.Status().Problems; len(problems) != want {
+		h.Errorf("the problems are %v, want %d", problems, want)
+	}
+}
+
+// wantPools checks the number of pools that exist.
+func (h *loopTest) wantPools(want int) {
+	h.Helper()
+	if pools := h.loop.Status().Pools; len(pools) != want {
+		h.Errorf("the pools are %+v, want %d", pools, want)
+	}
+}
+
+// wantConverged checks that the desired state is in force.
+func (h *loopTest) wantConverged() {
+	h.Helper()
+	if s := h.loop.Status(); !s.Converged() {
+		h.Errorf("the status is %+v, want it converged", s)
+	}
+}
+
+// wantPhase checks the phase of a pool. The pool need not be a member of the loop any more.
+func (h *loopTest) wantPhase(p *fakePool, want runtime.PoolPhase) {
+	h.Helper()
+	if phase := p.State().Phase; phase != want {
+		h.Errorf("pool %s is %s, want %s", p.spec.Name, phase, want)
+	}
 }
 
 func desiredState(generation uint64, specs ...runtime.PoolSpec) reconcile.Desired {
@@ -267,245 +319,128 @@ func pool(name, service string, most int) runtime.PoolSpec {
 }
 
 func TestLoopRun(t *testing.T) {
-	t.Run("edit starts, tunes and drains pools", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.want(1, pool("a", "one", 1), pool("b", "one", 1))
-			if s := h.loop.Status(); s.Applied != 1 || len(s.Pools) != 2 || !s.Ready(time.Now()) {
-				t.Fatalf("after the first generation: %+v", s)
-			}
-			h.pool("b").set(func() { h.pool("b").jobs = 1 })
-			h.want(2, pool("a", "one", 5))
-			if got := h.pool("a").State().Spec.Tuning.MaxJobs; got != 5 {
-				t.Errorf("pool a is tuned to %d, want 5", got)
-			}
-			if s := h.loop.Status(); s.Applied != 1 || len(s.Pools) != 2 {
-				t.Errorf("while a pool drains, generation %d is applied, want 1; %d pools, want 2",
-					s.Applied, len(s.Pools))
-			}
-			b := h.pool("b")
-			b.set(func() { b.jobs = 0 })
-			pass(time.Second)
-			if s := h.loop.Status(); s.Applied != 2 || len(s.Pools) != 1 {
-				t.Errorf("after the last job, generation %d is applied, want 2; %d pools, want 1",
-					s.Applied, len(s.Pools))
-			}
-			if log := h.log.String(); strings.Count(log, "msg=converged") != 2 {
-				t.Errorf("the log does not have one line for each of the two generations in force:\n%s", log)
-			}
-		})
+	withLoop(t, "edit starts, tunes and drains pools", func(h *loopTest) {
+		h.want(1, pool("a", "one", 1), pool("b", "one", 1))
+		h.wantApplied(1)
+		h.wantPools(2)
+		h.wantReady(true)
+		b := h.pool("b")
+		b.has(1)
+		h.want(2, pool("a", "one", 5))
+		if got := h.pool("a").State().Spec.Tuning.MaxJobs; got != 5 {
+			h.Errorf("pool a is tuned to %d, want 5", got)
+		}
+		h.wantApplied(1) // while a pool drains
+		h.wantPools(2)
+		b.has(0)
+		pass(time.Second)
+		h.wantApplied(2)
+		h.wantPools(1)
+		h.wantLogged(2, "msg=converged")
 	})
 
-	t.Run("failed pool is started again", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.want(1, pool("a", "one", 1))
-			for range 3 {
-				p := h.pool("a")
-				p.set(func() { p.err = errors.New("the engine is gone") })
-				pass(10 * time.Second)
-				if h.pool("a") == p {
-					t.Fatal("the failed pool was not started again")
-				}
-			}
-			if count := strings.Count(h.log.String(), "pool failed"); count != 3 {
-				t.Errorf("the failure is logged %d times, want 3:\n%s", count, h.log.String())
-			}
-		})
-	})
-
-	t.Run("failed build is retried with back-off and logged once", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.fail("a", errors.New("cannot reach the engine"))
-			h.want(1, pool("a", "one", 1), pool("b", "one", 1))
-			if h.pool("b") == nil {
-				t.Error("a pool that cannot be built delays another one")
-			}
-			pass(10 * time.Minute)
-			if tries := h.tries["a"]; tries < 10 || tries > 20 {
-				t.Errorf("%d tries in ten minutes, want about 16", tries)
-			}
-			if loud := strings.Count(h.log.String(), "level=WARN"); loud != 1 {
-				t.Errorf("%d warnings, want 1:\n%s", loud, h.log.String())
-			}
-			if s := h.loop.Status(); s.Ready(time.Now()) || len(s.Problems) != 1 {
-				t.Errorf("with a failed build the status is %+v, want not ready and 1 problem", s)
-			}
-			h.fail("a", nil)
-			pass(2 * time.Minute)
-			if s := h.loop.Status(); !s.Ready(time.Now()) || len(s.Problems) != 0 {
-				t.Errorf("after the engine can be reached again the status is %+v, want ready", s)
-			}
-		})
-	})
-
-	t.Run("new desired state does not wait for builds", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.want(1, pool("a", "one", 1))
-			h.mu.Lock()
-			h.hangs["b"] = true
-			h.mu.Unlock()
-			h.want(2, pool("a", "one", 1), pool("b", "one", 1), pool("c", "one", 1))
-			if h.tries["b"] != 1 {
-				t.Fatalf("the pool whose build hangs was built %d times, want once", h.tries["b"])
-			}
-			h.want(3, pool("a", "one", 2), pool("d", "one", 1))
-			if s := h.loop.Status(); s.Applied != 3 || len(s.Pools) != 2 || len(s.Problems) != 0 {
-				t.Errorf("directly after generation 3 the status is %+v", s)
-			}
-			if c := h.pool("c"); c == nil || !c.stopped {
-				t.Error("a pool of the previous generation was not built, or still runs")
-			}
-			if strings.Contains(h.log.String(), "pool failed") {
-				t.Errorf("a cancelled build is logged as a failure:\n%s", h.log.String())
-			}
-		})
-	})
-
-	t.Run("stop does not wait for builds", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.hangs["a"] = true
-			h.want(1, pool("a", "one", 1))
-			began := time.Now()
-			h.stop()
-			if err := <-h.ended; err != nil || time.Since(began) > 0 {
-				t.Errorf("Run returned %v after %s", err, time.Since(began))
-			}
-			if strings.Contains(h.log.String(), "pool failed") {
-				t.Errorf("a build that the stop cancelled is logged as a failure:\n%s", h.log.String())
-			}
-			h.ended <- nil
-		})
-	})
-
-	t.Run("failed pool that is not desired is not a problem", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.want(1, pool("a", "one", 1), pool("b", "one", 1))
-			b := h.pool("b")
-			b.set(func() { b.jobs = 1 })
-			h.want(2, pool("a", "one", 1))
-			b.set(func() { b.err = errors.New("the engine is gone") })
-			pass(time.Minute)
-			if s := h.loop.Status(); s.Applied != 2 || len(s.Problems) != 0 || !s.Ready(time.Now()) {
-				t.Errorf("after the failure of a pool that is not desired the status is %+v", s)
-			}
-		})
-	})
-
-	t.Run("slow start does not cause turns", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.fail("a", errors.New("cannot reach the engine"))
-			h.want(1, pool("a", "one", 1))
-			h.fail("a", nil)
-			pass(1500 * time.Millisecond)
+	withLoop(t, "failed pool is started again", func(h *loopTest) {
+		h.want(1, pool("a", "one", 1), pool("b", "one", 1))
+		for range 3 {
 			p := h.pool("a")
-			p.set(func() { p.begins = true })
-			pass(30 * time.Second)
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			if p.looks > 100 {
-				t.Errorf("the loop read the state %d times in half a minute, want at most 100", p.looks)
+			p.set(func() { p.err = errors.New("the engine is gone") })
+			synctest.Wait()
+			h.wantReady(false)
+			h.wantProblems(1)
+			pass(10 * time.Second)
+			if h.pool("a") == p {
+				h.Fatal("the failed pool was not started again")
 			}
-		})
+		}
+		h.wantLogged(3, "pool failed")
 	})
 
-	t.Run("replaced pool runs until its replacement is built", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.want(1, pool("a", "one", 1))
-			old := h.pool("a")
-			h.fail("a", errors.New("no such engine"))
-			h.want(2, pool("a", "two", 1))
-			pass(5 * time.Minute)
-			if phase := old.State().Phase; phase != runtime.PoolPolling {
-				t.Fatalf("the old pool is %s although the new pool cannot be built", phase)
-			}
-			h.fail("a", nil)
-			pass(2 * time.Minute)
-			if phase := old.State().Phase; phase != runtime.PoolStopped {
-				t.Errorf("the old pool is %s although the new pool runs", phase)
-			}
-			if s := h.loop.Status(); s.Applied != 2 || len(s.Pools) != 1 {
-				t.Errorf("applied %d with %d pools, want 2 with 1", s.Applied, len(s.Pools))
-			}
-		})
-	})
-
-	t.Run("shutdown waits for jobs up to its limit", func(t *testing.T) {
-		for name, c := range map[string]struct {
-			jobEnds   time.Duration // 0: it never ends by itself; negative: there is no job
-			forceStop time.Duration // 0: there is no forced stop
-			took      time.Duration
-			cause     string
-		}{
-			"the job ends":     {jobEnds: 10 * time.Minute, took: 10 * time.Minute},
-			"the limit passes": {took: time.Hour, cause: "the agent is stopping, and shutdown_timeout has passed"},
-			"the stop is forced": {
-				forceStop: time.Minute, took: time.Minute, cause: "the agent is stopping, after a second signal",
-			},
-			"there is no job": {jobEnds: -1, took: 0},
-		} {
-			t.Run(name, func(t *testing.T) {
-				withLoop(t, func(t *testing.T, h *loopTest) {
-					h.want(1, pool("a", "one", 1))
-					p := h.pool("a")
-					if c.jobEnds >= 0 {
-						p.set(func() { p.jobs = 1 })
-					}
-					began := time.Now()
-					h.stop()
-					synctest.Wait()
-					if c.jobEnds > 0 {
-						time.AfterFunc(c.jobEnds, func() { p.set(func() { p.jobs = 0 }) })
-					}
-					if c.forceStop > 0 {
-						time.AfterFunc(c.forceStop, h.forceStop)
-					}
-					err := <-h.ended
-					h.ended <- err
-					if took := time.Since(began); took != c.took {
-						t.Errorf("the shutdown took %s, want %s", took, c.took)
-					}
-					cause := ""
-					if p.cause != nil {
-						cause = p.cause.Error()
-					}
-					if cause != c.cause {
-						t.Errorf("the cause of the stop is %q, want %q", cause, c.cause)
-					}
-				})
-			})
+	withLoop(t, "slow start does not cause turns", func(h *loopTest) {
+		h.fail("a", errors.New("cannot reach the engine"))
+		h.want(1, pool("a", "one", 1))
+		h.fail("a", nil)
+		pass(1500 * time.Millisecond)
+		p := h.pool("a")
+		p.set(func() { p.begins = true })
+		pass(30 * time.Second)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.looks > 100 {
+			h.Errorf("the loop read the state %d times in half a minute, want at most 100", p.looks)
 		}
 	})
 
-	t.Run("latest desired state wins", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			for generation := range uint64(50) {
-				h.loop.Want(reconcile.Desired{Generation: generation + 1, Pools: map[string]runtime.PoolSpec{}})
-			}
-			h.want(51, pool("a", "one", 3))
-			if s := h.loop.Status(); s.Applied != 51 || len(s.Pools) != 1 {
-				t.Errorf("applied %d with %d pools, want 51 with 1", s.Applied, len(s.Pools))
-			}
-		})
+	withLoop(t, "replaced pool runs until its replacement has started", func(h *loopTest) {
+		h.want(1, pool("a", "one", 1))
+		old := h.pool("a")
+		h.begin = func(p *fakePool) { p.begins = true }
+		h.fail("a", errors.New("no such engine"))
+		h.want(2, pool("a", "two", 1))
+		pass(5 * time.Minute)
+		h.wantPhase(old, runtime.PoolPolling) // the new pool cannot be built
+		h.fail("a", nil)
+		pass(2 * time.Minute)
+		h.wantClaiming("a one 1") // the new pool starts
+		h.wantApplied(1)
+		h.wantReady(false)
+		h.pool("a").begin()
+		synctest.Wait()
+		h.wantPhase(old, runtime.PoolStopped)
+		h.wantClaiming("a two 1")
+		h.wantApplied(2)
+		h.wantPools(1)
+		h.wantReady(true)
 	})
 
-	t.Run("failed change of the process is retried", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.fail(reconcile.ProcessKey, errors.New("the port is taken"))
-			spec := reconcile.ProcessSpec{HTTPPort: 9090, LogLevel: "debug"}
-			h.loop.Want(reconcile.Desired{Generation: 2, Pools: map[string]runtime.PoolSpec{}, Process: spec})
-			time.Sleep(3 * time.Second)
-			synctest.Wait()
-			if status := h.loop.Status(); len(h.sets) > 0 || status.Applied == 2 ||
-				status.Problems[reconcile.ProcessKey] != "the port is taken" {
-				t.Errorf("set %v; the status is %+v", h.sets, status)
+	for name, c := range map[string]struct {
+		jobEnds   time.Duration // 0: it never ends by itself; negative: there is no job
+		forceStop time.Duration // 0: there is no forced stop
+		took      time.Duration
+		cause     string
+	}{
+		"for the end of a job": {jobEnds: 10 * time.Minute, took: 10 * time.Minute},
+		"up to its limit":      {took: time.Hour, cause: "the agent is stopping, and shutdown_timeout has passed"},
+		"until the stop is forced": {
+			forceStop: time.Minute, took: time.Minute, cause: "the agent is stopping, after a second signal",
+		},
+		"for nothing without a job": {jobEnds: -1, took: 0},
+	} {
+		withLoop(t, "shutdown waits "+name, func(h *loopTest) {
+			h.want(1, pool("a", "one", 1))
+			p := h.pool("a")
+			if c.jobEnds >= 0 {
+				p.has(1)
 			}
-			h.fail(reconcile.ProcessKey, nil)
-			time.Sleep(time.Minute)
+			began := time.Now()
+			h.stop()
 			synctest.Wait()
-			if status := h.loop.Status(); len(h.sets) != 1 || h.sets[0] != spec || status.Applied != 2 ||
-				len(status.Problems) > 0 {
-				t.Errorf("set %v; the status is %+v", h.sets, status)
+			if c.jobEnds > 0 {
+				time.AfterFunc(c.jobEnds, func() { p.has(0) })
+			}
+			if c.forceStop > 0 {
+				time.AfterFunc(c.forceStop, h.forceStop)
+			}
+			h.ended <- <-h.ended
+			if took := time.Since(began); took != c.took {
+				h.Errorf("the shutdown took %s, want %s", took, c.took)
+			}
+			cause := ""
+			if p.cause != nil {
+				cause = p.cause.Error()
+			}
+			if cause != c.cause {
+				h.Errorf("the cause of the stop is %q, want %q", cause, c.cause)
 			}
 		})
+	}
+
+	withLoop(t, "latest desired state wins", func(h *loopTest) {
+		for generation := range uint64(50) {
+			h.loop.Want(reconcile.Desired{Generation: generation + 1, Pools: map[string]runtime.PoolSpec{}})
+		}
+		h.want(51, pool("a", "one", 3))
+		h.wantApplied(51)
+		h.wantPools(1)
 	})
 }
 

@@ -9,51 +9,53 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
+// planOf returns the plan for observed pools and desired ones.
+func planOf(observed []runtime.PoolState, desired ...runtime.PoolSpec) string {
+	d := reconcile.Desired{Generation: 2, Pools: map[string]runtime.PoolSpec{}}
+	for _, spec := range desired {
+		d.Pools[spec.Key()] = spec
+	}
+	o := reconcile.Observed{Pools: map[string]runtime.PoolState{}}
+	for _, state := range observed {
+		o.Pools[state.Spec.Key()] = state
+	}
+	return reconcile.Diff(d, o).String()
+}
+
 func TestDiff(t *testing.T) {
-	t.Run("draining pool that is desired again is revived", func(t *testing.T) {
-		spec := runtime.PoolSpec{Name: "a", Tuning: runtime.Tuning{MaxJobs: 1}}
-		desired := reconcile.Desired{Generation: 3, Pools: map[string]runtime.PoolSpec{spec.Key(): spec}}
-		draining := runtime.PoolState{Spec: spec, Phase: runtime.PoolDraining, Jobs: []runtime.JobState{{ID: "1"}}}
-		plan := reconcile.Diff(desired, reconcile.Observed{Pools: map[string]runtime.PoolState{spec.Key(): draining}})
-		if got, want := plan.String(), "revive pool a\n"; got != want {
-			t.Errorf("the plan is %q, want %q", got, want)
-		}
-	})
-
-	t.Run("completed single run is not started again", func(t *testing.T) {
-		spec := runtime.PoolSpec{Name: "a", Tuning: runtime.Tuning{MaxJobs: 1, SingleRun: true}}
-		desired := reconcile.Desired{Generation: 1, Pools: map[string]runtime.PoolSpec{spec.Key(): spec}}
-		for _, phase := range []runtime.PoolPhase{runtime.PoolDraining, runtime.PoolStopped} {
-			over := runtime.PoolState{Spec: spec, Phase: phase, Completed: true}
-			if plan := reconcile.Diff(desired, reconcile.Observed{
-				Pools: map[string]runtime.PoolState{spec.Key(): over}}); len(plan) > 0 {
-				t.Errorf("for a completed single run that is %s the plan is\n%swant no action", phase, plan)
+	ever, once := runtime.Tuning{MaxJobs: 1}, runtime.Tuning{MaxJobs: 1, SingleRun: true}
+	for name, c := range map[string]struct {
+		observed  runtime.PoolState
+		was, want runtime.Tuning
+		plan      string
+	}{
+		"draining pool that is desired again is revived": {
+			runtime.PoolState{Phase: runtime.PoolDraining, Jobs: []runtime.JobState{{ID: "1"}}}, ever, ever,
+			"revive pool a\n"},
+		"completed single run that drains is not started again": {
+			runtime.PoolState{Phase: runtime.PoolDraining, Completed: true}, once, once, ""},
+		"completed single run that has stopped is not started again": {
+			runtime.PoolState{Phase: runtime.PoolStopped, Completed: true}, once, once, ""},
+		"completed single run that drains continues when single_run is removed": {
+			runtime.PoolState{Phase: runtime.PoolDraining, Completed: true}, once, ever, "tune pool a\n"},
+		"completed single run that has stopped is removed when single_run is removed": {
+			runtime.PoolState{Phase: runtime.PoolStopped, Completed: true}, once, ever, "remove pool a\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.observed.Spec = runtime.PoolSpec{Name: "a", Tuning: c.was}
+			plan := planOf([]runtime.PoolState{c.observed}, runtime.PoolSpec{Name: "a", Tuning: c.want})
+			if plan != c.plan {
+				t.Errorf("the plan is %q, want %q", plan, c.plan)
 			}
-		}
-	})
-
-	t.Run("completed single run continues when single_run is removed", func(t *testing.T) {
-		once := runtime.PoolSpec{Name: "a", Tuning: runtime.Tuning{MaxJobs: 1, SingleRun: true}}
-		ever := runtime.PoolSpec{Name: "a", Tuning: runtime.Tuning{MaxJobs: 1}}
-		desired := reconcile.Desired{Generation: 2, Pools: map[string]runtime.PoolSpec{ever.Key(): ever}}
-		for phase, want := range map[runtime.PoolPhase]string{runtime.PoolDraining: "tune pool a\n",
-			runtime.PoolStopped: "remove pool a\n"} {
-			over := runtime.PoolState{Spec: once, Phase: phase, Completed: true}
-			if got := reconcile.Diff(desired, reconcile.Observed{
-				Pools: map[string]runtime.PoolState{ever.Key(): over}}).String(); got != want {
-				t.Errorf("from %s the plan is %q, want %q", phase, got, want)
-			}
-		}
-	})
+		})
+	}
 
 	t.Run("after a change of identity the new pool starts before the old pool drains", func(t *testing.T) {
 		old := runtime.PoolSpec{Name: "a", Identity: runtime.Identity{Service: "http://one"}}
 		next := runtime.PoolSpec{Name: "a", Identity: runtime.Identity{Service: "http://two"}}
-		desired := reconcile.Desired{Generation: 2, Pools: map[string]runtime.PoolSpec{next.Key(): next}}
 		running := runtime.PoolState{Spec: old, Phase: runtime.PoolPolling,
 			Jobs: []runtime.JobState{{ID: "1"}, {ID: "2"}}}
-		plan := reconcile.Diff(desired, reconcile.Observed{Pools: map[string]runtime.PoolState{old.Key(): running}})
-		if got, want := plan.String(), "start pool a\n"; got != want {
+		if got, want := planOf([]runtime.PoolState{running}, next), "start pool a\n"; got != want {
 			t.Errorf("the plan is\n%swant\n%s", got, want)
 		}
 		for phase, want := range map[runtime.PoolPhase]string{
@@ -62,9 +64,8 @@ func TestDiff(t *testing.T) {
 			runtime.PoolPaused:   "drain pool a (running jobs: 2)\n",
 			runtime.PoolDraining: "revive pool a\ndrain pool a (running jobs: 2)\n",
 		} {
-			there := map[string]runtime.PoolState{old.Key(): running,
-				next.Key(): {Spec: next, Phase: phase, Ready: phase != runtime.PoolStarting}}
-			if got := reconcile.Diff(desired, reconcile.Observed{Pools: there}).String(); got != want {
+			replacement := runtime.PoolState{Spec: next, Phase: phase, Ready: phase != runtime.PoolStarting}
+			if got := planOf([]runtime.PoolState{running, replacement}, next); got != want {
 				t.Errorf("when the new pool is %s the plan is\n%swant\n%s", phase, got, want)
 			}
 		}
@@ -83,9 +84,8 @@ func TestDiff(t *testing.T) {
 			want     string
 			then     string // plan after the first one
 		}{
-			"no edit": {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "x")}},
-			"another token": {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "y")},
-				want: "tune pool a\n"},
+			"no edit":       {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "x")}},
+			"another token": {from: pools{spec("a", "1", "x")}, to: pools{spec("a", "1", "y")}, want: "tune pool a\n"},
 			"two pools swap tokens": {from: pools{spec("a", "1", "x"), spec("b", "1", "y")},
 				to: pools{spec("a", "1", "y"), spec("b", "1", "x")}, want: "tune pool a\ntune pool b\n"},
 			"a pool is renamed": {from: pools{spec("a", "1", "x")}, to: pools{spec("b", "1", "x")},

@@ -29,6 +29,7 @@ const canary = "c4n4ry"
 // reloadTest is a Reloader with its configuration file, the files that this file names, and
 // the delivered desired states.
 type reloadTest struct {
+	testing.TB
 	reloader *reconcile.Reloader
 
 	mu      sync.Mutex
@@ -42,11 +43,12 @@ type reloadTest struct {
 	watched []string // paths of the last call of Watch
 	written bool     // whether the watcher reports a write of the file
 	rewrote string   // a named file whose write the watcher reports
+	frozen  string   // a file that is mounted by itself
 	log     strings.Builder
 }
 
-func newReloadTest() *reloadTest {
-	d := &reloadTest{path: "agent.yaml", named: map[string]string{}}
+func newReloadTest(t testing.TB) *reloadTest {
+	d := &reloadTest{TB: t, path: "agent.yaml", named: map[string]string{}}
 	d.reloader = reconcile.NewReloader(reconcile.ReloaderParts{
 		Find: d.find,
 		Watch: func(paths ...string) {
@@ -55,6 +57,7 @@ func newReloadTest() *reloadTest {
 			d.watched = paths
 		},
 		Written: func(path string) bool { return d.written || path == d.rewrote },
+		Frozen:  func(path string) bool { return path == d.frozen && path != "" },
 		Log: slog.New(slog.NewTextHandler(&d.log, &slog.HandlerOptions{
 			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 				if a.Key == slog.TimeKey {
@@ -103,40 +106,48 @@ func (d *reloadTest) takeLog() string {
 type editCase struct {
 	name       string
 	edit       func(*reloadTest)
-	generation uint64   // in force afterwards
-	delivered  bool     // a desired state was delivered
+	generation uint64   // in force afterwards; a new one must have been delivered
 	rejected   string   // part of the reason of the rejection; empty if the file is accepted
 	logged     []string // parts of all new lines of the log
 }
 
-func (*reloadTest) write(content string) func(*reloadTest) {
+// write writes the file in place, or creates it with an inode that may have been used before.
+func write(content string) func(*reloadTest) {
 	return func(d *reloadTest) { d.file, d.findErr = content, nil }
 }
-func (*reloadTest) put(name, content string) func(*reloadTest) {
+
+// fail makes reads of the file fail.
+func fail(err error) func(*reloadTest) { return func(d *reloadTest) { d.findErr = err } }
+
+// put writes a file that the configuration names.
+func put(name, content string) func(*reloadTest) {
 	return func(d *reloadTest) { d.named[name] = content }
 }
-func (*reloadTest) remove(name string) func(*reloadTest) {
+
+// remove removes a file that the configuration names.
+func remove(name string) func(*reloadTest) {
 	return func(d *reloadTest) { delete(d.named, name) }
 }
 
 // edits makes the edits one by one, and reloads three times after each.
-func (d *reloadTest) edits(t *testing.T, cases []editCase) {
-	t.Helper()
+func (d *reloadTest) edits(cases []editCase) {
+	d.Helper()
 	for _, p := range cases {
 		p.edit(d)
-		wants, rejected := len(d.wants), d.reloader.State().Rejected
+		wants, before := len(d.wants), d.reloader.State()
+		deliver := p.generation != before.Generation
 		err := d.reloader.Reload()
 		view := d.reloader.State()
 		if view.Generation != p.generation {
-			t.Fatalf("%s: generation %d, want %d", p.name, view.Generation, p.generation)
+			d.Fatalf("%s: generation %d, want %d", p.name, view.Generation, p.generation)
 		}
-		if delivered := len(d.wants) > wants; delivered != p.delivered {
-			t.Fatalf("%s: a desired state was delivered: %v, want %v", p.name, delivered, p.delivered)
+		if delivered := len(d.wants) > wants; delivered != deliver {
+			d.Fatalf("%s: a desired state was delivered: %v, want %v", p.name, delivered, deliver)
 		}
-		if p.delivered {
+		if deliver {
 			if got := d.wants[len(d.wants)-1]; got.Generation != p.generation || got.Digest != view.Config.Digest ||
 				len(d.wants) != wants+1 {
-				t.Fatalf("%s: delivered generation %d with digest %s, %d times; want %d, %s", p.name, got.Generation,
+				d.Fatalf("%s: delivered generation %d with digest %s, %d times; want %d, %s", p.name, got.Generation,
 					got.Digest, len(d.wants)-wants, p.generation, view.Config.Digest)
 			}
 		}
@@ -148,43 +159,45 @@ func (d *reloadTest) edits(t *testing.T, cases []editCase) {
 			}
 		}
 		if (why == "") != (p.rejected == "") || !strings.Contains(why, p.rejected) {
-			t.Fatalf("%s: the rejection is %q, want %q", p.name, why, p.rejected)
+			d.Fatalf("%s: the rejection is %q, want %q", p.name, why, p.rejected)
 		}
 		if p.logged != nil && err == nil && p.rejected != "" {
-			t.Fatalf("%s: the file is rejected, but Reload returned no error", p.name)
+			d.Fatalf("%s: the file is rejected, but Reload returned no error", p.name)
 		}
 		text := d.takeLog()
 		if strings.Contains(text, canary) {
-			t.Fatalf("%s: the log shows a secret:\n%s", p.name, text)
+			d.Fatalf("%s: the log shows a secret:\n%s", p.name, text)
 		}
 		if strings.Contains(text, `\n`) {
-			t.Fatalf("%s: a value of the log has several lines:\n%s", p.name, text)
+			d.Fatalf("%s: a value of the log has several lines:\n%s", p.name, text)
 		}
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 		if text == "" {
 			lines = nil
 		}
 		if len(lines) != len(p.logged) {
-			t.Fatalf("%s: the log is\n%s\nwant %d lines", p.name, text, len(p.logged))
+			d.Fatalf("%s: the log is\n%s\nwant %d lines", p.name, text, len(p.logged))
 		}
 		for i, part := range p.logged {
 			if !strings.Contains(lines[i], part) {
-				t.Fatalf("%s: the log is\n%s\nwant in line %d\n%s", p.name, text, i+1, part)
+				d.Fatalf("%s: the log is\n%s\nwant in line %d\n%s", p.name, text, i+1, part)
 			}
 		}
 		for range 2 {
 			_ = d.reloader.Reload()
 		}
-		if again := d.reloader.State(); d.log.Len() > 0 || again.Rejected > rejected+1 ||
+		if again := d.reloader.State(); d.log.Len() > 0 || again.Rejected > before.Rejected+1 ||
 			again.Generation != p.generation || len(d.wants) > wants+1 {
-			t.Fatalf("%s: another reload of the same file has an effect: %+v\n%s", p.name, again, d.takeLog())
+			d.Fatalf("%s: another reload of the same file has an effect: %+v\n%s", p.name, again, d.takeLog())
 		}
 	}
 }
 
-func withReloader(t *testing.T, story func(t *testing.T, d *reloadTest)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) { story(t, newReloadTest()) }) // fails if a goroutine is left
+// withReloader runs story as a subtest, in a synctest bubble.
+func withReloader(t *testing.T, name string, story func(d *reloadTest)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { story(newReloadTest(t)) }) // fails if a goroutine is left
+	})
 }
 
 const (
@@ -194,306 +207,258 @@ const (
 )
 
 func TestReload(t *testing.T) {
-	t.Run("edits in sequence", func(t *testing.T) {
-		withReloader(t, func(t *testing.T, d *reloadTest) {
-			const rejected = `msg="configuration rejected: previous generation stays in force" ` +
-				`component=config generation=`
-			const reloaded = `msg="configuration reloaded" component=config generation=`
-			const valid = `msg="configuration file is valid again, no change" component=config generation=`
-			d.edits(t, []editCase{
-				{"file A", d.write(fileA), 1, true, "", nil},
-				{"a file with a mistake", d.write(wrong), 1, false, "polling_interval",
-					[]string{rejected + `1 problem="agent.yaml:2:19: polling_interval: `}},
-				{"file B", d.write(fileB), 2, true, "", []string{
-					reloaded + `2 health_threshold="2m -> 1m" effect=live`,
-					reloaded + `2 http_server_port="8080 -> 9999" effect=rebind`,
-					reloaded + `2 pool=default polling_interval="1m -> 7s" effect=live`,
-					reloaded + `2 pool=default docker.memory="(unset) -> 1g" effect="next job"`}},
-				{"file A again", d.write(fileA), 3, true, "",
-					[]string{"generation=3", "generation=3", "generation=3", "generation=3"}},
-				{"a file that is not YAML", d.write("token: [" + canary), 3, false, "agent.yaml",
-					[]string{rejected + "3"}},
-				{"file A after the file that is not YAML", d.write(fileA), 3, false, "", []string{valid + "3"}},
-				{"an empty file, perhaps incomplete", d.write(""), 3, false, "", nil},
-				{"white space, perhaps incomplete", d.write(" \n\n"), 3, false, "", nil},
-				{"file A after white space", d.write(fileA), 3, false, "", nil},
-				{"no file, with another error than fs.ErrNotExist",
-					func(d *reloadTest) { d.findErr = errors.New("there is no such file") }, 3, false,
-					"there is no such file", []string{rejected + `3 problem="there is no such file"`}},
-				{"a file that must not be read", func(d *reloadTest) { d.findErr = errors.New("not allowed") }, 3,
-					false, "not allowed", []string{rejected + `3 problem="not allowed"`}},
-				{"file A after it could not be read", d.write(fileA), 3, false, "", []string{valid + "3"}},
-				{"no file, perhaps being replaced", func(d *reloadTest) { d.findErr = fs.ErrNotExist }, 3, false, "",
-					nil},
-				{"no file for longer than a rewrite takes",
-					func(d *reloadTest) { time.Sleep(d.reloader.RecheckAfter()) }, 3, false,
-					"restore it", []string{"restore it"}},
-				{"file A after it was missing", d.write(fileA), 3, false, "", []string{valid + "3"}},
-				{"an empty file before a read error", d.write(""), 3, false, "", nil},
-				{"a read error after an empty file", func(d *reloadTest) { d.findErr = errors.New("not allowed") }, 3,
-					false, "not allowed",
-					[]string{rejected + `3 problem="not allowed"`}},
-				{"file A after the read error", d.write(fileA), 3, false, "", []string{valid + "3"}},
-				{"an empty file, an hour later", func(d *reloadTest) { time.Sleep(time.Hour); d.file = "" }, 3,
-					false, "", nil},
-				{"file A directly after the empty file", d.write(fileA), 3, false, "", nil},
-				{"a read error again", func(d *reloadTest) { d.findErr = errors.New("not allowed") }, 3, false,
-					"not allowed", []string{rejected + `3 problem="not allowed"`}},
-				{"file B after the read error", d.write(fileB), 4, true, "",
-					[]string{"generation=4", "generation=4", "generation=4", "generation=4"}},
-				{"two mistakes", d.write(fileA + "log_level: " + canary + "\nmax_concurrent_workflows: -1\n"), 4,
-					false, "max_concurrent_workflows", []string{rejected + "4", rejected + "4"}},
-				{"another mistake", d.write(wrong), 4, false, "polling_interval", []string{rejected + "4"}},
-				{"a target that this release does not have", d.write(fileA + "deploy_target: ecs\n"), 4, false,
-					"ecs is not in this release", []string{rejected +
-						`4 problem="agent.yaml:2:16: deploy_target: ecs is not in this release; ` +
-						`it has docker, kubernetes and process"`}},
-				{"file A with another log level", d.write(fileA + "log_level: debug\n"), 5, true, "",
-					[]string{`log_level="info -> debug"`, "effect=rebind", "pool=default polling_interval=",
-						`effect="next job"`}},
-				{"an added comment", func(d *reloadTest) { d.file += "# why\n" }, 6, true, "",
-					[]string{`no setting changed: only comments`}},
-			})
-			view := d.reloader.State()
-			if view.Accepted != 6 || view.Rejected != 10 {
-				t.Errorf("%d accepted and %d rejected, want 6 and 10", view.Accepted, view.Rejected)
-			}
+	four := func(line string) []string { return slices.Repeat([]string{line}, 4) }
+	withReloader(t, "edits in sequence", func(d *reloadTest) {
+		const rejected = `msg="configuration rejected: previous generation stays in force" ` +
+			`component=config generation=`
+		const reloaded = `msg="configuration reloaded" component=config generation=`
+		const valid = `msg="configuration file is valid again, no change" component=config generation=`
+		denied := fail(errors.New("not allowed"))
+		d.edits([]editCase{
+			{"file A", write(fileA), 1, "", nil},
+			{"a file with a mistake", write(wrong), 1, "polling_interval",
+				[]string{rejected + `1 problem="agent.yaml:2:19: polling_interval: `}},
+			{"file B", write(fileB), 2, "", []string{
+				reloaded + `2 health_threshold="2m -> 1m" effect=live`,
+				reloaded + `2 http_server_port="8080 -> 9999" effect=rebind`,
+				reloaded + `2 pool=default polling_interval="1m -> 7s" effect=live`,
+				reloaded + `2 pool=default docker.memory="(unset) -> 1g" effect="next job"`}},
+			{"file A again", write(fileA), 3, "", four("generation=3")},
+			{"a file that is not YAML", write("token: [" + canary), 3, "agent.yaml", []string{rejected + "3"}},
+			{"file A after the file that is not YAML", write(fileA), 3, "", []string{valid + "3"}},
+			{"an empty file, perhaps incomplete", write(""), 3, "", nil},
+			{"white space, perhaps incomplete", write(" \n\n"), 3, "", nil},
+			{"file A after white space", write(fileA), 3, "", nil},
+			{"no file, with another error than fs.ErrNotExist", fail(errors.New("there is no such file")), 3,
+				"there is no such file", []string{rejected + `3 problem="there is no such file"`}},
+			{"a file that must not be read", denied, 3, "not allowed", []string{rejected + `3 problem="not allowed"`}},
+			{"file A after it could not be read", write(fileA), 3, "", []string{valid + "3"}},
+			{"no file, perhaps being replaced", fail(fs.ErrNotExist), 3, "", nil},
+			{"no file for longer than a rewrite takes",
+				passed, 3, "restore it", []string{"restore it"}},
+			{"file A after it was missing", write(fileA), 3, "", []string{valid + "3"}},
+			{"an empty file before a read error", write(""), 3, "", nil},
+			{"a read error after an empty file", denied, 3, "not allowed",
+				[]string{rejected + `3 problem="not allowed"`}},
+			{"file A after the read error", write(fileA), 3, "", []string{valid + "3"}},
+			{"an empty file, an hour later", func(d *reloadTest) { time.Sleep(time.Hour); d.file = "" }, 3, "", nil},
+			{"file A directly after the empty file", write(fileA), 3, "", nil},
+			{"a read error again", denied, 3, "not allowed", []string{rejected + `3 problem="not allowed"`}},
+			{"file B after the read error", write(fileB), 4, "", four("generation=4")},
+			{"two mistakes", write(fileA + "log_level: " + canary + "\nmax_concurrent_workflows: -1\n"), 4,
+				"max_concurrent_workflows", []string{rejected + "4", rejected + "4"}},
+			{"another mistake", write(wrong), 4, "polling_interval", []string{rejected + "4"}},
+			{"a target that this release does not have", write(fileA + "deploy_target: ecs\n"), 4,
+				"ecs is not in this release", []string{rejected +
+					`4 problem="agent.yaml:2:16: deploy_target: ecs is not in this release; ` +
+					`it has docker, kubernetes and process"`}},
+			{"file A with another log level", write(fileA + "log_level: debug\n"), 5, "",
+				[]string{`log_level="info -> debug"`, "effect=rebind", "pool=default polling_interval=",
+					`effect="next job"`}},
+			{"an added comment", func(d *reloadTest) { d.file += "# why\n" }, 6, "",
+				[]string{`no setting changed: only comments`}},
 		})
-	})
-
-	t.Run("changed file that the configuration names", func(t *testing.T) {
-		for key, c := range map[string]struct {
-			config   string
-			one, two string
-			missing  string // error if the named file is missing; empty if that is no error
-			of       func(reconcile.Desired) string
-			effect   string
-		}{
-			"token_file": {"token_file: named\n", "pul-" + canary + "1\n", "pul-" + canary + "2", "no such file",
-				func(d reconcile.Desired) string { return only(d).Tuning.Token.Reveal() },
-				`pool=default token_file="named (changed)" effect=live`},
-			"oidc_token_file": {"oidc_token_file: named\norganization_name: acme\nrunner_pool_id: p\n",
-				"eyJ" + canary + "1", "eyJ" + canary + "2", "",
-				func(d reconcile.Desired) string { return only(d).Tuning.OIDCSum },
-				`pool=default oidc_token_file="named (changed)" effect=live`},
-			"pod_template_file": {fileA + "deploy_target: kubernetes\npod_template_file: named\n",
-				"spec: {priority: 1}\n", "spec: {priority: 2}\n", "no such file",
-				nil, `pool=default pod_template_file="named (changed)" effect="next job"`},
-			"ca_file": {fileA + "ca_file: named\n", certificate(t), certificate(t), "no such file",
-				func(d reconcile.Desired) string { return only(d).Tuning.CA },
-				`pool=default ca_file="named (changed)" effect=`},
-		} {
-			t.Run(key, func(t *testing.T) {
-				withReloader(t, func(t *testing.T, d *reloadTest) {
-					generation := uint64(1)
-					d.edits(t, []editCase{{"the first content", func(d *reloadTest) {
-						d.file, d.named["named"] = c.config,
-							c.one
-					}, 1, true, "", nil}})
-					if want := []string{"agent.yaml", "named"}; !slices.Equal(d.watched, want) {
-						t.Errorf("watched paths: got %v, want %v", d.watched, want)
-					}
-					generation++
-					d.edits(t, []editCase{{"the second content", d.put("named", c.two), generation, true, "",
-						[]string{c.effect}}})
-					if last := d.wants[len(d.wants)-1]; c.of != nil &&
-						(c.of(last) == "" || c.of(last) == c.of(d.wants[0])) {
-						t.Error("the new content was not delivered")
-					}
-					if c.missing != "" {
-						d.edits(t, []editCase{
-							{"missing", d.remove("named"), generation, false, c.missing, []string{"rejected"}},
-							{"unreadable", d.put("named", "denied"), generation, false, "cannot read the file",
-								[]string{"cannot read the file"}},
-							{"the second content again", d.put("named", c.two), generation, false, "",
-								[]string{"valid again, no change"}},
-							{"missing again", d.remove("named"), generation, false, c.missing, []string{"rejected"}},
-						})
-						if !slices.Contains(d.watched, "named") {
-							t.Error("a missing file is not watched, so its creation cannot be detected")
-						}
-					} else {
-						generation++
-						d.edits(t, []editCase{{"missing", d.remove("named"), generation, true, "", []string{c.effect}}})
-					}
-					generation++
-					d.edits(t, []editCase{{"the first content again", d.put("named", c.one), generation, true, "",
-						[]string{c.effect}}})
-					if last := d.wants[len(d.wants)-1]; c.of != nil && c.of(last) != c.of(d.wants[0]) {
-						t.Error("the old content was not delivered")
-					}
-				})
-			})
+		view := d.reloader.State()
+		if view.Accepted != 6 || view.Rejected != 10 {
+			d.Errorf("%d accepted and %d rejected, want 6 and 10", view.Accepted, view.Rejected)
 		}
 	})
 
-	t.Run("first file decides whether the agent starts", func(t *testing.T) {
-		for name, c := range map[string]struct {
-			edit func(*reloadTest)
-			want string
-		}{
-			"a mistake":     {func(d *reloadTest) { d.file = wrong }, "polling_interval"},
-			"an empty file": {func(d *reloadTest) { d.file = "" }, "there is no pool access token"},
-			"no file": {func(d *reloadTest) { d.findErr = errors.New("there is no such file") },
-				"there is no such file"},
-			"a target that this release does not have": {func(d *reloadTest) {
-				d.file = fileA +
-					"deploy_target: ecs\n"
-			}, "ecs is not in this release"},
-			"a file that names a missing file": {func(d *reloadTest) { d.file = "token_file: named\n" },
-				"token_file"},
-		} {
-			t.Run(name, func(t *testing.T) {
-				withReloader(t, func(t *testing.T, d *reloadTest) {
-					c.edit(d)
-					err := d.reloader.Reload()
-					if err == nil || !strings.Contains(err.Error(), c.want) {
-						t.Errorf("the error is %v, want %q in it", err, c.want)
-					}
-					if view := d.reloader.State(); view.Config != nil || view.Generation != 0 || view.Rejected != 1 ||
-						len(d.wants) > 0 {
-						t.Errorf("a configuration is in force: %+v", view)
-					}
-					if text := d.takeLog(); text != "" { // the caller reports the error
-						t.Errorf("the log is\n%s", text)
-					}
-					if again := d.reloader.Reload(); again == nil || again.Error() != err.Error() {
-						t.Errorf("the next reload of the same file returned %v", again)
-					}
-					d.file, d.findErr = fileA+"# corrected\n", nil
-					if err := d.reloader.Reload(); err != nil || d.reloader.State().Generation != 1 ||
-						d.reloader.State().Rejection != nil {
-						t.Errorf("after the mistake is fixed Reload returned %v, and the state is %+v", err,
-							d.reloader.State())
-					}
+	for key, c := range map[string]struct {
+		config   string
+		one, two string
+		missing  string // error if the named file is missing; empty if that is no error
+		of       func(reconcile.Desired) string
+		effect   string
+	}{
+		"token_file": {"token_file: named\n", "pul-" + canary + "1\n", "pul-" + canary + "2", "no such file",
+			func(d reconcile.Desired) string { return only(d).Tuning.Token.Reveal() },
+			`pool=default token_file="named (changed)" effect=live`},
+		"oidc_token_file": {"oidc_token_file: named\norganization_name: acme\nrunner_pool_id: p\n",
+			"eyJ" + canary + "1", "eyJ" + canary + "2", "",
+			func(d reconcile.Desired) string { return only(d).Tuning.OIDCSum },
+			`pool=default oidc_token_file="named (changed)" effect=live`},
+		"pod_template_file": {fileA + "deploy_target: kubernetes\npod_template_file: named\n",
+			"spec: {priority: 1}\n", "spec: {priority: 2}\n", "no such file",
+			nil, `pool=default pod_template_file="named (changed)" effect="next job"`},
+		"ca_file": {fileA + "ca_file: named\n", certificate(t), certificate(t), "no such file",
+			func(d reconcile.Desired) string { return only(d).Tuning.CA },
+			`pool=default ca_file="named (changed)" effect=`},
+	} {
+		withReloader(t, "changed file that the key "+key+" names", func(d *reloadTest) {
+			d.file = c.config
+			d.edits([]editCase{{"the first content", put("named", c.one), 1, "", nil}})
+			if want := []string{"agent.yaml", "named"}; !slices.Equal(d.watched, want) {
+				d.Errorf("watched paths: got %v, want %v", d.watched, want)
+			}
+			generation := uint64(2)
+			d.edits([]editCase{{"the second content", put("named", c.two), generation, "", []string{c.effect}}})
+			if last := d.wants[1]; c.of != nil && (c.of(last) == "" || c.of(last) == c.of(d.wants[0])) {
+				d.Error("the new content was not delivered")
+			}
+			if c.missing != "" {
+				d.edits([]editCase{
+					{"missing", remove("named"), generation, c.missing, []string{"rejected"}},
+					{"unreadable", put("named", "denied"), generation, "cannot read the file",
+						[]string{"cannot read the file"}},
+					{"the second content again", put("named", c.two), generation, "",
+						[]string{"valid again, no change"}},
+					{"missing again", remove("named"), generation, c.missing, []string{"rejected"}},
 				})
-			})
-		}
-	})
-
-	t.Run("files of a rejected configuration are watched", func(t *testing.T) {
-		withReloader(t, func(t *testing.T, d *reloadTest) {
-			d.edits(t, []editCase{
-				{"file A", d.write(fileA), 1, true, "", nil},
-				{"a file that names three missing files", d.write(
-					"pools: [{name: a, token_file: one}, {name: b, token_file: two, ca_file: three}]\n"), 1, false,
-					"no such file", []string{"", "", ""}},
-			})
-			if want := []string{"agent.yaml", "one", "three", "two"}; !slices.Equal(d.watched, want) {
-				t.Errorf("watched paths: got %v, want %v", d.watched, want)
-			}
-			d.edits(t, []editCase{
-				{"the first named file is created", d.put("one", "pul-"+canary+"1"), 1, false, "no such file",
-					[]string{"", ""}},
-				{"the second named file is created", d.put("two", "pul-"+canary+"2"), 1, false, "no such file",
-					[]string{""}},
-				{"the third named file is created, without a certificate", d.put("three", "no certificate "+canary), 1,
-					false, "no certificate",
-					[]string{"no certificate"}},
-				{"a file that names the first two files", d.write(
-					"pools: [{name: a, token_file: one}, {name: b, token_file: two}]\n"), 2, true, "",
-					[]string{`pool="a, b" change=started`, "pool=default change=drained"}},
-			})
-		})
-	})
-
-	t.Run("file at another search path", func(t *testing.T) {
-		withReloader(t, func(t *testing.T, d *reloadTest) {
-			at := func(path, content string, before ...string) func(*reloadTest) {
-				return func(d *reloadTest) { d.path, d.file, d.before = path, content, before }
-			}
-			later := func(path, content string, before ...string) func(*reloadTest) {
-				return func(d *reloadTest) { at(path, content, before...)(d); time.Sleep(d.reloader.RecheckAfter()) }
-			}
-			d.edits(t, []editCase{
-				{"a file at the third of three paths", at("/etc/a", fileA, "here/a", "home/a"), 1, true, "", nil},
-				{"a file at the second path", at("home/a", fileB, "here/a"), 2, true, "",
-					[]string{"generation=2 file=home/a", "generation=2", "generation=2", "generation=2"}},
-				{"a file at the first path", at("here/a", fileA), 3, true, "",
-					[]string{"generation=3 file=here/a", "generation=3", "generation=3", "generation=3"}},
-				{"the file at the first path is missing, perhaps being replaced", at("home/a", fileB, "here/a"), 3,
-					false, "", nil},
-				{"the file at the first path is restored", at("here/a", fileA), 3, false, "", nil},
-				{"the file at the first path is missing again", at("home/a", fileB, "here/a"), 3, false, "", nil},
-				{"the file at the first path stays missing", later("home/a", fileB, "here/a"), 4, true, "",
-					[]string{"generation=4", "generation=4", "generation=4", "generation=4"}},
-				{"the file at the second path is missing too", at("/etc/a", fileA, "here/a", "home/a"), 4, false, "",
-					nil},
-				{"the file at the second path stays missing", later("/etc/a", fileA, "here/a", "home/a"), 5, true, "",
-					[]string{"generation=5 file=/etc/a", "generation=5", "generation=5", "generation=5"}},
-				{"there is no file at any path", at("", "", "here/a", "home/a", "/etc/a"), 5, false, "", nil},
-				{"there is still no file at any path", later("", "", "here/a", "home/a", "/etc/a"), 5, false,
-					"restore it",
-					[]string{"restore it"}},
-				{"a file with the content in force, at the second path", at("home/a", fileA, "here/a"), 5, false, "",
-					[]string{"valid again, no change"}},
-			})
-			if path := d.reloader.State().Config.Path; path != "home/a" {
-				t.Errorf("the path in force is %s, want home/a", path)
-			}
-			if want := []string{"here/a", "home/a"}; !slices.Equal(d.watched, want) {
-				t.Errorf("watched paths: got %v, want %v", d.watched, want)
-			}
-		})
-	})
-
-	t.Run("warning is logged once", func(t *testing.T) {
-		withReloader(t, func(t *testing.T, d *reloadTest) {
-			d.file = "oidc_token_file: o\norganization_name: acme\nrunner_pool_id: p\n" + fileA
-			for range 3 {
-				if err := d.reloader.Reload(); err != nil {
-					t.Fatal(err)
+				if !slices.Contains(d.watched, "named") {
+					d.Error("a missing file is not watched, so its creation cannot be detected")
 				}
+			} else {
+				generation++
+				d.edits([]editCase{{"missing", remove("named"), generation, "", []string{c.effect}}})
 			}
-			text := d.takeLog()
-			if strings.Count(text, "level=WARN") != 1 || !strings.Contains(text,
-				"has no effect with oidc_token_file") || strings.Contains(text, canary) {
-				t.Errorf("the log is\n%s", text)
+			generation++
+			d.edits([]editCase{{"the first content again", put("named", c.one), generation, "", []string{c.effect}}})
+			if last := d.wants[len(d.wants)-1]; c.of != nil && c.of(last) != c.of(d.wants[0]) {
+				d.Error("the old content was not delivered")
 			}
-			d.edits(t, []editCase{
-				{"another edit", d.write(d.file + "syslog: false\n"), 2, true, "", []string{"generation=2"}},
-				{"an unknown key", d.write(d.file + "owner: platform\n"), 3, true, "",
-					[]string{"owner: unknown key", "generation=3"}},
-			})
-			if warnings := d.reloader.State().Warnings; len(warnings) != 2 {
-				t.Errorf("the warnings are %v, want 2", warnings)
+		})
+	}
+
+	for name, c := range map[string]struct {
+		edit func(*reloadTest)
+		want string
+	}{
+		"has a mistake": {write(wrong), "polling_interval"},
+		"is empty":      {write(""), "there is no pool access token"},
+		"is missing":    {fail(errors.New("there is no such file")), "there is no such file"},
+		"has a target that this release does not have": {
+			write(fileA + "deploy_target: ecs\n"), "ecs is not in this release"},
+		"names a missing file": {write("token_file: named\n"), "token_file"},
+	} {
+		withReloader(t, "first file is rejected if it "+name, func(d *reloadTest) {
+			c.edit(d)
+			err := d.reloader.Reload()
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				d.Errorf("the error is %v, want %q in it", err, c.want)
 			}
+			if view := d.reloader.State(); view.Config != nil || view.Generation != 0 || view.Rejected != 1 ||
+				len(d.wants) > 0 {
+				d.Errorf("a configuration is in force: %+v", view)
+			}
+			if text := d.takeLog(); text != "" { // the caller reports the error
+				d.Errorf("the log is\n%s", text)
+			}
+			if again := d.reloader.Reload(); again == nil || again.Error() != err.Error() {
+				d.Errorf("the next reload of the same file returned %v", again)
+			}
+			d.wantReload("the mistake is fixed", write(fileA+"# corrected\n"), 1)
+		})
+	}
+
+	withReloader(t, "files of a rejected configuration are watched", func(d *reloadTest) {
+		d.edits([]editCase{
+			{"file A", write(fileA), 1, "", nil},
+			{"a file that names three missing files", write(
+				"pools: [{name: a, token_file: one}, {name: b, token_file: two, ca_file: three}]\n"), 1,
+				"no such file", []string{"", "", ""}},
+		})
+		if want := []string{"agent.yaml", "one", "three", "two"}; !slices.Equal(d.watched, want) {
+			d.Errorf("watched paths: got %v, want %v", d.watched, want)
+		}
+		d.edits([]editCase{
+			{"the first named file is created", put("one", "pul-"+canary+"1"), 1, "no such file", []string{"", ""}},
+			{"the second named file is created", put("two", "pul-"+canary+"2"), 1, "no such file", []string{""}},
+			{"the third named file is created, without a certificate", put("three", "no certificate "+canary), 1,
+				"no certificate", []string{"no certificate"}},
+			{"a file that names the first two files", write(
+				"pools: [{name: a, token_file: one}, {name: b, token_file: two}]\n"), 2, "",
+				[]string{`pool="a, b" change=started`, "pool=default change=drained"}},
 		})
 	})
 
-	t.Run("log contains each change", func(t *testing.T) {
-		const before = `
+	withReloader(t, "file at another search path", func(d *reloadTest) {
+		at := func(path, content string, before ...string) func(*reloadTest) {
+			return func(d *reloadTest) { d.path, d.file, d.before = path, content, before }
+		}
+		later := func(path, content string, before ...string) func(*reloadTest) {
+			return func(d *reloadTest) { at(path, content, before...)(d); passed(d) }
+		}
+		d.edits([]editCase{
+			{"a file at the third of three paths", at("/etc/a", fileA, "here/a", "home/a"), 1, "", nil},
+			{"a file at the second path", at("home/a", fileB, "here/a"), 2, "",
+				[]string{"generation=2 file=home/a", "generation=2", "generation=2", "generation=2"}},
+			{"a file at the first path", at("here/a", fileA), 3, "",
+				[]string{"generation=3 file=here/a", "generation=3", "generation=3", "generation=3"}},
+			{"the file at the first path is missing, or being replaced", at("home/a", fileB, "here/a"), 3, "", nil},
+			{"the file at the first path is restored", at("here/a", fileA), 3, "", nil},
+			{"the file at the first path is missing again", at("home/a", fileB, "here/a"), 3, "", nil},
+			{"the file at the first path stays missing", later("home/a", fileB, "here/a"), 4, "", four("generation=4")},
+			{"the file at the second path is missing too", at("/etc/a", fileA, "here/a", "home/a"), 4, "", nil},
+			{"the file at the second path stays missing", later("/etc/a", fileA, "here/a", "home/a"), 5, "",
+				[]string{"generation=5 file=/etc/a", "generation=5", "generation=5", "generation=5"}},
+			{"there is no file at any path", at("", "", "here/a", "home/a", "/etc/a"), 5, "", nil},
+			{"there is still no file at any path", later("", "", "here/a", "home/a", "/etc/a"), 5, "restore it",
+				[]string{"restore it"}},
+			{"a file with the content in force, at the second path", at("home/a", fileA, "here/a"), 5, "",
+				[]string{"valid again, no change"}},
+		})
+		if path := d.reloader.State().Config.Path; path != "home/a" {
+			d.Errorf("the path in force is %s, want home/a", path)
+		}
+		if want := []string{"here/a", "home/a"}; !slices.Equal(d.watched, want) {
+			d.Errorf("watched paths: got %v, want %v", d.watched, want)
+		}
+	})
+
+	withReloader(t, "warning is logged once", func(d *reloadTest) {
+		d.file = "oidc_token_file: o\norganization_name: acme\nrunner_pool_id: p\n" + fileA
+		for range 3 {
+			if err := d.reloader.Reload(); err != nil {
+				d.Fatal(err)
+			}
+		}
+		text := d.takeLog()
+		if strings.Count(text, "level=WARN") != 1 || !strings.Contains(text,
+			"has no effect with oidc_token_file") || strings.Contains(text, canary) {
+			d.Errorf("the log is\n%s", text)
+		}
+		d.edits([]editCase{
+			{"another edit", write(d.file + "syslog: false\n"), 2, "", []string{"generation=2"}},
+			{"an unknown key", write(d.file + "owner: platform\n"), 3, "",
+				[]string{"owner: unknown key", "generation=3"}},
+		})
+		if warnings := d.reloader.State().Warnings; len(warnings) != 2 {
+			d.Errorf("the warnings are %v, want 2", warnings)
+		}
+	})
+
+	const before = `
 pools:
   - {name: moved, token: pul-c4n4ry1}
   - {name: gone, token: pul-c4n4ry2}
   - {name: kept, token: pul-c4n4ry3}
 `
-		const after = `
+	const after = `
 http_server_port: 9999
 pools:
   - {name: moved, token: pul-c4n4ry1, service_url: "https://pulumi.example.com"}
   - {name: new, token: pul-c4n4ry4}
   - {name: kept, token: pul-c4n4ry5, docker: {memory: 1g, user: app}}
 `
-		withReloader(t, func(t *testing.T, d *reloadTest) {
-			d.edits(t, []editCase{
-				{"before", d.write(before), 1, true, "", nil},
-				{"after", d.write(after), 2, true, "", []string{
-					`level=INFO msg="configuration reloaded" component=config generation=2 ` +
-						`http_server_port="8080 -> 9999" effect=rebind`,
-					`generation=2 pool=gone change=drained`,
-					`generation=2 pool=kept token="[secret] (changed)" effect=live`,
-					`generation=2 pool=kept docker.memory="(unset) -> 1g" docker.user="(unset) -> app" ` +
-						`effect="next job"`,
-					`generation=2 pool=moved change=replaced ` +
-						`service_url="https://api.pulumi.com -> https://pulumi.example.com" effect=drain`,
-					`generation=2 pool=new change=started`}},
-			})
+	withReloader(t, "log contains each change", func(d *reloadTest) {
+		d.edits([]editCase{
+			{"before", write(before), 1, "", nil},
+			{"after", write(after), 2, "", []string{
+				`level=INFO msg="configuration reloaded" component=config generation=2 ` +
+					`http_server_port="8080 -> 9999" effect=rebind`,
+				`generation=2 pool=gone change=drained`,
+				`generation=2 pool=kept token="[secret] (changed)" effect=live`,
+				`generation=2 pool=kept docker.memory="(unset) -> 1g" docker.user="(unset) -> app" ` +
+					`effect="next job"`,
+				`generation=2 pool=moved change=replaced ` +
+					`service_url="https://api.pulumi.com -> https://pulumi.example.com" effect=drain`,
+				`generation=2 pool=new change=started`}},
 		})
 	})
 
 	t.Run("concurrent calls", func(t *testing.T) {
-		d := newReloadTest()
+		d := newReloadTest(t)
 		contents := []string{fileA, wrong, fileB, "", fileA + "log_level: debug\n"}
 		var workers sync.WaitGroup
 		for worker := range 8 {
@@ -553,7 +518,7 @@ func TestReloadProperty(t *testing.T) {
 		"polling_interval: c4n4ry\n", "unknown: c4n4ry\n", "- c4n4ry\n", "\n", "# c4n4ry\n",
 		"pools: [{name: a}, {name: b}]\n", "max_concurrent_workflows: 3\n"})
 	rapid.Check(t, func(rt *rapid.T) {
-		d := newReloadTest()
+		d := newReloadTest(t)
 		var good func(*reloadTest) // restores the files of the last delivery
 		for range rapid.IntRange(1, 7).Draw(rt, "edits") {
 			switch rapid.IntRange(0, 4).Draw(rt, "kind") {
@@ -589,7 +554,7 @@ func TestReloadProperty(t *testing.T) {
 		if good == nil {
 			return
 		}
-		fresh := newReloadTest()
+		fresh := newReloadTest(t)
 		good(fresh)
 		if err := fresh.reloader.Reload(); err != nil {
 			rt.Fatalf("a new Reloader returned for the last valid file: %v", err)

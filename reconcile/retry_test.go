@@ -20,52 +20,37 @@ import (
 func (p *fakePool) Retry() { p.set(func() { p.retries++ }) }
 
 func TestLoop(t *testing.T) {
-	t.Run("Retry builds failed pools again and calls Retry of every pool", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.fail("late", errors.New("cannot reach the engine"))
-			h.want(1, pool("a", "one", 1), pool("late", "one", 1))
-			pass(10 * time.Minute)
-			h.loop.Retry()
-			synctest.Wait()
-			tries := h.tries["late"]
-			if retries := h.pool("a").retries; retries != 1 {
-				t.Errorf("pool a was retried %d times, want 1", retries)
-			}
-			h.fail("late", nil)
-			h.loop.Retry()
-			synctest.Wait()
-			if h.claiming() != "a one 1, late one 1" || h.tries["late"] != tries+1 {
-				t.Errorf("the claiming pools are %s after %d more builds, want both pools after 1", h.claiming(),
-					h.tries["late"]-tries)
-			}
-		})
+	withLoop(t, "Retry builds failed pools again and calls Retry of every pool", func(h *loopTest) {
+		h.fail("late", errors.New("cannot reach the engine"))
+		h.want(1, pool("a", "one", 1), pool("late", "one", 1))
+		pass(10 * time.Minute)
+		h.loop.Retry()
+		synctest.Wait()
+		tries := h.tries["late"]
+		if retries := h.pool("a").retries; retries != 1 {
+			h.Errorf("pool a was retried %d times, want 1", retries)
+		}
+		h.fail("late", nil)
+		h.loop.Retry()
+		synctest.Wait()
+		h.wantClaiming("a one 1, late one 1")
+		h.wantTries("late", tries+1)
 	})
 }
 
 // TestFrozen checks that the Pod template at its default path is watched, and reported as
 // frozen if it is mounted by itself.
 func TestFrozen(t *testing.T) {
-	var watched []string
-	reloader := reconcile.NewReloader(reconcile.ReloaderParts{
-		Find: func() (schema.Source, error) {
-			return schema.Source{
-				Path: "/etc/cmwa/agent.yaml", Content: []byte("token: a\ndeploy_target: kubernetes\n"),
-				ReadFile: func(string) ([]byte, error) { return []byte("{}"), nil },
-			}, nil
-		},
-		Watch:  func(paths ...string) { watched = append(watched, paths...) },
-		Frozen: func(path string) bool { return path == schema.DefaultPodTemplateFile },
-		Log:    slog.New(slog.DiscardHandler),
+	withReloader(t, "the Pod template is watched, and is frozen", func(d *reloadTest) {
+		d.frozen, d.named[schema.DefaultPodTemplateFile] = schema.DefaultPodTemplateFile, "{}"
+		d.wantReload("the first file", write("token: a\ndeploy_target: kubernetes\n"), 1)
+		if files := d.reloader.State().Frozen; !slices.Equal(files, []string{schema.DefaultPodTemplateFile}) {
+			d.Errorf("the frozen files are %v", files)
+		}
+		if !slices.Contains(d.watched, schema.DefaultPodTemplateFile) {
+			d.Errorf("the watched files are %v, want the Pod template among them", d.watched)
+		}
 	})
-	if err := reloader.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	if files := reloader.State().Frozen; !slices.Equal(files, []string{schema.DefaultPodTemplateFile}) {
-		t.Errorf("the frozen files are %v", files)
-	}
-	if !slices.Contains(watched, schema.DefaultPodTemplateFile) {
-		t.Errorf("the watched files are %v, want the Pod template among them", watched)
-	}
 }
 
 // TestFollow requests checks. The second and the third reload find the file at a frozen path: a
@@ -127,26 +112,26 @@ func TestFollow(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	withReloader(t, func(t *testing.T, d *reloadTest) {
+	withReloader(t, "each check logs one line", func(d *reloadTest) {
 		check := func(what string, edit func(*reloadTest), want string) {
-			t.Helper()
+			d.Helper()
 			edit(d)
 			_ = d.takeLog()
 			_ = d.reloader.Check()
 			if text := d.takeLog(); !strings.Contains(text, want) || strings.Count(text, "\n") != 1 {
-				t.Errorf("%s: the log is\n%s\nwant one line with %q", what, text, want)
+				d.Errorf("%s: the log is\n%s\nwant one line with %q", what, text, want)
 			}
 		}
-		d.reload(d.renamed(settled))
+		d.reload(renamed(settled))
 		same := func(*reloadTest) {}
 		check("nothing has changed", same,
 			`level=INFO msg="configuration checked: no change" component=config generation=1`)
-		check("an edit", d.renamed(settled+"log_level: debug\n"), `msg="configuration reloaded"`)
-		check("a mistake", d.renamed("token: [\n"), `msg="configuration rejected`)
+		check("an edit", renamed(settled+"log_level: debug\n"), `msg="configuration reloaded"`)
+		check("a mistake", renamed("token: [\n"), `msg="configuration rejected`)
 		check("the same mistake", same, `level=WARN msg="configuration checked: file is still rejected, no change"`)
-		check("the mistake is undone", d.renamed(settled+"log_level: debug\n"), "valid again, no change")
-		check("a half-written file", d.write("token: pul-c4n4ry\n"), "file is being written, change waits")
-		check("an empty file", d.write(""), "file is being written, change waits")
-		check("the complete file", func(d *reloadTest) { d.write(settled + "log_level: debug\n")(d) }, "no change")
+		check("the mistake is undone", renamed(settled+"log_level: debug\n"), "valid again, no change")
+		check("a half-written file", write("token: pul-c4n4ry\n"), "file is being written, change waits")
+		check("an empty file", write(""), "file is being written, change waits")
+		check("the complete file", write(settled+"log_level: debug\n"), "no change")
 	})
 }

@@ -339,8 +339,7 @@ func sameAction(a, b reconcile.Action) bool {
 		return ok && keyOf(&a.Spec) == keyOf(&b.Spec) && a.Spec.Generation == b.Spec.Generation
 	case reconcile.TunePool:
 		b, ok := b.(reconcile.TunePool)
-		return ok && keyOf(&a.Spec) == keyOf(&b.Spec) && a.Spec.Generation == b.Spec.Generation &&
-			a.Revive == b.Revive
+		return ok && keyOf(&a.Spec) == keyOf(&b.Spec) && a.Spec.Generation == b.Spec.Generation && a.Revive == b.Revive
 	default:
 		return a == b
 	}

@@ -13,72 +13,65 @@ import (
 // TestStatus checks health and readiness of an agent with two pools. Each case changes the
 // second pool, or the status.
 func TestStatus(t *testing.T) {
+	type status = reconcile.Status
+	type state = runtime.PoolState
 	const threshold = time.Minute
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	ago := func(span time.Duration) time.Time { return now.Add(-span) }
 	for name, c := range map[string]struct {
-		change  func(status *reconcile.Status, pool *runtime.PoolState)
+		change  func(*status, *state)
 		healthy bool
 		unready []string // "pool: part of the reason"; empty if the agent is ready
 	}{
-		"no problem": {func(*reconcile.Status, *runtime.PoolState) {}, true, nil},
-		"a pool without a response is healthy and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"no problem": {func(*status, *state) {}, true, nil},
+		"a pool without a response is healthy and not ready": {func(_ *status, p *state) {
 			p.AnsweredAt, p.FailingSince, p.PollError = time.Time{}, ago(time.Second), "connection refused"
 		}, true, []string{"two: has not answered"}},
-		"a pool whose first poll is under way is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
-			p.AnsweredAt = time.Time{}
-		}, true, []string{"two: has not answered"}},
-		"a pool that fails for as long as the threshold is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
-			p.FailingSince = ago(threshold)
-		}, true, nil},
-		"a pool that fails for longer is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a pool whose first poll is under way is not ready": {
+			func(_ *status, p *state) { p.AnsweredAt = time.Time{} }, true, []string{"two: has not answered"}},
+		"a pool that fails for as long as the threshold is ready": {
+			func(_ *status, p *state) { p.FailingSince = ago(threshold) }, true, nil},
+		"a pool that fails for longer is not ready": {func(_ *status, p *state) {
 			p.FailingSince = ago(threshold + time.Second)
 		}, true, []string{"two: since 2026-03-01T11:58:59Z"}},
 		"a pool whose poll has no response for as long as the threshold is ready": {
-			func(_ *reconcile.Status, p *runtime.PoolState) {
-				p.PollingSince = ago(threshold)
-			}, true, nil},
-		"a pool whose poll has no response for longer is not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+			func(_ *status, p *state) { p.PollingSince = ago(threshold) }, true, nil},
+		"a pool whose poll has no response for longer is not ready": {func(_ *status, p *state) {
 			p.PollingSince = ago(threshold + time.Second)
 		}, true, []string{"two: since 2026-03-01T11:58:59Z"}},
-		"a pool with an old response and without a failure is ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
-			p.AnsweredAt = ago(time.Hour) // Retry-After, or a full pool
-		}, true, nil},
-		"a pool whose executor cannot work is healthy and not ready": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a pool with an old response and without a failure is ready": { // Retry-After, or a full pool
+			func(_ *status, p *state) { p.AnsweredAt = ago(time.Hour) }, true, nil},
+		"a pool whose executor cannot work is healthy and not ready": {func(_ *status, p *state) {
 			p.ExecutorProblem = "no such network: start it"
 		}, true, []string{"two: no such network: start it"}},
-		"before the first poll the executor is the only reason": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"before the first poll the executor is the only reason": {func(_ *status, p *state) {
 			p.ExecutorProblem, p.AnsweredAt = "no such network", time.Time{}
 		}, true, []string{"two: no such network"}},
-		"a draining pool needs no service": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a draining pool needs no service": {func(_ *status, p *state) {
 			p.Phase, p.AnsweredAt, p.ExecutorProblem = runtime.PoolDraining, time.Time{}, "engine down"
 		}, true, nil},
-		"a completed single run needs no service": {func(_ *reconcile.Status, p *runtime.PoolState) {
+		"a completed single run needs no service": {func(_ *status, p *state) {
 			p.Phase, p.Completed, p.FailingSince, p.Due = runtime.PoolStopped, true, ago(time.Hour), ago(time.Hour)
 		}, true, nil},
-		"a stuck loop is not healthy": {func(_ *reconcile.Status, p *runtime.PoolState) {
-			p.Due = ago(threshold + time.Second)
-		}, false, nil},
-		"a pool that starts is not ready": {func(s *reconcile.Status, p *runtime.PoolState) {
+		"a stuck loop is not healthy": {
+			func(_ *status, p *state) { p.Due = ago(threshold + time.Second) }, false, nil},
+		"a pool that starts is not ready": {func(s *status, p *state) {
 			p.Phase, p.Ready, p.AnsweredAt, s.Claiming = runtime.PoolStarting, false, time.Time{}, false
 		}, true, []string{"two: starting"}},
-		"a pool that cannot be built is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
+		"a pool that cannot be built is not ready": {func(s *status, _ *state) {
 			s.Problems["key"], s.Names["key"] = "cannot reach the engine", "three"
 		}, true, []string{"three: cannot reach the engine"}},
-		"a desired pool that does not exist yet is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
-			s.Claiming = false
-		}, true, []string{": not every pool"}},
-		"the agent is ready while old pools drain": {func(s *reconcile.Status, p *runtime.PoolState) {
-			s.Desired, p.Phase = 2, runtime.PoolDraining
-		}, true, nil},
-		"a generation that is not in force is not ready": {func(s *reconcile.Status, p *runtime.PoolState) {
+		"a desired pool that does not exist yet is not ready": {
+			func(s *status, _ *state) { s.Claiming = false }, true, []string{": not every pool"}},
+		"the agent is ready while old pools drain": {
+			func(s *status, p *state) { s.Desired, p.Phase = 2, runtime.PoolDraining }, true, nil},
+		"a generation that is not in force is not ready": {func(s *status, p *state) {
 			s.Desired, s.Pending, p.AnsweredAt = 2, true, time.Time{}
 		}, true, []string{": generation 2", "two: has not answered"}},
-		"a stopping agent is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) { s.Stopping = true }, true,
+		"a stopping agent is not ready": {func(s *status, _ *state) { s.Stopping = true }, true,
 			[]string{": stopping"}},
-		"an agent without a configuration is not ready": {func(s *reconcile.Status, _ *runtime.PoolState) {
-			*s = reconcile.Status{}
-		}, true, []string{": no configuration"}},
+		"an agent without a configuration is not ready": {
+			func(s *status, _ *state) { *s = reconcile.Status{} }, true, []string{": no configuration"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status := reconcile.Status{

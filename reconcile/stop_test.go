@@ -17,6 +17,22 @@ func limited(generation uint64, timeout time.Duration) reconcile.Desired {
 	return d
 }
 
+// startJob starts a pool with one job, and a shutdown timeout.
+func (h *loopTest) startJob(timeout time.Duration) *fakePool {
+	h.deliver(limited(1, timeout))
+	p := h.pool("a")
+	p.has(1)
+	return p
+}
+
+// wantLogged checks how often the log contains a text.
+func (h *loopTest) wantLogged(want int, text string) {
+	h.Helper()
+	if times := strings.Count(h.log.String(), text); times != want {
+		h.Errorf("the log contains %q %d times, want %d:\n%s", text, times, want, h.log.String())
+	}
+}
+
 // TestLoopShutdownTimeout edits shutdown_timeout while a job keeps the agent from ending.
 func TestLoopShutdownTimeout(t *testing.T) {
 	type edit struct {
@@ -35,102 +51,76 @@ func TestLoopShutdownTimeout(t *testing.T) {
 			[]edit{{10 * time.Minute, 5 * time.Hour}, {2 * time.Hour, 150 * time.Minute}}, 150 * time.Minute,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			withLoop(t, func(t *testing.T, h *loopTest) {
-				h.loop.Want(limited(1, time.Hour))
-				synctest.Wait()
-				p := h.pool("a")
-				p.has(1)
-				began := time.Now()
-				h.stop()
-				synctest.Wait()
-				for i, e := range c.edits {
-					time.AfterFunc(e.after, func() { h.loop.Want(limited(uint64(i)+2, e.timeout)) })
-				}
-				if s := h.loop.Status(); !s.Stopping || !s.StopAt.Equal(began.Add(time.Hour)) || s.Ready(time.Now()) {
-					t.Errorf("Stopping is %v and StopAt is %s, want true and an hour after the signal", s.Stopping,
-						s.StopAt)
-				}
-				h.ended <- <-h.ended
-				if took := time.Since(began); took != c.took {
-					t.Errorf("the job was stopped after %s, want %s", took, c.took)
-				}
-				if logged := strings.Count(h.log.String(), "shutdown_timeout changed"); logged != len(c.edits) {
-					t.Errorf("%d changes are logged, want %d:\n%s", logged, len(c.edits), h.log.String())
-				}
-				if strings.Contains(h.log.String(), "only shutdown_timeout is applied") {
-					t.Errorf("the log reports changes that are not applied:\n%s", h.log.String())
-				}
-			})
+		withLoop(t, name, func(h *loopTest) {
+			h.startJob(time.Hour)
+			began := time.Now()
+			h.stop()
+			synctest.Wait()
+			for i, e := range c.edits {
+				time.AfterFunc(e.after, func() { h.loop.Want(limited(uint64(i)+2, e.timeout)) })
+			}
+			if s := h.loop.Status(); !s.Stopping || !s.StopAt.Equal(began.Add(time.Hour)) || s.Ready(time.Now()) {
+				h.Errorf("Stopping is %v and StopAt is %s, want true and an hour after the signal", s.Stopping,
+					s.StopAt)
+			}
+			h.ended <- <-h.ended
+			if took := time.Since(began); took != c.took {
+				h.Errorf("the job was stopped after %s, want %s", took, c.took)
+			}
+			h.wantLogged(len(c.edits), "shutdown_timeout changed")
+			h.wantLogged(0, "only shutdown_timeout is applied")
 		})
 	}
 }
 
 func TestLoopStop(t *testing.T) {
-	t.Run("other edits are not applied, and logged once", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.loop.Want(limited(1, time.Hour))
-			synctest.Wait()
-			p := h.pool("a")
-			p.has(1)
-			h.stop()
-			synctest.Wait()
-			for generation := range uint64(3) {
-				next := limited(generation+2, 2*time.Hour)
-				next.Process.LogLevel = "debug"
-				b := pool("b", "one", 1)
-				next.Pools[b.Key()] = b
-				h.loop.Want(next)
-				synctest.Wait()
-			}
-			if phase := p.State().Phase; phase != runtime.PoolDraining || h.pool("b") != nil || len(h.sets) != 1 {
-				t.Errorf("pool a is %s, pool b was started: %v, the committed settings of the process are %v",
-					phase, h.pool("b") != nil, h.sets)
-			}
-			pass(90 * time.Minute)
-			if len(p.State().Jobs) != 1 {
-				t.Error("the longer shutdown_timeout of the same edit was not applied")
-			}
-			if logged := strings.Count(h.log.String(), "only shutdown_timeout is applied"); logged != 1 {
-				t.Errorf("%d lines about changes that are not applied, want 1:\n%s", logged, h.log.String())
-			}
-		})
+	withLoop(t, "other edits are not applied, and logged once", func(h *loopTest) {
+		p := h.startJob(time.Hour)
+		h.stop()
+		synctest.Wait()
+		for generation := range uint64(3) {
+			next := limited(generation+2, 2*time.Hour)
+			next.Process.LogLevel = "debug"
+			b := pool("b", "one", 1)
+			next.Pools[b.Key()] = b
+			h.deliver(next)
+		}
+		h.wantPhase(p, runtime.PoolDraining)
+		h.wantTries("b", 0)
+		if len(h.sets) != 1 {
+			h.Errorf("the committed settings of the process are %v, want only the first", h.sets)
+		}
+		pass(90 * time.Minute)
+		if len(p.State().Jobs) != 1 {
+			h.Error("the longer shutdown_timeout of the same edit was not applied")
+		}
+		h.wantLogged(1, "only shutdown_timeout is applied")
 	})
 
-	t.Run("edit while the jobs are being stopped is too late", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.loop.Want(limited(1, time.Minute))
-			synctest.Wait()
-			p := h.pool("a")
-			p.set(func() { p.jobs, p.stubborn = 1, true })
-			h.stop()
-			pass(2 * time.Minute)
-			h.loop.Want(limited(2, time.Hour))
+	withLoop(t, "edit while the jobs are being stopped is too late", func(h *loopTest) {
+		p := h.startJob(time.Minute)
+		p.set(func() { p.stubborn = true })
+		h.stop()
+		pass(2 * time.Minute)
+		h.loop.Want(limited(2, time.Hour))
+		pass(time.Minute)
+		if s := h.loop.Status(); !s.Stopping || !s.StopAt.IsZero() ||
+			!strings.Contains(h.log.String(), "changed too late") {
+			h.Errorf("the status is %+v, the log\n%s", s, h.log.String())
+		}
+		p.set(func() { p.stubborn = false })
+	})
+
+	withLoop(t, "retry and further turns do not revive a pool", func(h *loopTest) {
+		p := h.startJob(time.Hour)
+		h.stop()
+		for range 10 {
+			h.loop.Retry()
 			pass(time.Minute)
-			if s := h.loop.Status(); !s.Stopping || !s.StopAt.IsZero() ||
-				!strings.Contains(h.log.String(), "changed too late") {
-				t.Errorf("the status is %+v, the log\n%s", s, h.log.String())
-			}
-			p.set(func() { p.stubborn = false })
-		})
-	})
-
-	t.Run("retry and further turns do not revive a pool", func(t *testing.T) {
-		withLoop(t, func(t *testing.T, h *loopTest) {
-			h.loop.Want(limited(1, time.Hour))
-			synctest.Wait()
-			p := h.pool("a")
-			p.has(1)
-			h.stop()
-			for range 10 {
-				h.loop.Retry()
-				pass(time.Minute)
-			}
-			if phase := p.State().Phase; phase != runtime.PoolDraining || len(h.built["a"]) != 1 {
-				t.Errorf("the pool is %s, and was built %d times", phase, len(h.built["a"]))
-			}
-			p.has(0)
-			h.ended <- <-h.ended
-		})
+		}
+		h.wantPhase(p, runtime.PoolDraining)
+		h.wantTries("a", 1)
+		p.has(0)
+		h.ended <- <-h.ended
 	})
 }

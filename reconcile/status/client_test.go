@@ -23,7 +23,7 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 func TestFetch(t *testing.T) {
 	t.Run("returns the document of a handler", func(t *testing.T) {
 		agent := busyAgent(t)
-		at := serve(t, Handler(agent).ServeHTTP)
+		at := serve(t, Handler(agent.Snapshots).ServeHTTP)
 		d, err := Fetch(t.Context(), at, true)
 		want := agent.Document(d.Now)
 		for i := range want.Pools[0].Jobs { // JSON does not contain the reading of the monotonic clock

@@ -15,7 +15,7 @@ func metricsOf(t *testing.T, c *Counters) string {
 	t.Helper()
 	a := calmAgent(t)
 	a.Counters = c
-	return get(t, Handler(a), "/metrics").Body.String()
+	return a.page(t, "/metrics")
 }
 
 // series returns the lines of a page that start with a name.
@@ -33,9 +33,7 @@ func TestCounters(t *testing.T) {
 	wantLines := func(t *testing.T, page string, lines ...string) {
 		t.Helper()
 		for _, line := range lines {
-			if !strings.Contains(page, "\n"+line+"\n") {
-				t.Errorf("the line %s is missing in\n%s", line, page)
-			}
+			wantTexts(t, page, "\n"+line+"\n")
 		}
 	}
 	t.Run("events are counted by label", func(t *testing.T) {

@@ -30,9 +30,44 @@ func loaded(t *testing.T, text string) *schema.Config {
 	return c
 }
 
-// busyAgent returns snapshots of an agent with two pools, of which one runs a job and one
-// cannot be built. One change of the file was accepted, and a later change was rejected.
-func busyAgent(t *testing.T) Snapshots {
+// testAgent is an agent whose snapshots a test can change.
+type testAgent struct {
+	Snapshots
+	view   reconcile.ConfigState
+	status reconcile.Status
+}
+
+func newAgent(view reconcile.ConfigState, status reconcile.Status) *testAgent {
+	a := &testAgent{view: view, status: status}
+	a.Snapshots = Snapshots{
+		Version:   "v1.2.3",
+		StartedAt: time.Now().Add(-3 * time.Hour),
+		Config:    func() reconcile.ConfigState { return a.view },
+		Loop:      func() reconcile.Status { return a.status },
+		WatchMode: func() watch.Mode { return watch.Events },
+	}
+	return a
+}
+
+// page returns a page of the agent.
+func (a *testAgent) page(t *testing.T, path string) string {
+	t.Helper()
+	return get(t, Handler(a.Snapshots), path).Body.String()
+}
+
+// wantTexts checks that a page contains texts, such as the lines of metrics.
+func wantTexts(t *testing.T, page string, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(page, text) {
+			t.Errorf("%q is missing in\n%s", text, page)
+		}
+	}
+}
+
+// busyAgent returns an agent with two pools, of which one runs a job and one cannot be built.
+// One change of the file was accepted, and a later change was rejected.
+func busyAgent(t *testing.T) *testAgent {
 	t.Helper()
 	before := loaded(t, "token: "+canaryToken+"-a\ndeploy_target: process\n"+
 		"pools:\n- {name: one}\n- {name: old, token: "+canaryToken+"-b}\n")
@@ -63,21 +98,11 @@ func busyAgent(t *testing.T) Snapshots {
 				Since: now.Add(-90 * time.Second)}},
 		})
 	}
-	return newSnapshots(view, status)
+	return newAgent(view, status)
 }
 
-func newSnapshots(view reconcile.ConfigState, status reconcile.Status) Snapshots {
-	return Snapshots{
-		Version:   "v1.2.3",
-		StartedAt: time.Now().Add(-3 * time.Hour),
-		Config:    func() reconcile.ConfigState { return view },
-		Loop:      func() reconcile.Status { return status },
-		WatchMode: func() watch.Mode { return watch.Events },
-	}
-}
-
-// calmAgent returns snapshots of an agent without problems.
-func calmAgent(t *testing.T) Snapshots {
+// calmAgent returns an agent without problems.
+func calmAgent(t *testing.T) *testAgent {
 	t.Helper()
 	c := loaded(t, "token: "+canaryToken+"\ndeploy_target: process\n")
 	desired := reconcile.Want(c, 1)
@@ -88,8 +113,8 @@ func calmAgent(t *testing.T) Snapshots {
 		status.Pools = append(status.Pools, runtime.PoolState{Spec: spec, Phase: runtime.PoolPolling, Ready: true,
 			Due: now, AnsweredAt: now})
 	}
-	return newSnapshots(reconcile.ConfigState{Config: c, Generation: 1, AcceptedAt: now.Add(-time.Second),
-		Accepted: 1}, status)
+	return newAgent(reconcile.ConfigState{Config: c, Generation: 1, AcceptedAt: now.Add(-time.Second), Accepted: 1},
+		status)
 }
 
 // get requests a page.
@@ -102,7 +127,7 @@ func get(t *testing.T, h http.Handler, path string) *httptest.ResponseRecorder {
 
 func TestHandler(t *testing.T) {
 	t.Run("status reports pools, the last reload and the rejection", func(t *testing.T) {
-		response := get(t, Handler(busyAgent(t)), "/status")
+		response := get(t, Handler(busyAgent(t).Snapshots), "/status")
 		var d Document
 		if err := json.Unmarshal(response.Body.Bytes(), &d); err != nil || response.Code != http.StatusOK {
 			t.Fatal(response.Code, err)
@@ -139,10 +164,9 @@ func TestHandler(t *testing.T) {
 	})
 
 	t.Run("no page contains a secret", func(t *testing.T) {
-		for name, a := range map[string]Snapshots{"busy": busyAgent(t), "calm": calmAgent(t)} {
+		for name, a := range map[string]*testAgent{"busy": busyAgent(t), "calm": calmAgent(t)} {
 			for _, path := range []string{"/status", "/metrics", "/healthz", "/readyz"} {
-				response := get(t, Handler(a), path)
-				body := response.Body.String()
+				body := a.page(t, path)
 				if strings.Contains(body, "canary") || len(body) < 50 {
 					t.Errorf("%s, %s contains a secret, or less than 50 bytes:\n%s", name, path, body)
 				}
@@ -155,7 +179,7 @@ func TestHandler(t *testing.T) {
 	})
 
 	t.Run("POST and unknown paths are rejected", func(t *testing.T) {
-		h := Handler(calmAgent(t))
+		h := Handler(calmAgent(t).Snapshots)
 		for _, path := range []string{"/status", "/metrics", "/healthz"} {
 			response := httptest.NewRecorder()
 			h.ServeHTTP(response, httptest.NewRequest(http.MethodPost, path, strings.NewReader("x")))
@@ -172,10 +196,8 @@ func TestHandler(t *testing.T) {
 func TestSnapshots(t *testing.T) {
 	t.Run("missing replacement is listed with the old pool", func(t *testing.T) {
 		a := calmAgent(t)
-		next := loaded(t, "token: "+canaryToken+"\ndeploy_target: docker\n")
-		view := a.Config()
-		view.Config, view.Generation = next, 2
-		a.Config = func() reconcile.ConfigState { return view }
+		a.view.Config = loaded(t, "token: "+canaryToken+"\ndeploy_target: docker\n")
+		a.view.Generation = 2
 		d := a.Document(time.Now())
 		if d.Converged || len(d.Pools) != 2 || d.Pools[0].Name != d.Pools[1].Name ||
 			d.Pools[0].Key == d.Pools[1].Key || d.Pools[1].Phase != PhaseMissing {
@@ -185,8 +207,8 @@ func TestSnapshots(t *testing.T) {
 
 	t.Run("stopped pool has its error", func(t *testing.T) {
 		a := calmAgent(t)
-		status := a.Loop()
-		status.Pools[0].Phase, status.Pools[0].Err = runtime.PoolStopped, errors.New("the engine is gone")
+		p := &a.status.Pools[0]
+		p.Phase, p.Err = runtime.PoolStopped, errors.New("the engine is gone")
 		if d := a.Document(time.Now()); d.Pools[0].Problem != "the engine is gone" {
 			t.Errorf("the stopped pool is %+v, want its error as the problem", d.Pools[0])
 		}
@@ -194,75 +216,55 @@ func TestSnapshots(t *testing.T) {
 
 	t.Run("stuck pool has its problem", func(t *testing.T) {
 		a := calmAgent(t)
-		status := a.Loop()
-		status.Pools[0].PollError, status.Pools[0].Due = "the service rejected the token", time.Now().Add(-time.Hour)
+		p := &a.status.Pools[0]
+		p.PollError, p.Due = "the service rejected the token", time.Now().Add(-time.Hour)
 		d := a.Document(time.Now())
 		if p := d.Pools[0]; d.Healthy || !p.Stuck || p.Problem != "the service rejected the token" {
 			t.Errorf("the stuck pool is %+v, want its last poll error as the problem", p)
 		}
-		if health := get(t, Handler(a), "/healthz"); health.Code != http.StatusServiceUnavailable ||
+		if health := get(t, Handler(a.Snapshots), "/healthz"); health.Code != http.StatusServiceUnavailable ||
 			!strings.Contains(health.Body.String(), `"stuck":true,"problem":"the service rejected the token"`) {
 			t.Errorf("/healthz returned %d and %s, want 503 and the problem", health.Code, health.Body)
 		}
-		metrics := get(t, Handler(a), "/metrics").Body.String()
-		for _, want := range []string{"cmwa_pool_stuck{", "cmwa_pool_failing{"} {
-			if _, value, _ := strings.Cut(metrics, want); !strings.HasPrefix(value[strings.Index(value, "}"):],
-				"} 1\n") {
-				t.Errorf("%s is not 1 in\n%s", want, metrics)
+		for _, name := range []string{"cmwa_pool_stuck{", "cmwa_pool_failing{"} {
+			if lines := series(a.page(t, "/metrics"), name); len(lines) == 0 || !strings.HasSuffix(lines[0], "} 1") {
+				t.Errorf("the series %s are %v, want the value 1", name, lines)
 			}
 		}
 	})
 
 	t.Run("warnings are those of the configuration in force", func(t *testing.T) {
 		a := calmAgent(t)
-		view := a.Config()
-		_, view.Warnings = schema.Load(schema.Source{Path: "agent.yaml",
+		_, a.view.Warnings = schema.Load(schema.Source{Path: "agent.yaml",
 			Content: []byte("token: " + canaryToken + "\nowner: platform\n")})
-		a.Config = func() reconcile.ConfigState { return view }
 		d := a.Document(time.Now())
 		if w := d.Config.Warnings; len(w) != 1 || w[0].Line != 2 || w[0].Message != "unknown key" || !d.OK() {
 			t.Errorf("the warnings are %+v, want one about line 2", w)
 		}
-		if metrics := get(t, Handler(a), "/metrics").Body.String(); !strings.Contains(metrics,
-			"cmwa_config_warnings 1\n") {
-			t.Errorf("the metrics are\n%s", metrics)
-		}
+		wantTexts(t, a.page(t, "/metrics"), "cmwa_config_warnings 1\n")
 	})
 
 	t.Run("agent can be converged while the present file is rejected", func(t *testing.T) {
 		a := calmAgent(t)
-		view, loop := a.Config(), a.Loop()
-		loop.Claiming = true
-		view.Rejection, view.Rejected = &reconcile.Rejection{At: time.Now(), Reason: "it cannot be read"}, 1
-		a.Config, a.Loop = func() reconcile.ConfigState { return view }, func() reconcile.Status { return loop }
+		a.view.Rejection, a.view.Rejected = &reconcile.Rejection{At: time.Now(), Reason: "it cannot be read"}, 1
 		if d := a.Document(time.Now()); !d.Converged || d.Config.Rejection == nil || d.OK() {
 			t.Errorf("the document is %+v, want converged with a rejection, and not OK", d)
 		}
-		text := get(t, Handler(a), "/metrics").Body.String()
-		for _, want := range []string{
+		wantTexts(t, a.page(t, "/metrics"),
 			"# HELP cmwa_converged Whether the last accepted configuration is fully in force",
-			"\ncmwa_converged 1\n", "\ncmwa_config_problems 1\n"} {
-			if !strings.Contains(text, want) {
-				t.Errorf("the metrics do not contain %q:\n%s", want, text)
-			}
-		}
+			"\ncmwa_converged 1\n", "\ncmwa_config_problems 1\n")
 	})
 
 	t.Run("frozen files are listed", func(t *testing.T) {
 		a := calmAgent(t)
-		view := a.Config()
-		a.Config = func() reconcile.ConfigState { return view }
 		if d := a.Document(time.Now()); len(d.Config.Frozen) > 0 {
 			t.Fatalf("the frozen files are %v, want none", d.Config.Frozen)
 		}
-		view.Frozen = []string{"/proc"}
-		if d := a.Document(time.Now()); !slices.Equal(d.Config.Frozen, view.Frozen) {
-			t.Errorf("the frozen files are %v, want %v", d.Config.Frozen, view.Frozen)
+		a.view.Frozen = []string{"/proc"}
+		if d := a.Document(time.Now()); !slices.Equal(d.Config.Frozen, a.view.Frozen) {
+			t.Errorf("the frozen files are %v, want %v", d.Config.Frozen, a.view.Frozen)
 		}
-		if metrics := get(t, Handler(a), "/metrics").Body.String(); !strings.Contains(metrics,
-			"\ncmwa_config_frozen_files 1\n") {
-			t.Errorf("the metrics are\n%s", metrics)
-		}
+		wantTexts(t, a.page(t, "/metrics"), "\ncmwa_config_frozen_files 1\n")
 	})
 }
 
@@ -294,25 +296,16 @@ func TestHealth(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := calmAgent(t)
-			c.change(&a.Loop().Pools[0])
-			if code := get(t, Handler(a), "/healthz").Code; code != c.healthz {
+			c.change(&a.status.Pools[0])
+			if code := get(t, Handler(a.Snapshots), "/healthz").Code; code != c.healthz {
 				t.Errorf("/healthz is %d, want %d", code, c.healthz)
 			}
-			ready := get(t, Handler(a), "/readyz")
+			ready := get(t, Handler(a.Snapshots), "/readyz")
 			if ready.Code != c.readyz {
 				t.Errorf("/readyz is %d, want %d", ready.Code, c.readyz)
 			}
-			for _, want := range c.texts {
-				if !strings.Contains(ready.Body.String(), want) {
-					t.Errorf("/readyz does not contain %s:\n%s", want, ready.Body)
-				}
-			}
-			metrics := get(t, Handler(a), "/metrics").Body.String()
-			for _, want := range c.metrics {
-				if !strings.Contains(metrics, want) {
-					t.Errorf("%q is missing in the metrics:\n%s", want, metrics)
-				}
-			}
+			wantTexts(t, ready.Body.String(), c.texts...)
+			wantTexts(t, a.page(t, "/metrics"), c.metrics...)
 			d := a.Document(time.Now())
 			if well := c.healthz == 200 && c.readyz == 200; d.OK() != well || d.Healthy != (c.healthz == 200) ||
 				d.Ready != (c.readyz == 200) || d.Ready != (len(d.NotReady) == 0) {

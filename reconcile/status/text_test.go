@@ -160,22 +160,24 @@ func TestTimes(t *testing.T) {
 }
 
 func TestRedraw(t *testing.T) {
-	var out bytes.Buffer
-	if err := Redraw(&out, fixedDocument(), nil, 0); err != nil {
-		t.Fatal(err)
+	redraw := func(lost error, height int) string {
+		t.Helper()
+		var out bytes.Buffer
+		if err := Redraw(&out, fixedDocument(), lost, height); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
 	}
-	if text := out.String(); !strings.HasPrefix(text, "\x1b[Hagent ") || !strings.HasSuffix(text, "\x1b[K\n\x1b[J") ||
+	if text := redraw(nil, 0); !strings.HasPrefix(text, "\x1b[Hagent ") || !strings.HasSuffix(text, "\x1b[K\n\x1b[J") ||
 		strings.Count(text, "\x1b[K\n") != strings.Count(text, "\n") {
 		t.Errorf("the text is %q, want all lines between the control sequences", text)
 	}
-	out.Reset()
-	if err := Redraw(&out, fixedDocument(), errors.New("no response"), 0); err != nil ||
-		!strings.HasPrefix(out.String(), "\x1b[Hlost     no response\x1b[K\nagent ") {
-		t.Errorf("after a lost connection, %v: %q", err, out.String())
+	lost := redraw(errors.New("no response"), 0)
+	if !strings.HasPrefix(lost, "\x1b[Hlost     no response\x1b[K\nagent ") {
+		t.Errorf("after a lost connection the text is %q", lost)
 	}
-	out.Reset()
-	if err := Redraw(&out, fixedDocument(), nil, 5); err != nil || strings.Count(out.String(), "\n") != 4 ||
-		!strings.Contains(out.String(), "\n... and 29 more lines\x1b[K\n") {
-		t.Errorf("on a terminal with 5 lines, %v: %q", err, out.String())
+	if text := redraw(nil, 5); strings.Count(text, "\n") != 4 ||
+		!strings.Contains(text, "\n... and 29 more lines\x1b[K\n") {
+		t.Errorf("on a terminal with 5 lines the text is %q", text)
 	}
 }

@@ -15,38 +15,21 @@ func TestListen(t *testing.T) {
 	// An overflow of the kernel's queue means that events were lost. The test writes the file
 	// through mmap, which causes no event (inotify(7)), as if the event was lost.
 	t.Run("overflow causes a comparison", func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "agent.yaml")
-		if err := os.WriteFile(path, []byte("first"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		file, err := os.OpenFile(path, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := watched(t)
+		file, err := os.OpenFile(f.path, os.O_RDWR, 0)
+		f.must(err)
 		defer file.Close()
 		memory, err := syscall.Mmap(int(file.Fd()), 0, len("first"), syscall.PROT_READ|syscall.PROT_WRITE,
 			syscall.MAP_SHARED)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f.must(err)
 		defer func() { _ = syscall.Munmap(memory) }()
 
-		w := New(path)
+		w := New(f.path)
 		<-w.Changed() // a path that is new
 		notify, err := fsnotify.NewBufferedWatcher(64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f.must(err)
 		defer notify.Close()
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() { done <- w.listen(ctx, notify) }()
-		defer func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}()
+		defer run(t, func(ctx context.Context) error { return w.listen(ctx, notify) })()
 
 		// The comparison at the start of listen may detect the first change.
 		for _, content := range []string{"other", "third"} {
@@ -68,10 +51,8 @@ func TestListen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
 		w.mu.Lock() // blocks the goroutine that adds watches
-		go func() { done <- w.listen(ctx, notify) }()
+		run(t, func(ctx context.Context) error { return w.listen(ctx, notify) })
 		for range 3 {
 			select {
 			case notify.Errors <- syscall.EINVAL:
@@ -80,9 +61,5 @@ func TestListen(t *testing.T) {
 			}
 		}
 		w.mu.Unlock()
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
 	})
 }

@@ -1,4 +1,4 @@
-package watch_test
+package watch
 
 import (
 	"fmt"
@@ -8,8 +8,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/cmwa-project/cmwa/reconcile/watch"
 )
 
 // below creates a file to watch, at a path relative to a directory.
@@ -112,7 +110,7 @@ func TestUpdateWatches(t *testing.T) {
 			f.replace("a", "b/agent.yaml", content)
 			f.must(os.RemoveAll(filepath.Join(f.dir, "a."+content)))
 			f.detected(content)
-			if mode := f.w.Mode(); mode != watch.Events {
+			if mode := f.w.Mode(); mode != Events {
 				t.Fatalf("after replacement %d the mode is %s", i, mode)
 			}
 		}
@@ -126,7 +124,7 @@ func TestUpdateWatches(t *testing.T) {
 		f.detected("paths that are new")
 		f.write(f.path, "changed")
 		f.detected("a change")
-		if mode := f.w.Mode(); mode != watch.Events {
+		if mode := f.w.Mode(); mode != Events {
 			t.Errorf("the mode is %s, want events", mode)
 		}
 	})
@@ -140,17 +138,17 @@ func TestUpdateWatches(t *testing.T) {
 		f.must(os.Chmod(closed, 0o311))
 		defer func() { _ = os.Chmod(closed, 0o700) }() // or t.TempDir could not be removed
 		f.start()
-		f.mode(watch.Polling)
+		f.mode(Polling)
 		for i := range 3 {
 			f.write(f.path, fmt.Sprint("closed ", i))
 			f.detected("an edit in a directory that cannot be watched")
 		}
 		f.must(os.Chmod(closed, 0o700))
-		f.mode(watch.Events)
+		f.mode(Events)
 		f.write(f.path, "open")
 		f.detected("an edit in a directory that can be watched")
 		f.must(os.Chmod(closed, 0o311))
-		f.mode(watch.Polling)
+		f.mode(Polling)
 	})
 
 	t.Run("events are used below a directory that cannot be watched", func(t *testing.T) {
@@ -162,7 +160,7 @@ func TestUpdateWatches(t *testing.T) {
 		f.must(os.Chmod(closed, 0o311))
 		defer func() { _ = os.Chmod(closed, 0o700) }() // or t.TempDir could not be removed
 		f.start()
-		f.mode(watch.Polling)
+		f.mode(Polling)
 		const edits = 10
 		byEvents := 0
 		for i := range edits {
@@ -196,7 +194,7 @@ func unprivileged(t *testing.T) (done bool) {
 }
 
 // mode waits for a mode.
-func (f *file) mode(want watch.Mode) {
+func (f *file) mode(want Mode) {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); f.w.Mode() != want; f.w.Check() {
 		if time.Now().After(end) {

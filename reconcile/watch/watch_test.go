@@ -1,4 +1,4 @@
-package watch_test
+package watch
 
 import (
 	"context"
@@ -6,25 +6,24 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
-
-	"github.com/cmwa-project/cmwa/reconcile/watch"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // limit is longer than the delivery of any event takes, and shorter than compareInterval.
-const limit = 8 * time.Second
+const limit = compareInterval / 2
 
 // file is a watched file.
 type file struct {
 	t    *testing.T
 	dir  string
 	path string
-	w    *watch.Watcher
+	w    *Watcher
 }
 
 func watched(t *testing.T) *file {
@@ -35,20 +34,28 @@ func watched(t *testing.T) *file {
 	return f
 }
 
+// run calls a function, such as Watcher.Run, in a goroutine. Its context ends with the test, or when stop is called.
+// Stop waits until the function has returned.
+func run(t testing.TB, function func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- function(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
 // start starts the Watcher, and waits until the kernel reports changes. No notification is left.
 func (f *file) start() {
 	f.t.Helper()
-	f.w = watch.New(f.path)
+	f.w = New(f.path)
 	f.detected("a path that is new")
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f.w.Run(ctx) }()
-	f.t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			f.t.Error(err)
-		}
-	})
+	run(f.t, f.w.Run)
 	for probe := 0; ; probe++ { // until the first change is detected
 		f.write(f.path, fmt.Sprint("probe ", probe))
 		select {
@@ -67,7 +74,7 @@ func (f *file) start() {
 // of an earlier change.
 func (f *file) settle() {
 	f.t.Helper()
-	for deadline := time.Now().Add(limit); !f.w.Compared(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(limit); !f.w.compared(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			f.t.Fatal("the present content was not compared")
 		}
@@ -76,6 +83,19 @@ func (f *file) settle() {
 	case <-f.w.Changed():
 	default:
 	}
+}
+
+// compared reports whether the last comparison has seen the present state of all paths. Its
+// notification has then been sent.
+func (w *Watcher) compared() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, path := range w.paths {
+		if w.fingerprints[path] != fingerprintOf(path) {
+			return false
+		}
+	}
+	return true
 }
 
 // rename renames a file with this content to the path. Unlike write, it is one change: after the
@@ -121,10 +141,7 @@ func TestRun(t *testing.T) {
 				f.must(err)
 				f.must(file.Close())
 			},
-			"rename to the path": func(f *file, content string) {
-				f.write(f.path+".tmp", content)
-				f.must(os.Rename(f.path+".tmp", f.path))
-			},
+			"rename to the path": func(f *file, content string) { f.rename(f.path, content) },
 			"rename to a backup, then create": func(f *file, content string) {
 				f.must(os.Rename(f.path, f.path+"~"))
 				f.write(f.path, content)
@@ -155,8 +172,7 @@ func TestRun(t *testing.T) {
 			},
 			"replace by a link": func(f *file, content string) {
 				f.write(filepath.Join(f.dir, content), content)
-				f.must(os.Symlink(content, f.path+".tmp"))
-				f.must(os.Rename(f.path+".tmp", f.path))
+				f.relink("agent.yaml", content)
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -177,13 +193,10 @@ func TestRun(t *testing.T) {
 		swap(f, f.dir, 0, "generation 0")
 		f.path = filepath.Join(f.dir, "agent.yaml")
 		f.must(os.Symlink("..data/agent.yaml", f.path))
-		f.w = watch.New(f.path)
-		f.w.SetSettleDelay(time.Millisecond) // 500 delays take long
+		f.w = New(f.path)
+		f.w.settleDelay = time.Millisecond // 500 delays take long
 		f.detected("a path that is new")
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() { done <- f.w.Run(ctx) }()
-		defer func() { cancel(); <-done }()
+		run(t, f.w.Run)
 		for generation := 1; generation <= 500; generation++ {
 			swap(f, f.dir, generation, fmt.Sprint("generation ", generation))
 			f.detected(fmt.Sprint("update ", generation))
@@ -253,18 +266,14 @@ func TestWatch(t *testing.T) {
 	t.Run("change that is undone before a comparison is detected", func(t *testing.T) {
 		t.Parallel()
 		f := watched(t)
-		f.w = watch.New(f.path)
+		f.w = New(f.path)
 		f.detected("a path that is new")
 		f.write(f.path, "an edit")
 		f.w.Watch(f.path) // as a caller does that has read the edit
 		f.detected("the edit")
 		f.write(f.path, "first")
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() { done <- f.w.Run(ctx) }()
+		run(t, f.w.Run)
 		f.detected("the undone edit")
-		cancel()
-		f.must(<-done)
 	})
 
 	// A reader must know which file it has read. Otherwise a later write in place looks
@@ -275,9 +284,7 @@ func TestWatch(t *testing.T) {
 		f.start()
 		f.write(f.path, "same")
 		f.detected("a change")
-		other := filepath.Join(f.dir, "other")
-		f.write(other, "same")
-		f.must(os.Rename(other, f.path))
+		f.rename(f.path, "same")
 		f.detected("another file with the same content")
 	})
 

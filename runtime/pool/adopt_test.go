@@ -3,11 +3,8 @@ package pool_test
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -31,11 +28,11 @@ type adopter struct {
 	slow  time.Duration   // duration of each call, unless its context ends first
 }
 
-// fail sets the error of each call.
-func (a *adopter) fail(err error) {
+// set changes the fields while the pool runs.
+func (a *adopter) set(edit func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.err = err
+	edit()
 }
 
 // count returns the number of calls.
@@ -72,174 +69,120 @@ func (a *adopter) AdoptOrphans(ctx context.Context, mine func(string) bool) ([]r
 	return adopted, a.err
 }
 
-// unset is an environment without variables.
-func unset(string) (string, bool) { return "", false }
-
-// playAdopter runs a story with an adopter in a bubble of virtual time.
-func playAdopter(t *testing.T, s runtime.PoolSpec, story func(st *fixture, a *adopter)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		st := newFixture(t, s)
+// playAdopter does what play does, with an adopter and without a journal.
+func playAdopter(t *testing.T, name string, s runtime.PoolSpec, story func(st *fixture, a *adopter)) {
+	play(t, name, s, func(st *fixture) {
 		a := &adopter{Executor: st.engine, taken: map[string]bool{}}
-		st.pool = pool.New(s, pool.Parts{
-			Cloud: st.cloud, Executor: a, Agent: "agent-1", Environ: unset,
-			Log:     slog.New(slog.NewTextHandler(st.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-			Metrics: st.metrics,
-		})
+		st.rebuild(func(p *pool.Parts) { p.Executor, p.Journal = a, nil })
 		story(st, a)
-		st.stop(errors.New("the test is over"))
-		if err := st.end(); err != nil {
-			t.Error(err)
-		}
-		st.wantAllEnded()
 	})
 }
 
 // orphan adds an instance of the agent with the id gone, which started it age ago.
-func orphan(st *fixture, id, pool string, script runtimetest.Script, age time.Duration) {
-	job := runtime.Job{ID: id, WorkflowID: "deployment-of-" + id, Pool: pool, Agent: gone}
-	st.cloud.AddClaimed(job, runtimetest.Definition("sleep 60"))
-	st.engine.SetScript(id, script)
-	st.engine.Adopt(&job, time.Now().Add(-age))
+func (st *fixture) orphan(id string, script runtimetest.Script, age time.Duration) {
+	st.addInstance(runtime.Job{ID: id, Pool: st.spec.Key(), Agent: gone}, script, age)
 }
 
 func TestAdoptOrphans(t *testing.T) {
 	long, short := runtimetest.Script{Running: 5 * time.Minute}, runtimetest.Script{Running: time.Second}
-	t.Run("orphans are adopted at the start", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
-			orphan(st, "running", spec().Key(), long, time.Minute)
-			orphan(st, "ended", spec().Key(), short, 3*time.Second)
-			orphan(st, "elsewhere", "another-key", long, time.Minute)
-			st.cloud.Queue("a")
-			st.start()
-			wait(time.Minute)
-			if len(st.cloud.Queued()) != 1 {
-				t.Error("a second job was claimed, although the adopted job takes the only slot")
-			}
-			st.wantOperations("ended", "was adopted", "remove", "removed")
-			wait(5 * time.Minute)
-			st.wantOperations("running", "was adopted", "remove", "removed")
-			st.wantOperations("a", "start", "started", "remove", "removed")
-			st.wantOperations("elsewhere", "was adopted")
-		})
+	playAdopter(t, "orphans are adopted at the start", spec(), func(st *fixture, _ *adopter) {
+		st.orphan("running", long, time.Minute)
+		st.orphan("ended", short, 3*time.Second)
+		st.addInstance(runtime.Job{ID: "elsewhere", Pool: "another-key", Agent: gone}, long, time.Minute)
+		st.cloud.Queue("a")
+		st.start()
+		wait(time.Minute)
+		st.wantQueued("a") // the adopted job takes the only slot
+		st.wantOperations("ended", "was adopted", "remove", "removed")
+		wait(5 * time.Minute)
+		st.wantOperations("running", "was adopted", "remove", "removed")
+		st.wantOperations("a", "start", "started", "remove", "removed")
+		st.wantOperations("elsewhere", "was adopted")
 	})
-	t.Run("orphans are adopted while the pool runs", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *fixture, a *adopter) {
-			a.repeats = true
-			st.start()
-			wait(10 * time.Minute)
-			orphan(st, "running", spec().Key(), long, 0)
-			orphan(st, "ended", spec().Key(), short, time.Minute)
-			wait(21 * time.Second)
-			if jobs := st.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "running" {
-				t.Errorf("the pool has the jobs %+v, want the running one", jobs)
-			}
-			wait(6 * time.Minute)
-			st.wantOperations("running", "was adopted", "remove", "removed")
-			st.wantOperations("ended", "was adopted", "remove", "removed")
-			if n := strings.Count(st.log.String(), "job adopted"); n != 1 {
-				t.Errorf("the job was adopted %d times:\n%s", n, st.log)
-			}
-		})
+	playAdopter(t, "orphans are adopted while the pool runs", spec(), func(st *fixture, a *adopter) {
+		a.repeats = true
+		st.start()
+		wait(10 * time.Minute)
+		st.orphan("running", long, 0)
+		st.orphan("ended", short, time.Minute)
+		wait(21 * time.Second)
+		if jobs := st.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "running" {
+			st.Errorf("the pool has the jobs %+v, want the running one", jobs)
+		}
+		wait(6 * time.Minute)
+		st.wantOperations("running", "was adopted", "remove", "removed")
+		st.wantOperations("ended", "was adopted", "remove", "removed")
+		st.wantLogTimes(1, "job adopted")
 	})
-	t.Run("adopted job keeps its start time", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
-			orphan(st, "running", spec().Key(), runtimetest.Script{Running: 5 * time.Minute}, 2*time.Minute)
-			orphan(st, "future", spec().Key(), runtimetest.Script{Running: time.Hour}, -time.Minute)
-			started := time.Now().Add(-2 * time.Minute)
-			st.start()
-			wait(time.Second)
-			jobs := st.pool.State().Jobs
-			if len(jobs) != 2 || !jobs[1].Since.Equal(started) || jobs[0].Since.After(time.Now()) {
-				t.Errorf("the jobs are %+v, want a job that started at %s, and no start in the future", jobs, started)
-			}
-			wait(4 * time.Minute)
-			if log := st.log.String(); !strings.Contains(log, "job=running generation=0 duration=5m0s") {
-				t.Errorf("the log does not count the job's duration from its start:\n%s", log)
-			}
-		})
+	playAdopter(t, "adopted job keeps its start time", spec(), func(st *fixture, _ *adopter) {
+		st.orphan("running", long, 2*time.Minute)
+		st.orphan("future", runtimetest.Script{Running: time.Hour}, -time.Minute)
+		started := time.Now().Add(-2 * time.Minute)
+		st.start()
+		wait(time.Second)
+		jobs := st.pool.State().Jobs
+		if len(jobs) != 2 || !jobs[1].Since.Equal(started) || jobs[0].Since.After(time.Now()) {
+			st.Errorf("the jobs are %+v, want a job that started at %s, and no start in the future", jobs, started)
+		}
+		wait(4 * time.Minute)
+		st.wantInLog("job=running generation=0 duration=5m0s")
 	})
-	t.Run("outcome is left to the runner", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
-			orphan(st, "running", spec().Key(),
-				runtimetest.Script{Running: time.Minute, Exit: runtime.Exit{Code: 137}}, 0)
-			st.start()
-			wait(5 * time.Minute)
-			if calls := st.cloud.Calls(runtimetest.Report); len(calls) > 0 {
-				t.Errorf("the agent reported at %v, but it does not have the job's token", calls)
-			}
-		})
+	playAdopter(t, "outcome is left to the runner", spec(), func(st *fixture, _ *adopter) {
+		st.orphan("running", runtimetest.Script{Running: time.Minute, Exit: killed}, 0)
+		st.start()
+		wait(5 * time.Minute)
+		st.wantAsked(runtimetest.Report, 0) // the agent does not have the job's token
 	})
-	t.Run("pool that drains begins no attempt to adopt", func(t *testing.T) {
-		playAdopter(t, spec(most(2)), func(st *fixture, a *adopter) {
-			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
-			st.cloud.Queue("a")
-			st.start()
-			wait(time.Second)
-			st.pool.Drain()
-			calls := a.count()
-			orphan(st, "running", spec().Key(), long, 0)
-			wait(10 * time.Minute)
-			st.wantOperations("running", "was adopted")
-			if n := a.count() - calls; n > 0 {
-				t.Errorf("%d attempts to adopt while the pool drains, want none", n)
-			}
-			st.pool.Tune(spec(most(2)))
-			wait(10 * time.Minute)
-			st.wantOperations("running", "was adopted", "remove", "removed")
-		})
+	playAdopter(t, "pool that drains begins no attempt to adopt", spec(most(2)), func(st *fixture, a *adopter) {
+		st.startJobs(runtimetest.Script{Running: time.Hour}, "a")
+		wait(time.Second)
+		st.pool.Drain()
+		calls := a.count()
+		st.orphan("running", long, 0)
+		wait(10 * time.Minute)
+		st.wantOperations("running", "was adopted")
+		if n := a.count() - calls; n > 0 {
+			st.Errorf("%d attempts to adopt while the pool drains, want none", n)
+		}
+		st.pool.Tune(spec(most(2)))
+		wait(10 * time.Minute)
+		st.wantOperations("running", "was adopted", "remove", "removed")
 	})
-	t.Run("pool that is revived during an adoption polls", func(t *testing.T) {
-		playAdopter(t, spec(most(2)), func(st *fixture, a *adopter) {
-			st.start()
-			orphan(st, "running", spec().Key(), runtimetest.Script{Running: time.Hour}, 0)
-			a.mu.Lock()
-			a.slow = 10 * time.Second
-			a.mu.Unlock()
-			wait(25 * time.Second)
-			st.pool.Drain()
-			wait(20 * time.Second)
-			if jobs := st.pool.State().Jobs; len(jobs) != 1 {
-				t.Fatalf("the pool has the jobs %+v", jobs)
-			}
-			st.pool.Tune(spec(most(2)))
-			st.cloud.Queue("a")
-			wait(5 * time.Minute)
-			st.wantOperations("a", "start", "started", "remove", "removed")
-		})
+	playAdopter(t, "pool that is revived during an adoption polls", spec(most(2)), func(st *fixture, a *adopter) {
+		st.start()
+		st.orphan("running", runtimetest.Script{Running: time.Hour}, 0)
+		a.set(func() { a.slow = 10 * time.Second })
+		wait(25 * time.Second)
+		st.pool.Drain()
+		wait(20 * time.Second)
+		st.wantJobs(1)
+		st.pool.Tune(spec(most(2)))
+		st.cloud.Queue("a")
+		wait(5 * time.Minute)
+		st.wantOperations("a", "start", "started", "remove", "removed")
 	})
-	t.Run("draining cancels an adoption", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *fixture, a *adopter) {
-			st.start()
-			a.mu.Lock()
-			a.slow = 10 * time.Second
-			a.mu.Unlock()
-			wait(25 * time.Second)
-			began := time.Now()
-			st.pool.Drain()
-			if err := st.end(); err != nil || time.Since(began) > time.Second {
-				t.Errorf("the pool ended after %s with %v", time.Since(began), err)
-			}
-			if log := st.log.String(); strings.Contains(log, "level=WARN") {
-				t.Errorf("the log has a warning:\n%s", log)
-			}
-		})
+	playAdopter(t, "draining cancels an adoption", spec(), func(st *fixture, a *adopter) {
+		st.start()
+		a.set(func() { a.slow = 10 * time.Second })
+		wait(25 * time.Second)
+		began := time.Now()
+		st.pool.Drain()
+		st.wantEnd()
+		if took := time.Since(began); took > time.Second {
+			st.Errorf("the pool ended after %s", took)
+		}
+		st.wantLogTimes(0, "level=WARN")
 	})
-	t.Run("failures are logged once", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *fixture, a *adopter) {
-			a.fail(errors.New("the API server is slow"))
-			orphan(st, "running", spec().Key(), long, 0)
-			st.start()
-			wait(10 * time.Minute)
-			st.wantOperations("running", "was adopted", "remove", "removed")
-			a.fail(nil)
-			wait(time.Minute)
-			log := st.log.String()
-			if strings.Count(log, `level=WARN msg="cannot adopt`) != 1 ||
-				strings.Count(log, "adoption of jobs resumed") != 1 {
-				t.Errorf("the failure and its end are not logged once each:\n%s", log)
-			}
-		})
+	playAdopter(t, "failures are logged once", spec(), func(st *fixture, a *adopter) {
+		a.set(func() { a.err = errors.New("the API server is slow") })
+		st.orphan("running", long, 0)
+		st.start()
+		wait(10 * time.Minute)
+		st.wantOperations("running", "was adopted", "remove", "removed")
+		a.set(func() { a.err = nil })
+		wait(time.Minute)
+		st.wantLogTimes(1, `level=WARN msg="cannot adopt`)
+		st.wantLogTimes(1, "adoption of jobs resumed")
 	})
 }
 
@@ -293,57 +236,45 @@ func (j *sharedJournal) AdoptRecords(
 }
 
 func TestAdoptRecordsFails(t *testing.T) {
-	// playOrphan adds a job that has not run, with its instance and its record, and makes the
-	// first attempts to adopt records fail.
-	playOrphan := func(t *testing.T, fails int, slow time.Duration, story func(st *fixture)) {
-		synctest.Test(t, func(t *testing.T) {
-			st := newFixture(t, spec())
-			st.cloud.AddClaimed(job("a"), runtimetest.Definition("echo a"))
-			st.engine.SetScript("a", runtimetest.Script{NeverStarted: true})
-			st.engine.Adopt(&runtime.Job{ID: "a", Pool: spec().Key(), Agent: gone}, time.Now())
-			st.engine.SetScript("a", runtimetest.Script{Running: time.Second})
-			parts := st.parts
-			parts.Executor = sharedAdopter{&adopter{Executor: st.engine, taken: map[string]bool{}}}
-			parts.Journal = &sharedJournal{Journal: st.records, fails: fails, slow: slow,
-				orphans: []runtime.Record{{Job: "a", WorkflowID: "deployment-of-a", Kind: runtime.Deployment,
-					Token: job("a").Token, Pool: spec().Key(), Stage: runtime.RecordHandedOff, Claimed: time.Now()}}}
-			st.pool = pool.New(spec(), parts)
-			st.start()
-			story(st)
-			st.stop(errors.New("the test is over"))
-			if err := st.end(); err != nil {
-				t.Error(err)
+	// startOrphan adds a job that has not run, with its instance and its record, and starts the
+	// pool. Its first attempts to adopt records fail.
+	startOrphan := func(st *fixture, fails int, slow time.Duration) {
+		st.orphan("a", runtimetest.Script{NeverStarted: true}, 0)
+		st.cloud.AddClaimed(job("a"), runtimetest.Definition("echo a"))
+		st.engine.SetScript("a", runtimetest.Script{Running: time.Second})
+		record := runtime.Record{Job: "a", WorkflowID: "deployment-of-a", Kind: runtime.Deployment,
+			Token: job("a").Token, Pool: spec().Key(), Stage: runtime.RecordHandedOff, Claimed: time.Now()}
+		st.rebuild(func(p *pool.Parts) {
+			p.Executor = sharedAdopter{&adopter{Executor: st.engine, taken: map[string]bool{}}}
+			p.Journal = &sharedJournal{
+				Journal: st.records, fails: fails, slow: slow, orphans: []runtime.Record{record},
 			}
-			st.wantAllEnded()
 		})
+		st.start()
 	}
 	for name, slow := range map[string]time.Duration{
 		"at once": 0, "after the time of the next attempt": 55 * time.Second,
 	} {
-		t.Run("job of an adopted instance is started again if its record was not listed, "+name, func(t *testing.T) {
-			playOrphan(t, 3, slow, func(st *fixture) {
-				wait(5 * time.Minute)
-				st.wantOperations("a", "was adopted", "remove", "removed", "start", "started", "remove", "removed")
-			})
+		play(t, "job is started again if the list of its record failed "+name, spec(), func(st *fixture) {
+			startOrphan(st, 3, slow)
+			wait(5 * time.Minute)
+			st.wantOperations("a", "was adopted", "remove", "removed", "start", "started", "remove", "removed")
 		})
 	}
-	t.Run("instance is removed after ten minutes without a response", func(t *testing.T) {
-		playOrphan(t, 1000, 0, func(st *fixture) {
-			wait(9 * time.Minute)
-			st.wantOperations("a", "was adopted")
-			wait(12 * time.Minute)
-			st.wantOperations("a", "was adopted", "remove", "removed")
-		})
+	play(t, "instance is removed after ten minutes without a response", spec(), func(st *fixture) {
+		startOrphan(st, 1000, 0)
+		wait(9 * time.Minute)
+		st.wantOperations("a", "was adopted")
+		wait(12 * time.Minute)
+		st.wantOperations("a", "was adopted", "remove", "removed")
 	})
 }
 
 func TestSweepInBackground(t *testing.T) {
-	play(t, spec(), func(t *testing.T, st *fixture) {
-		st.engine.SetDefaultScript(runtimetest.Script{Running: time.Second})
+	play(t, "a slow removal does not delay the first poll", spec(), func(st *fixture) {
 		for i, id := range []string{"old-1", "old-2", "old-3"} { // the engine lists them in this order
-			started := time.Now().Add(-time.Hour + time.Duration(i)*time.Second)
-			st.engine.SetScript(id, runtimetest.Script{Running: time.Second, Hung: true})
-			st.engine.Adopt(&runtime.Job{ID: id, Pool: spec().Key(), Agent: "agent-1"}, started)
+			age := time.Hour - time.Duration(i)*time.Second
+			st.leaveInstance(id, runtimetest.Script{Running: time.Second, Hung: true}, age)
 		}
 		st.cloud.Queue("a")
 		st.start()
@@ -355,70 +286,40 @@ func TestSweepInBackground(t *testing.T) {
 
 func TestLeavesInstance(t *testing.T) {
 	forever := runtimetest.Script{Running: runtimetest.Forever, OnTerm: runtime.Exit{Code: 143}}
-	t.Run("running jobs continue", func(t *testing.T) {
-		playAdopter(t, spec(most(2)), func(st *fixture, a *adopter) {
-			st.engine.SetDefaultScript(forever)
-			orphan(st, "adopted", spec().Key(), forever, 0)
-			st.cloud.Queue("a")
-			st.start()
-			wait(time.Minute)
-			st.stop(errors.New("the agent is stopping"))
-			if err := st.end(); err != nil {
-				t.Error(err)
-			}
-			st.wantOperations("a", "start", "started")
-			st.wantOperations("adopted", "was adopted")
-			if calls := st.cloud.Calls(runtimetest.Report); len(calls) > 1 { // one is the report of step 0
-				t.Errorf("the agent reported at %v, want at most one report", calls)
-			}
-			if !strings.Contains(st.log.String(), "left running for the next agent") {
-				t.Errorf("the log does not contain that the job is left running:\n%s", st.log)
-			}
+	playAdopter(t, "running jobs continue", spec(most(2)), func(st *fixture, a *adopter) {
+		st.orphan("adopted", forever, 0)
+		st.startJobs(forever, "a")
+		wait(time.Minute)
+		st.shutdown()
+		st.wantOperations("a", "start", "started")
+		st.wantOperations("adopted", "was adopted")
+		if reports := st.asked(runtimetest.Report); reports > 1 { // one is the report of step 0
+			st.Errorf("the agent reported %d times, want at most one report", reports)
+		}
+		st.wantInLog("left running for the next agent")
 
-			// The next agent.
-			next := newFixture(t, spec(most(2)))
-			next.engine = st.engine
-			next.pool = pool.New(spec(most(2)), pool.Parts{
-				Cloud: st.cloud, Executor: a, Agent: "agent-1", Environ: unset,
-				Log:     slog.New(slog.NewTextHandler(next.log, nil)),
-				Metrics: next.metrics,
-			})
-			next.start()
-			wait(time.Minute)
-			if jobs := next.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "a" {
-				t.Errorf("the next agent has the jobs %+v, want job a", jobs)
-			}
-			next.stop(errors.New("the test is over"))
-			if err := next.end(); err != nil {
-				t.Error(err)
-			}
-			next.wantAllEnded()
-		})
+		// The next agent.
+		next := newFixture(st.TB, spec(most(2)))
+		next.rebuild(func(p *pool.Parts) { p.Cloud, p.Executor, p.Journal = st.cloud, a, nil })
+		next.start()
+		wait(time.Minute)
+		if jobs := next.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "a" {
+			st.Errorf("the next agent has the jobs %+v, want job a", jobs)
+		}
+		next.shutdown()
+		next.wantAllEnded()
 	})
-	t.Run("cancelled job is stopped", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
-			st.engine.SetDefaultScript(forever)
-			st.cloud.Queue("a")
-			st.start()
-			wait(time.Minute)
-			st.cloud.SetJobStatus("a", runtime.Cancelled)
-			wait(time.Minute)
-			st.wantOperations("a", "start", "started", "remove", "term", "removed")
-		})
+	playAdopter(t, "cancelled job is stopped", spec(), func(st *fixture, _ *adopter) {
+		st.startJobs(forever, "a")
+		wait(time.Minute)
+		st.cloud.SetJobStatus("a", runtime.Cancelled)
+		wait(time.Minute)
+		st.wantOperations("a", "start", "started", "remove", "term", "removed")
 	})
-	t.Run("job that has not started is reported as failed", func(t *testing.T) {
-		playAdopter(t, spec(), func(st *fixture, _ *adopter) {
-			st.engine.SetDefaultScript(runtimetest.Script{Starting: time.Hour})
-			st.cloud.Queue("a")
-			st.start()
-			wait(time.Minute)
-			st.stop(errors.New("the agent is stopping"))
-			if err := st.end(); err != nil {
-				t.Error(err)
-			}
-			if status, _ := st.cloud.Step("a", 0); status != runtime.Failed {
-				t.Errorf("step 0 has the status %q, want failed", status)
-			}
-		})
+	playAdopter(t, "job that has not started is reported as failed", spec(), func(st *fixture, _ *adopter) {
+		st.startJobs(runtimetest.Script{Starting: time.Hour}, "a")
+		wait(time.Minute)
+		st.shutdown()
+		st.wantStep("a", 0, runtime.Failed, "")
 	})
 }

@@ -1,47 +1,33 @@
 package pool_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
+// TestClaim hands out the same job again.
 func TestClaim(t *testing.T) {
-	t.Run("a job that is handed out again is ignored, and the next poll waits for the interval", func(t *testing.T) {
-		play(t, spec(most(3)), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
-			st.cloud.Queue("a", "a", "a")
-			st.start()
-			if asked := st.asked(runtimetest.Claim); asked != 2 {
-				t.Fatalf("%d polls at the start, want 2: both return the same job", asked)
-			}
-			wait(time.Minute)
-			if asked := st.asked(runtimetest.Claim); asked != 3 {
-				t.Errorf("%d polls after a minute, want 3", asked)
-			}
-			st.wantOperations("a", "start", "started")
-			if ignored := strings.Count(st.log.String(), "job that this agent already runs: ignored"); ignored != 2 {
-				t.Errorf("the ignored job is logged %d times, want 2:\n%s", ignored, st.log)
-			}
-		})
+	play(t, "the job is ignored, and the next poll waits for the interval", spec(most(3)), func(st *fixture) {
+		st.startJobs(runtimetest.Script{Running: time.Hour}, "a", "a", "a")
+		st.wantAsked(runtimetest.Claim, 2)
+		wait(time.Minute)
+		st.wantAsked(runtimetest.Claim, 3)
+		st.wantOperations("a", "start", "started")
+		st.wantRecorded(1, nil)
+		if polls := st.metrics.Polls(); polls["default job"] != 3 {
+			st.Errorf("recorded polls %v, want 3 with a job", polls)
+		}
+		st.wantLogTimes(2, "job that this agent already runs: ignored")
 	})
-	t.Run("a job that is handed out again does not shorten a Retry-After", func(t *testing.T) {
-		play(t, spec(most(3)), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Running: 2 * time.Hour})
-			st.cloud.RetryAfter(10 * time.Minute)
-			st.cloud.Queue("a", "a")
-			st.start()
-			wait(19 * time.Minute)
-			if asked := st.asked(runtimetest.Claim); asked != 2 {
-				t.Errorf("%d polls in 19 minutes, want 2", asked)
-			}
-			st.wantPaused(time.Minute)
-			wait(2 * time.Minute)
-			if asked := st.asked(runtimetest.Claim); asked != 3 {
-				t.Errorf("%d polls in 21 minutes, want 3", asked)
-			}
-		})
+	play(t, "the job does not shorten a Retry-After", spec(most(3)), func(st *fixture) {
+		st.cloud.RetryAfter(10 * time.Minute)
+		st.startJobs(runtimetest.Script{Running: 2 * time.Hour}, "a", "a")
+		wait(19 * time.Minute)
+		st.wantAsked(runtimetest.Claim, 2)
+		st.wantPaused(time.Minute)
+		wait(2 * time.Minute)
+		st.wantAsked(runtimetest.Claim, 3)
 	})
 }

@@ -248,14 +248,7 @@ func (c *crashes) script(id string) {
 }
 
 // runs returns how often the runner of a job got its handoff.
-func (c *crashes) runs(id string) (n int) {
-	for _, operation := range c.engine.Operations(id) {
-		if operation == runtimetest.StartDone {
-			n++
-		}
-	}
-	return n
-}
+func (c *crashes) runs(id string) int { return c.count(id, runtimetest.StartDone) }
 
 // outcomes returns the final statuses that the agents have reported of a job.
 func (c *crashes) outcomes(id string) (all []runtime.Status) {

@@ -3,10 +3,7 @@ package pool_test
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -52,16 +49,12 @@ func TestReportEnd(t *testing.T) {
 			failed(runtime.Progress{StepName: "a\nlevel=ERROR"}), `step=3 step_name="a\nlevel=ERROR" duration=1m2s`,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, spec(), func(t *testing.T, st *fixture) {
-				st.engine.SetScript("a", c.script)
-				st.cloud.Add(job("a"), runtimetest.Definition("one", "two", "three"))
-				st.start()
-				wait(2 * time.Minute)
-				if log := st.log.String(); !strings.Contains(log, c.want) {
-					t.Errorf("got the log\n%swant\n%s", log, c.want)
-				}
-			})
+		play(t, name, spec(), func(st *fixture) {
+			st.engine.SetScript("a", c.script)
+			st.cloud.Add(job("a"), runtimetest.Definition("one", "two", "three"))
+			st.start()
+			wait(2 * time.Minute)
+			st.wantInLog(c.want)
 		})
 	}
 }
@@ -79,29 +72,11 @@ func TestAddEndReason(t *testing.T) {
 			{After: time.Minute, Progress: runtime.Progress{Step: 1, Status: runtime.Running, Stopped: true}}, // twice
 		},
 	}
-	// story runs job a to its end with an executor that knows this reason. Prepare is
-	// called before the pool starts.
-	story := func(t *testing.T, reason string, prepare func(*fixture)) *fixture {
-		t.Helper()
-		var st *fixture
-		synctest.Test(t, func(t *testing.T) {
-			st = newFixture(t, spec())
-			st.pool = pool.New(spec(), pool.Parts{
-				Cloud: st.cloud, Executor: &explainer{st.engine, reason}, Agent: "agent-1", Environ: unset,
-				Log: slog.New(slog.NewTextHandler(st.log, nil)),
-			})
-			st.engine.SetScript("a", terminated)
-			st.cloud.Queue("a")
-			prepare(st)
-			st.start()
-			wait(2 * time.Minute)
-			st.stop(errors.New("the test is over"))
-			if err := st.end(); err != nil {
-				t.Error(err)
-			}
-		})
-		st.t = t
-		return st
+	// run runs job a to its end with an executor that knows this reason.
+	run := func(st *fixture, reason string, script runtimetest.Script) {
+		st.rebuild(func(p *pool.Parts) { p.Executor = &explainer{st.engine, reason} })
+		st.startJobs(script, "a")
+		wait(2 * time.Minute)
 	}
 	// reports returns the lines that the agent has sent to the log of step 1.
 	reports := func(st *fixture) (lines []string) {
@@ -115,56 +90,45 @@ func TestAddEndReason(t *testing.T) {
 		return lines
 	}
 
-	t.Run("agent adds the reason and the runner reports the failure", func(t *testing.T) {
-		st := story(t, evicted, func(*fixture) {})
+	play(t, "agent adds the reason and the runner reports the failure", spec(), func(st *fixture) {
+		run(st, evicted, terminated)
 		if got := reports(st); len(got) != 1 || got[0] != "Reason: "+evicted+"\n" {
-			t.Errorf("the agent added %q to the log, want the reason", got)
+			st.Errorf("the agent added %q to the log, want the reason", got)
 		}
 		for _, report := range st.cloud.Reports("a") {
 			if report.Status == runtime.Failed {
-				t.Errorf("the agent reports step %d as failed, want the runner to report it", report.Step)
+				st.Errorf("the agent reports step %d as failed, want the runner to report it", report.Step)
 			}
 		}
 		st.wantOperations("a", "start", "started", "remove", "removed")
 		if h := st.engine.Handoff("a"); h.Yield.Duration() <= 2*time.Second {
-			t.Errorf("the runner waits for %s, want more than the 2s that the agent may take", h.Yield.Duration())
+			st.Errorf("the runner waits for %s, want more than the 2s that the agent may take", h.Yield.Duration())
 		}
-		if log := st.log.String(); !strings.Contains(log, "job failed") || !strings.Contains(log, evicted) {
-			t.Errorf("the log is\n%s", log)
-		}
+		st.wantInLog("job failed", evicted)
 	})
-	t.Run("a runner that is killed before it reports", func(t *testing.T) {
-		st := story(t, evicted, func(st *fixture) {
-			killed := terminated
-			killed.Running, killed.Exit = 61*time.Second, runtime.Exit{Code: 137, Reason: evicted}
-			st.engine.SetScript("a", killed)
-		})
+	play(t, "a runner that is killed before it reports", spec(), func(st *fixture) {
+		killed := terminated
+		killed.Running, killed.Exit = 61*time.Second, runtime.Exit{Code: 137, Reason: evicted}
+		run(st, evicted, killed)
 		st.wantStep("a", 1, runtime.Failed, "Reason: "+evicted+"\nError: the instance of this job ended")
 	})
-	t.Run("a reason that is not known", func(t *testing.T) {
-		st := story(t, "", func(*fixture) {})
+	play(t, "a reason that is not known", spec(), func(st *fixture) {
+		run(st, "", terminated)
 		if got := reports(st); len(got) != 0 {
-			t.Errorf("the agent added %q to the log, want nothing", got)
+			st.Errorf("the agent added %q to the log, want nothing", got)
 		}
 	})
-	t.Run("a report that fails", func(t *testing.T) {
-		st := story(t, evicted, func(st *fixture) {
-			time.AfterFunc(50*time.Second,
-				func() { st.cloud.Fail(runtimetest.Report, 1, errors.New("connection reset")) })
-		})
-		if log := st.log.String(); !strings.Contains(log, "cannot add the end reason to the job's log") ||
-			!strings.Contains(log, "job failed") {
-			t.Errorf("the log is\n%s", log)
-		}
+	play(t, "a report that fails", spec(), func(st *fixture) {
+		time.AfterFunc(50*time.Second, func() { st.cloud.Fail(runtimetest.Report, 1, errors.New("connection reset")) })
+		run(st, evicted, terminated)
+		st.wantInLog("cannot add the end reason to the job's log", "job failed")
 	})
-	t.Run("the runner does not wait if the executor is no Explainer", func(t *testing.T) {
-		play(t, spec(), func(_ *testing.T, st *fixture) {
-			st.cloud.Queue("a")
-			st.start()
-			wait(time.Second)
-			if h := st.engine.Handoff("a"); h.Yield != 0 {
-				t.Errorf("the runner waits for %s, want 0s", h.Yield.Duration())
-			}
-		})
+	play(t, "the runner does not wait if the executor is no Explainer", spec(), func(st *fixture) {
+		st.cloud.Queue("a")
+		st.start()
+		wait(time.Second)
+		if h := st.engine.Handoff("a"); h.Yield != 0 {
+			st.Errorf("the runner waits for %s, want 0s", h.Yield.Duration())
+		}
 	})
 }

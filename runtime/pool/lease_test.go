@@ -1,11 +1,8 @@
 package pool_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,24 +23,45 @@ func leasing(edits ...func(*runtime.Tuning)) runtime.PoolSpec {
 	}}, edits...)...)
 }
 
-// playLeases runs story in a synctest bubble, with a service that leases work. Afterwards it
-// stops the pool, and checks that all jobs have ended.
-func playLeases(t *testing.T, s runtime.PoolSpec, story func(t *testing.T, st *fixture)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		st := newFixtureOf(t, s, nil, runtimetest.NewLeases())
-		story(t, st)
-		st.stop(errors.New("the test is over"))
-		st.end()
-		st.wantAllEnded()
+// playLeases does what play does, with a service that leases work.
+func playLeases(t *testing.T, name string, s runtime.PoolSpec, story func(st *fixture)) {
+	play(t, name, s, func(st *fixture) {
+		st.leaseFrom(runtimetest.NewLeases())
+		story(st)
 	})
+}
+
+// leaseFrom replaces the service of the pool by one that leases work.
+func (st *fixture) leaseFrom(leases *runtimetest.Leases) {
+	st.leases, st.cloud = leases, leases.Cloud
+	st.use(leases)
+}
+
+// leaveLeased adds the instance of leased work that an earlier run of the agent has started.
+func (st *fixture) leaveLeased(kind runtime.Kind, script runtimetest.Script) {
+	st.addInstance(runtime.Job{ID: "old", Pool: st.spec.Key(), Agent: "agent-1", Kind: kind}, script, 0)
+}
+
+// startLeased offers scans that follow a script, and starts the pool.
+func (st *fixture) startLeased(script runtimetest.Script, scans ...string) {
+	st.engine.SetDefaultScript(script)
+	st.leases.QueueLeased(scans...)
+	st.start()
 }
 
 // wantResult checks the result of leased work.
 func (st *fixture) wantResult(job string, want runtime.LeaseResult) {
-	st.t.Helper()
+	st.Helper()
 	if got := st.leases.Result(job); got != want {
-		st.t.Errorf("the lease of %s was completed as %q, want %q:\n%s", job, got, want, st.log)
+		st.Errorf("the lease of %s was completed as %q, want %q:\n%s", job, got, want, st.log)
+	}
+}
+
+// wantNoLease checks that the pool has requested no leased work.
+func (st *fixture) wantNoLease() {
+	st.Helper()
+	if calls := st.leases.Acquires(); len(calls) != 0 {
+		st.Errorf("calls of Acquire at %v, want none", calls)
 	}
 }
 
@@ -58,206 +76,170 @@ func (st *fixture) endOf(job string) time.Time {
 }
 
 func TestLeaseLoop(t *testing.T) {
-	t.Run("a scan runs at the same time as a deployment, and is completed", func(t *testing.T) {
-		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Running: 10 * time.Minute})
-			st.leases.QueueLeased("scan", "next")
-			st.cloud.Queue("deployment")
-			st.start()
-			wait(time.Minute)
-			if got := st.engine.Present(); len(got) != 2 || slices.Contains(got, "next") {
-				t.Errorf("the jobs %v run, want the scan and the deployment", got)
-			}
-			wait(25 * time.Minute)
-			st.wantResult("scan", runtime.LeaseSucceeded)
-			st.wantResult("next", runtime.LeaseSucceeded)
-			st.wantOperations("scan", "start", "started", "remove", "removed")
-			renewals := st.leases.Renewals("scan")
-			for i := 1; i < len(renewals); i++ {
-				if gap := renewals[i].Sub(renewals[i-1]); gap > 21*time.Second {
-					t.Errorf("renewal after %s, want one every 20 seconds", gap)
-				}
-			}
-			if len(renewals) < 29 || len(st.cloud.Calls(runtimetest.JobStatus)) > 21 {
-				t.Errorf("%d renewals and %d status polls, want at least 29 and at most 21", len(renewals),
-					len(st.cloud.Calls(runtimetest.JobStatus)))
-			}
-		})
-	})
+	long := runtimetest.Script{Running: 10 * time.Minute}
 
-	t.Run("limit applies to each kind", func(t *testing.T) {
-		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Running: 10 * time.Minute})
-			st.leases.QueueLeased("scan", "next scan")
-			st.leases.QueueKind(runtime.PolicyEvaluation, "policy", "next policy")
-			st.start()
-			wait(5 * time.Minute)
-			got := st.engine.Present()
-			slices.Sort(got)
-			if !slices.Equal(got, []string{"policy", "scan"}) {
-				t.Errorf("the jobs %v run, want one job of each kind", got)
+	playLeases(t, "a scan runs at the same time as a deployment, and is completed", leasing(), func(st *fixture) {
+		st.cloud.Queue("deployment")
+		st.startLeased(long, "scan", "next")
+		wait(time.Minute)
+		if got := st.engine.Present(); !slices.Equal(got, []string{"deployment", "scan"}) {
+			st.Errorf("the jobs %v run, want the scan and the deployment", got)
+		}
+		wait(25 * time.Minute)
+		st.wantResult("scan", runtime.LeaseSucceeded)
+		st.wantResult("next", runtime.LeaseSucceeded)
+		st.wantOperations("scan", "start", "started", "remove", "removed")
+		renewals := st.leases.Renewals("scan")
+		for i := 1; i < len(renewals); i++ {
+			if gap := renewals[i].Sub(renewals[i-1]); gap > 21*time.Second {
+				st.Errorf("renewal after %s, want one every 20 seconds", gap)
 			}
-			st.pool.Tune(leasing(func(t *runtime.Tuning) { t.MaxLeased = 2 }))
-			wait(time.Minute)
-			if got := st.engine.Present(); len(got) != 4 {
-				t.Errorf("after the edit the jobs %v run, want all four", got)
-			}
-			wait(30 * time.Minute)
-			for _, job := range []string{"scan", "next scan", "policy", "next policy"} {
-				st.wantResult(job, runtime.LeaseSucceeded)
-			}
-		})
-	})
-
-	t.Run("nothing is leased if the settings do not allow leased work", func(t *testing.T) {
-		for name, edit := range map[string]func(*runtime.Tuning){
-			"off":        func(t *runtime.Tuning) { t.LeasedWork = runtime.LeasedNever },
-			"other kind": func(t *runtime.Tuning) { t.Kinds = []runtime.Kind{runtime.Deployment} },
-		} {
-			t.Run(name, func(t *testing.T) {
-				playLeases(t, leasing(edit), func(t *testing.T, st *fixture) {
-					st.leases.QueueLeased("scan")
-					st.start()
-					wait(time.Hour)
-					if got := st.leases.Acquires(); len(got) != 0 {
-						t.Errorf("got %d calls of Acquire, want none", len(got))
-					}
-					st.pool.Tune(leasing())
-					wait(time.Minute)
-					st.wantResult("scan", runtime.LeaseSucceeded)
-				})
-			})
+		}
+		if asked := st.asked(runtimetest.JobStatus); len(renewals) < 29 || asked > 21 {
+			st.Errorf("%d renewals and %d status polls, want at least 29 and at most 21", len(renewals), asked)
 		}
 	})
 
-	t.Run("a removed kind lets a running scan finish", func(t *testing.T) {
-		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Running: 10 * time.Minute})
-			st.leases.QueueLeased("scan", "next")
-			st.start()
-			wait(time.Minute)
-			st.pool.Tune(leasing(func(t *runtime.Tuning) { t.Kinds = []runtime.Kind{runtime.Deployment} }))
-			wait(time.Hour)
-			st.wantResult("scan", runtime.LeaseSucceeded)
-			st.wantOperations("next")
-		})
+	playLeases(t, "limit applies to each kind", leasing(), func(st *fixture) {
+		st.leases.QueueKind(runtime.PolicyEvaluation, "policy", "next policy")
+		st.startLeased(long, "scan", "next scan")
+		wait(5 * time.Minute)
+		if got := st.engine.Present(); !slices.Equal(got, []string{"policy", "scan"}) {
+			st.Errorf("the jobs %v run, want one job of each kind", got)
+		}
+		st.pool.Tune(leasing(func(t *runtime.Tuning) { t.MaxLeased = 2 }))
+		wait(time.Minute)
+		st.wantInstances(4)
+		wait(30 * time.Minute)
+		for _, job := range []string{"scan", "next scan", "policy", "next policy"} {
+			st.wantResult(job, runtime.LeaseSucceeded)
+		}
 	})
 
-	t.Run("an executor that cannot start jobs leases nothing", func(t *testing.T) {
-		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-			st.engine.FailWhen(func(context.Context, runtime.Tuning) error { return errors.New("engine down") })
+	onlyDeployments := func(t *runtime.Tuning) { t.Kinds = []runtime.Kind{runtime.Deployment} }
+	for name, edit := range map[string]func(*runtime.Tuning){
+		"leased work is off":     func(t *runtime.Tuning) { t.LeasedWork = runtime.LeasedNever },
+		"the kinds have no scan": onlyDeployments,
+	} {
+		playLeases(t, "nothing is leased while "+name, leasing(edit), func(st *fixture) {
 			st.leases.QueueLeased("scan")
-			st.start()
-			wait(10 * time.Minute)
-			if got := st.leases.Acquires(); len(got) != 0 {
-				t.Errorf("got %d calls of Acquire, want none", len(got))
-			}
-			st.engine.FailWhen(nil)
-			wait(time.Minute)
-			st.wantResult("scan", runtime.LeaseSucceeded)
-		})
-	})
-
-	t.Run("the limit of all pools counts scans", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			st := newFixtureOf(t, leasing(), pool.NewSlots(1), runtimetest.NewLeases())
-			st.engine.SetDefaultScript(runtimetest.Script{Running: 10 * time.Minute})
-			st.leases.QueueLeased("scan")
-			st.cloud.Queue("deployment")
-			st.start()
-			wait(30 * time.Minute)
-			if st.engine.Peak() != 1 || len(st.leases.Result("scan")) == 0 || len(st.cloud.Queued()) != 0 {
-				t.Errorf("got %d jobs at a time, result %q of the scan and queued jobs %v, want one job at a time, "+
-					"a result and no queued job", st.engine.Peak(), st.leases.Result("scan"), st.cloud.Queued())
-			}
-			st.stop(errors.New("the test is over"))
-			st.end()
-		})
-	})
-
-	t.Run("a single run is a scan or a deployment", func(t *testing.T) {
-		playLeases(t, leasing(func(t *runtime.Tuning) { t.SingleRun = true }), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Running: time.Minute})
-			st.leases.QueueLeased("a", "b")
-			st.cloud.Queue("c", "d")
 			st.start()
 			wait(time.Hour)
-			run := runtimetest.Total(st.metrics.Claimed())
-			if state := st.pool.State(); !state.Completed || st.engine.Peak() != 1 || run != 1 {
-				t.Errorf("the pool has run %d jobs, %d at a time, and is %s, want one job and a completed pool",
-					run, st.engine.Peak(), state.Phase)
-			}
-		})
-	})
-
-	t.Run("a drain lets a scan finish and leases nothing more", func(t *testing.T) {
-		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Running: 10 * time.Minute})
-			st.leases.QueueLeased("scan", "next")
-			st.start()
+			st.wantNoLease()
+			st.pool.Tune(leasing())
 			wait(time.Minute)
-			st.pool.Drain()
-			if err := st.end(); err != nil {
-				t.Error(err)
-			}
 			st.wantResult("scan", runtime.LeaseSucceeded)
-			st.wantOperations("next")
 		})
+	}
+
+	playLeases(t, "a removed kind lets a running scan finish", leasing(), func(st *fixture) {
+		st.startLeased(long, "scan", "next")
+		wait(time.Minute)
+		st.pool.Tune(leasing(onlyDeployments))
+		wait(time.Hour)
+		st.wantResult("scan", runtime.LeaseSucceeded)
+		st.wantOperations("next")
 	})
 
-	t.Run("a stopped pool gives a scan back, and renews its lease until its instance is gone", func(t *testing.T) {
-		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-			st.engine.SetDefaultScript(runtimetest.Script{Running: runtimetest.Forever, Ending: time.Hour,
-				Removal: 50 * time.Second})
-			st.leases.QueueLeased("scan")
-			st.start()
-			wait(time.Minute)
-			st.stop(errors.New("shutdown"))
-			st.end()
-			st.wantResult("scan", runtime.LeaseRetry)
-			gone := st.endOf("scan")
-			if last := st.leases.Renewals("scan"); last[len(last)-1].Before(gone.Add(20 * time.Second)) {
-				t.Errorf("the last renewal was at %s, want renewals until 20 s after the KILL at %s",
-					last[len(last)-1], gone)
-			}
-		})
+	playLeases(t, "an executor that cannot start jobs leases nothing", leasing(), func(st *fixture) {
+		st.engine.FailWhen(failsWith(errors.New("engine down")))
+		st.leases.QueueLeased("scan")
+		st.start()
+		wait(10 * time.Minute)
+		st.wantNoLease()
+		st.engine.FailWhen(nil)
+		wait(time.Minute)
+		st.wantResult("scan", runtime.LeaseSucceeded)
 	})
 
-	t.Run("a lease that arrives while the pool stops is given back", func(t *testing.T) {
-		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-			release := st.cloud.Hang(runtimetest.Acquire)
-			st.leases.QueueLeased("scan")
-			st.start()
-			st.stop(errors.New("shutdown"))
-			wait(time.Second)
-			release()
-			st.end()
-			st.wantResult("scan", runtime.LeaseRetry)
-			st.wantOperations("scan")
-		})
+	playLeases(t, "the limit of all pools counts scans", leasing(), func(st *fixture) {
+		st.rebuild(func(p *pool.Parts) { p.Slots = pool.NewSlots(1) })
+		st.cloud.Queue("deployment")
+		st.startLeased(long, "scan")
+		wait(30 * time.Minute)
+		st.wantQueued()
+		if peak, result := st.engine.Peak(), st.leases.Result("scan"); peak != 1 || result == "" {
+			st.Errorf("got %d jobs at a time and result %q of the scan, want one at a time and a result", peak, result)
+		}
+	})
+
+	once := func(t *runtime.Tuning) { t.SingleRun = true }
+	playLeases(t, "a single run is a scan or a deployment", leasing(once), func(st *fixture) {
+		st.cloud.Queue("c", "d")
+		st.startLeased(runtimetest.Script{Running: time.Minute}, "a", "b")
+		wait(time.Hour)
+		run := runtimetest.Total(st.metrics.Claimed())
+		if state := st.pool.State(); !state.Completed || st.engine.Peak() != 1 || run != 1 {
+			st.Errorf("the pool has run %d jobs, %d at a time, and is %s, want one job and a completed pool",
+				run, st.engine.Peak(), state.Phase)
+		}
+	})
+
+	playLeases(t, "a drain lets a scan finish and leases nothing more", leasing(), func(st *fixture) {
+		st.startLeased(long, "scan", "next")
+		wait(time.Minute)
+		st.pool.Drain()
+		st.wantEnd()
+		st.wantResult("scan", runtime.LeaseSucceeded)
+		st.wantOperations("next")
+	})
+
+	playLeases(t, "a stopped pool renews the lease of a scan until its instance is gone", leasing(), func(st *fixture) {
+		st.startLeased(runtimetest.Script{Running: runtimetest.Forever, Ending: time.Hour, Removal: 50 * time.Second},
+			"scan")
+		wait(time.Minute)
+		st.shutdown()
+		st.wantResult("scan", runtime.LeaseRetry)
+		gone := st.endOf("scan")
+		if last := st.leases.Renewals("scan"); last[len(last)-1].Before(gone.Add(20 * time.Second)) {
+			st.Errorf("the last renewal was at %s, want renewals until 20 s after the KILL at %s",
+				last[len(last)-1], gone)
+		}
+	})
+
+	playLeases(t, "a lease that arrives while the pool stops is given back", leasing(), func(st *fixture) {
+		release := st.cloud.Hang(runtimetest.Acquire)
+		st.leases.QueueLeased("scan")
+		st.start()
+		st.stop(errors.New("shutdown"))
+		wait(time.Second)
+		release()
+		st.wantEnd()
+		st.wantResult("scan", runtime.LeaseRetry)
+		st.wantOperations("scan")
 	})
 }
 
 func TestLeaseResult(t *testing.T) {
+	failed := runtime.Exit{Code: runtime.CodeFailed}
+	noSpace := errors.New("no space")
+	down := slices.Repeat([]error{errors.New("engine down")}, 20)
 	for name, c := range map[string]struct {
 		script runtimetest.Script
 		want   runtime.LeaseResult
 	}{
 		"success":              {runtimetest.Script{}, runtime.LeaseSucceeded},
-		"a failed step":        {runtimetest.Script{Exit: runtime.Exit{Code: runtime.CodeFailed}}, runtime.LeaseFailed},
+		"a failed step":        {runtimetest.Script{Exit: failed}, runtime.LeaseFailed},
 		"a killed runner":      {runtimetest.Script{Exit: runtime.Exit{Code: 137}}, runtime.LeaseFailed},
 		"a fault of the job":   {runtimetest.Script{Fail: runtime.ErrJobFault}, runtime.LeaseFailed},
-		"a fault of the agent": {runtimetest.Script{Fail: errors.New("no space")}, runtime.LeaseRetry},
+		"a fault of the agent": {runtimetest.Script{Fail: noSpace}, runtime.LeaseRetry},
 		"work that has ended":  {runtimetest.Script{Exit: runtime.Exit{Code: runtime.CodeGone}}, ""},
+
+		"success in an instance that cannot be removed": {
+			runtimetest.Script{RemoveErrors: down}, runtime.LeaseSucceeded},
+		"a failed step in an instance that cannot be removed": {
+			runtimetest.Script{Exit: failed, RemoveErrors: down}, runtime.LeaseFailed},
+		"a failed start that left an instance which cannot be removed": {
+			runtimetest.Script{Fail: noSpace, Remains: true, RemoveErrors: down}, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-				st.engine.SetScript("scan", c.script)
-				st.leases.QueueLeased("scan")
-				st.start()
+		playLeases(t, name, leasing(), func(st *fixture) {
+			st.startLeased(c.script, "scan")
+			if c.script.RemoveErrors == nil {
 				wait(30 * time.Second)
-				st.wantResult("scan", c.want)
-			})
+			} else {
+				wait(3 * time.Minute)
+			}
+			st.wantResult("scan", c.want)
 		})
 	}
 }
@@ -274,54 +256,22 @@ func TestLeaseLostDuringReport(t *testing.T) {
 		"report of a failed start": {
 			script: runtimetest.Script{Starting: 10 * time.Second, Fail: errors.New("no space")}},
 	} {
-		t.Run(name+" ends with the lease", func(t *testing.T) {
-			playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-				st.engine.SetScript("scan", c.script)
-				st.leases.QueueLeased("scan")
-				st.start()
-				wait(5 * time.Second)
-				before := st.asked(runtimetest.Report)
-				release := st.cloud.Hang(runtimetest.Report)
-				defer release()
-				if c.stop {
-					st.stop(errors.New("shutdown"))
-				}
-				wait(10 * time.Second)
-				if jobs := st.pool.State().Jobs; len(jobs) != 1 || st.asked(runtimetest.Report) != before+1 {
-					t.Fatalf("the pool has the jobs %+v, want the scan with a report under way", jobs)
-				}
-				st.leases.Lose("scan")
-				wait(30 * time.Second)
-				if jobs := st.pool.State().Jobs; len(jobs) != 0 {
-					t.Errorf("30 s after the end of the lease the pool has the jobs %+v, want none:\n%s", jobs, st.log)
-				}
-				st.wantResult("scan", "")
-			})
-		})
-	}
-}
-
-func TestLeaseOfInstanceThatCannotBeRemoved(t *testing.T) {
-	down := slices.Repeat([]error{errors.New("engine down")}, 20)
-	for name, c := range map[string]struct {
-		script runtimetest.Script
-		want   runtime.LeaseResult
-	}{
-		"work that has succeeded is completed": {runtimetest.Script{}, runtime.LeaseSucceeded},
-		"work that has failed is completed": {
-			runtimetest.Script{Exit: runtime.Exit{Code: runtime.CodeFailed}}, runtime.LeaseFailed},
-		"work that could not be started is not given back": {
-			runtimetest.Script{Fail: errors.New("no space"), Remains: true}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-				c.script.RemoveErrors = down
-				st.engine.SetScript("scan", c.script)
-				st.leases.QueueLeased("scan")
-				st.start()
-				wait(3 * time.Minute)
-				st.wantResult("scan", c.want)
-			})
+		playLeases(t, name+" ends with the lease", leasing(), func(st *fixture) {
+			st.startLeased(c.script, "scan")
+			wait(5 * time.Second)
+			before := st.asked(runtimetest.Report)
+			release := st.cloud.Hang(runtimetest.Report)
+			defer release()
+			if c.stop {
+				st.stop(errors.New("shutdown"))
+			}
+			wait(10 * time.Second)
+			st.wantJobs(1)
+			st.wantAsked(runtimetest.Report, before+1)
+			st.leases.Lose("scan")
+			wait(30 * time.Second)
+			st.wantJobs(0)
+			st.wantResult("scan", "")
 		})
 	}
 }
@@ -329,101 +279,80 @@ func TestLeaseOfInstanceThatCannotBeRemoved(t *testing.T) {
 func TestLeaseLost(t *testing.T) {
 	// wantStopped checks that the scan was stopped before its lease expired, and that the agent
 	// reported no failure.
-	wantStopped := func(t *testing.T, st *fixture, message string) {
-		t.Helper()
+	wantStopped := func(st *fixture) {
+		st.Helper()
 		ended, expires := st.endOf("scan"), st.leases.Expires("scan")
 		if ended.IsZero() || !ended.Before(expires) {
-			t.Errorf("the scan ended at %s, want an end before its lease expires at %s:\n%s", ended, expires, st.log)
+			st.Errorf("the scan ended at %s, want an end before its lease expires at %s:\n%s", ended, expires, st.log)
 		}
 		for _, report := range st.cloud.Reports("scan") {
 			if report.Status == runtime.Failed {
-				t.Errorf("the agent has reported %+v, want no report of a failure", report)
+				st.Errorf("the agent has reported %+v, want no report of a failure", report)
 			}
-		}
-		if !strings.Contains(st.log.String(), message) {
-			t.Errorf("the log does not contain %q:\n%s", message, st.log)
 		}
 		st.wantResult("scan", "")
 	}
 	for name, c := range map[string]struct {
-		change  func(st *fixture)
+		change  func(leases *runtimetest.Leases)
 		message string
 	}{
-		"a lost lease stops the work": {func(st *fixture) { st.leases.Lose("scan") }, "the lease is lost"},
-		"a service that cannot be reached stops the work": {func(st *fixture) { st.leases.SetUnhealthy(true) },
-			"could not be renewed"},
+		"a lost lease stops the work": {
+			func(leases *runtimetest.Leases) { leases.Lose("scan") }, "the lease is lost"},
+		"a service that cannot be reached stops the work": {
+			func(leases *runtimetest.Leases) { leases.SetUnhealthy(true) }, "could not be renewed"},
 		"answers that do not arrive in time stop the work": {
-			func(st *fixture) { st.leases.SetSlow(time.Hour) }, "could not be renewed"},
+			func(leases *runtimetest.Leases) { leases.SetSlow(time.Hour) }, "could not be renewed"},
 	} {
-		for end, script := range map[string]runtimetest.Script{
-			"that ends":            {Running: runtimetest.Forever, Ending: time.Second},
-			"that ignores SIGTERM": {Running: runtimetest.Forever, Ending: runtimetest.Forever},
+		for end, ending := range map[string]time.Duration{
+			"that ends": time.Second, "that ignores SIGTERM": runtimetest.Forever,
 		} {
-			t.Run(name+" "+end, func(t *testing.T) {
-				playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-					st.engine.SetScript("scan", script)
-					st.leases.QueueLeased("scan")
-					st.start()
-					wait(100 * time.Second)
-					c.change(st)
-					wait(2 * time.Minute)
-					wantStopped(t, st, c.message)
-				})
+			playLeases(t, name+" "+end, leasing(), func(st *fixture) {
+				st.startLeased(runtimetest.Script{Running: runtimetest.Forever, Ending: ending}, "scan")
+				wait(100 * time.Second)
+				c.change(st.leases)
+				wait(2 * time.Minute)
+				wantStopped(st)
+				st.wantInLog(c.message)
 			})
 		}
 	}
 
-	t.Run("failed and slow renewals that succeed in time stop nothing", func(t *testing.T) {
-		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-			st.engine.SetScript("scan", runtimetest.Script{Running: 5 * time.Minute})
-			st.leases.QueueLeased("scan")
-			st.leases.SetSlow(5 * time.Second)
-			st.start()
-			for range 8 {
-				wait(30 * time.Second)
-				st.cloud.Fail(runtimetest.Renew, 2, errors.New("connection reset"))
-			}
-			wait(2 * time.Minute)
-			st.wantResult("scan", runtime.LeaseSucceeded)
-		})
+	playLeases(t, "failed and slow renewals that succeed in time stop nothing", leasing(), func(st *fixture) {
+		st.leases.SetSlow(5 * time.Second)
+		st.startLeased(runtimetest.Script{Running: 5 * time.Minute}, "scan")
+		for range 8 {
+			wait(30 * time.Second)
+			st.cloud.Fail(runtimetest.Renew, 2, errors.New("connection reset"))
+		}
+		wait(2 * time.Minute)
+		st.wantResult("scan", runtime.LeaseSucceeded)
 	})
 
-	t.Run("work whose begin is refused does not start", func(t *testing.T) {
-		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-			st.leases.QueueLeased("scan")
-			st.cloud.Fail(runtimetest.Renew, 1, runtime.ErrLeaseLost)
-			st.start()
-			wait(time.Minute)
-			st.wantOperations("scan")
-			st.wantResult("scan", "")
-		})
+	playLeases(t, "work whose begin is refused does not start", leasing(), func(st *fixture) {
+		st.leases.QueueLeased("scan")
+		st.cloud.Fail(runtimetest.Renew, 1, runtime.ErrLeaseLost)
+		st.start()
+		wait(time.Minute)
+		st.wantOperations("scan")
+		st.wantResult("scan", "")
 	})
 
-	t.Run("a lease that is lost during the start stops the start", func(t *testing.T) {
-		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-			st.engine.SetScript("scan", runtimetest.Script{Starting: time.Hour})
-			st.leases.QueueLeased("scan")
-			st.start()
-			wait(time.Minute)
-			st.leases.Lose("scan")
-			wait(time.Minute)
-			st.wantOperations("scan", "start", "no start")
-			st.wantResult("scan", "")
-		})
+	playLeases(t, "a lease that is lost during the start stops the start", leasing(), func(st *fixture) {
+		st.startLeased(runtimetest.Script{Starting: time.Hour}, "scan")
+		wait(time.Minute)
+		st.leases.Lose("scan")
+		wait(time.Minute)
+		st.wantOperations("scan", "start", "no start")
+		st.wantResult("scan", "")
 	})
 
-	t.Run("a runner that hangs after the last step is stopped", func(t *testing.T) {
-		playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-			progress := []runtimetest.TimedProgress{
-				{Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
-				{Progress: runtime.Progress{Step: 1, Status: runtime.Succeeded}},
-			}
-			st.engine.SetScript("scan", runtimetest.Script{Running: runtimetest.Forever, Progress: progress})
-			st.leases.QueueLeased("scan")
-			st.start()
-			wait(5 * time.Minute)
-			st.wantResult("scan", runtime.LeaseSucceeded)
-		})
+	playLeases(t, "a runner that hangs after the last step is stopped", leasing(), func(st *fixture) {
+		st.startLeased(runtimetest.Script{Running: runtimetest.Forever, Progress: []runtimetest.TimedProgress{
+			{Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
+			{Progress: runtime.Progress{Step: 1, Status: runtime.Succeeded}},
+		}}, "scan")
+		wait(5 * time.Minute)
+		st.wantResult("scan", runtime.LeaseSucceeded)
 	})
 }
 
@@ -439,10 +368,9 @@ func TestLeaseProperty(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			leases := runtimetest.NewLeases()
 			leases.Span = span
-			st := newFixtureOf(t, leasing(), nil, leases)
-			st.engine.SetDefaultScript(script)
-			leases.QueueLeased("scan")
-			st.start()
+			st := newFixture(t, leasing())
+			st.leaseFrom(leases)
+			st.startLeased(script, "scan")
 			for i, fault := range faults {
 				wait(span * time.Duration(gaps[i]) / 50)
 				switch fault {
@@ -471,46 +399,31 @@ func TestLeaseProperty(t *testing.T) {
 }
 
 func TestLeaseLeftovers(t *testing.T) {
-	for _, running := range []time.Duration{0, runtimetest.Forever} {
-		t.Run(fmt.Sprintf("leased work of an earlier run is removed before anything is leased (running %s)", running),
-			func(t *testing.T) {
-				playLeases(t, leasing(), func(t *testing.T, st *fixture) {
-					script := runtimetest.Script{Running: running, Ending: runtimetest.Forever,
-						RemoveErrors: []error{errors.New("engine down"), errors.New("engine down")}}
-					st.engine.SetScript("old", script)
-					old := runtime.Job{ID: "old", Pool: leasing().Key(), Agent: "agent-1", Kind: runtime.InsightsScan}
-					st.engine.Adopt(&old, time.Now())
-					st.leases.QueueLeased("scan")
-					st.start()
-					wait(2 * time.Second)
-					if got := st.leases.Acquires(); len(got) != 0 {
-						t.Errorf("got %d calls of Acquire while leased work is left, want none", len(got))
-					}
-					wait(time.Minute)
-					st.wantOperations("scan", "start", "started", "remove", "removed")
-					if present := st.engine.Present(); len(present) != 0 {
-						t.Errorf("got instances %v, want none", present)
-					}
-					if strings.Contains(st.log.String(), "resumed") {
-						t.Errorf("leased work was adopted:\n%s", st.log)
-					}
-				})
-			})
-	}
-	t.Run("a pool that is not configured removes leased work and ends", func(t *testing.T) {
-		leftover := leasing()
-		leftover.Leftover = true
-		playLeases(t, leftover, func(t *testing.T, st *fixture) {
-			old := runtime.Job{ID: "old", Pool: leasing().Key(), Agent: "agent-1", Kind: runtime.PolicyEvaluation}
-			st.engine.SetScript("old", runtimetest.Script{Running: runtimetest.Forever})
-			st.engine.Adopt(&old, time.Now())
+	for name, running := range map[string]time.Duration{"ended": 0, "running": runtimetest.Forever} {
+		playLeases(t, name+" leased work of an earlier run is removed before a lease", leasing(), func(st *fixture) {
+			down := errors.New("engine down")
+			st.leaveLeased(runtime.InsightsScan, runtimetest.Script{Running: running, Ending: runtimetest.Forever,
+				RemoveErrors: []error{down, down}})
 			st.leases.QueueLeased("scan")
-			st.pool.Drain()
 			st.start()
-			if err := st.end(); err != nil || len(st.engine.Present()) != 0 || len(st.leases.Acquires()) != 0 {
-				t.Errorf("the pool ended with %v, instances %v and %d calls of Acquire, want none of these", err,
-					st.engine.Present(), len(st.leases.Acquires()))
-			}
+			wait(2 * time.Second)
+			st.wantNoLease()
+			wait(time.Minute)
+			st.wantOperations("scan", "start", "started", "remove", "removed")
+			st.wantInstances(0)
+			st.wantLogTimes(0, "resumed")
 		})
+	}
+
+	leftover := leasing()
+	leftover.Leftover = true
+	playLeases(t, "a pool that is not configured removes leased work and ends", leftover, func(st *fixture) {
+		st.leaveLeased(runtime.PolicyEvaluation, runtimetest.Script{Running: runtimetest.Forever})
+		st.leases.QueueLeased("scan")
+		st.pool.Drain()
+		st.start()
+		st.wantEnd()
+		st.wantInstances(0)
+		st.wantNoLease()
 	})
 }

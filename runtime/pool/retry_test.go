@@ -24,9 +24,6 @@ func (c *retryingCloud) Retry() runtime.NextPoll {
 // TestRetry tests how a pool uses the result of Cloud.Retry. Some delays end with a call of
 // Retry and others do not: TestScheduleRetryNow of package cloud tests which.
 func TestRetry(t *testing.T) {
-	held := func(span time.Duration) runtime.NextPoll {
-		return runtime.NextPoll{At: time.Now().Add(span), Reason: "a test"}
-	}
 	for name, c := range map[string]struct {
 		wait  time.Duration // delay of the next poll before Retry
 		left  time.Duration // delay that Retry returns
@@ -36,78 +33,61 @@ func TestRetry(t *testing.T) {
 		"the time of a Retry-After stays":                {10 * time.Minute, 3 * time.Minute, 2 * time.Minute},
 		"a delay that Retry does not end stays":          {10 * time.Minute, 10 * time.Minute, 9 * time.Minute},
 	} {
-		t.Run(name, func(t *testing.T) {
-			play(t, edited(), func(t *testing.T, st *fixture) {
-				st.cloud.Hold(held(c.wait))
-				retrying := &retryingCloud{Cloud: st.cloud}
-				if c.left > 0 {
-					retrying.left = held(c.left)
-				}
-				st.use(retrying)
-				st.start()
-				wait(time.Minute)
-				st.pool.Retry()
-				retried := time.Now()
-				wait(0)
-				st.wantNotOverdue()
-				for st.asked(runtimetest.Claim) < 1 {
-					if time.Since(retried) > 2*time.Hour {
-						t.Fatal("the pool does not poll any more")
-					}
-					wait(time.Second)
-				}
-				if late := time.Since(retried) - c.after; late < 0 || late > time.Second {
-					t.Errorf("the next poll comes %s after the retry, want %s", time.Since(retried), c.after)
-				}
-			})
-		})
-	}
-	t.Run("Retry does not delay a poll", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *fixture) {
+		play(t, name, spec(), func(st *fixture) {
+			st.cloud.Hold(held(c.wait))
 			retrying := &retryingCloud{Cloud: st.cloud}
+			if c.left > 0 {
+				retrying.left = held(c.left)
+			}
 			st.use(retrying)
 			st.start()
-			retrying.left = held(2 * time.Hour)
-			st.pool.Retry()
-			st.cloud.Hold(runtime.NextPoll{})
-			wait(time.Minute)
-			if asked := st.asked(runtimetest.Claim); asked != 2 {
-				t.Errorf("%d polls in a minute, want 2", asked)
-			}
-		})
-	})
-	t.Run("a poll that was sent before Retry and fails later does not delay the next poll", func(t *testing.T) {
-		play(t, edited(), func(t *testing.T, st *fixture) {
-			st.startLate(func() { st.pool.Retry() })
-			if asked := st.asked(runtimetest.Claim); asked != 2 {
-				t.Errorf("%d polls, want 2", asked)
-			}
-		})
-	})
-	t.Run("a real client tries once more and then waits again", func(t *testing.T) {
-		play(t, broken(), func(t *testing.T, st *fixture) {
-			dead := answering("")
-			st.reach(broken(func(t *runtime.Tuning) { t.BreakerTimeout = 10 * time.Minute }), dead)
 			wait(time.Minute)
 			st.pool.Retry()
-			wait(9 * time.Minute)
-			if polls := dead.dials.Load(); polls != 2 {
-				t.Errorf("%d polls, want the first one and the trial", polls)
+			retried := time.Now()
+			wait(0)
+			st.wantNotOverdue()
+			for st.asked(runtimetest.Claim) < 1 {
+				if time.Since(retried) > 2*time.Hour {
+					st.Fatal("the pool does not poll any more")
+				}
+				wait(time.Second)
 			}
-			if _, opened := st.countLogged("WARN", "circuit breaker opened"); opened != 2 {
-				t.Errorf("the open breaker is logged %d times, want 2:\n%s", opened, st.log)
+			if late := time.Since(retried) - c.after; late < 0 || late > time.Second {
+				st.Errorf("the next poll comes %s after the retry, want %s", time.Since(retried), c.after)
 			}
 		})
+	}
+	play(t, "Retry does not delay a poll", spec(), func(st *fixture) {
+		retrying := &retryingCloud{Cloud: st.cloud}
+		st.use(retrying)
+		st.start()
+		retrying.left = held(2 * time.Hour)
+		st.pool.Retry()
+		st.cloud.Hold(runtime.NextPoll{})
+		wait(time.Minute)
+		st.wantAsked(runtimetest.Claim, 2)
 	})
-	t.Run("a cloud without Retry continues", func(t *testing.T) {
-		play(t, spec(), func(t *testing.T, st *fixture) {
-			st.cloud.Fail(runtimetest.Claim, 1, errors.New("500"))
-			st.start()
-			st.pool.Retry()
-			wait(time.Minute)
-			if asked := st.asked(runtimetest.Claim); asked != 2 {
-				t.Errorf("%d polls in a minute, want 2", asked)
-			}
-		})
+	play(t, "a poll that was sent before Retry and fails later delays no other poll", edited(), func(st *fixture) {
+		st.startLate(func() { st.pool.Retry() })
+		st.wantAsked(runtimetest.Claim, 2)
+	})
+	tenMinutes := func(t *runtime.Tuning) { t.BreakerTimeout = 10 * time.Minute }
+	play(t, "a real client tries once more and then waits again", broken(tenMinutes), func(st *fixture) {
+		dead := answering("")
+		st.reach(dead)
+		wait(time.Minute)
+		st.pool.Retry()
+		wait(9 * time.Minute)
+		dead.wantDials(st, 2) // the first poll and the trial
+		if _, opened := st.countLogged("WARN", "circuit breaker opened"); opened != 2 {
+			st.Errorf("the open breaker is logged %d times, want 2:\n%s", opened, st.log)
+		}
+	})
+	play(t, "a cloud without Retry continues", spec(), func(st *fixture) {
+		st.cloud.Fail(runtimetest.Claim, 1, errors.New("500"))
+		st.start()
+		st.pool.Retry()
+		wait(time.Minute)
+		st.wantAsked(runtimetest.Claim, 2)
 	})
 }
