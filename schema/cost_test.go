@@ -3,7 +3,6 @@ package schema_test
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -19,8 +18,8 @@ const growthLimitMB = 5.0
 // reload returns the content of a file after edit number i. Each edit has another comment
 // and another unknown key, and every fifth edit also has invalid values, so that a load
 // cannot share anything with the previous one.
-func reload(files [][]byte, i int) []byte {
-	content := files[i%len(files)]
+func reload(files []textFile, i int) []byte {
+	content := files[i%len(files)].content
 	edited := fmt.Appendf(nil, "# edit %d\n%s\nunknown_%d: {a%d: [%d]}\n", i, content, i, i, i)
 	if i%5 == 0 {
 		edited = fmt.Appendf(edited, "log_level: loud%d\nrequest_retry_count: -%d\n", i, i+1)
@@ -32,21 +31,14 @@ func reload(files [][]byte, i int) []byte {
 // agent after many edits. It first makes 500 other loads, and then reports by how much the
 // heap and the resident memory grow during the ten thousand loads.
 func BenchmarkLoadMemory(b *testing.B) {
-	var files [][]byte
-	for _, name := range []string{"docker.yaml", "kubernetes.yaml", "pools.yaml", "oidc.yaml", "process.yaml"} {
-		content, err := os.ReadFile(filepath.Join("../examples", name))
-		if err != nil {
-			b.Fatal(err)
-		}
-		files = append(files, content)
-	}
+	files := corpus(b, 5, "../examples/docker.yaml", "../examples/kubernetes.yaml", "../examples/pools.yaml",
+		"../examples/oidc.yaml", "../examples/process.yaml")
 	const warm, loads = 500, 10_000
 	usable, refused := 0, 0
 	load := func(from, to int) {
 		for i := from; i < to; i++ {
-			config, problems := schema.Load(
-				schema.Source{Path: "pulumi-workflow-agent.yaml", Content: reload(files, i), Elsewhere: true},
-			)
+			src := schema.Source{Path: "pulumi-workflow-agent.yaml", Content: reload(files, i), Elsewhere: true}
+			config, problems := schema.Load(src)
 			switch {
 			case config != nil:
 				usable++
@@ -67,19 +59,9 @@ func BenchmarkLoadMemory(b *testing.B) {
 		b.ReportMetric(heap-heapBefore, "MB-heap-growth")
 		b.ReportMetric(resident-residentBefore, "MB-resident-growth")
 		b.ReportMetric(b.Elapsed().Seconds()*1000/float64(usable+refused), "ms/load")
-		b.Logf(
-			"%d loads, %d of them rejected: heap %.2f MB, before %.2f; resident %.1f MB, before %.1f; growth "+
-				"%.2f and %.1f MB (limit %.0f)",
-			usable+refused,
-			refused,
-			heap,
-			heapBefore,
-			resident,
-			residentBefore,
-			heap-heapBefore,
-			resident-residentBefore,
-			growthLimitMB,
-		)
+		b.Logf("%d loads, %d of them rejected: heap %.2f MB, before %.2f; resident %.1f MB, before %.1f; "+
+			"growth %.2f and %.1f MB (limit %.0f)", usable+refused, refused, heap, heapBefore, resident, residentBefore,
+			heap-heapBefore, resident-residentBefore, growthLimitMB)
 		if heap-heapBefore > growthLimitMB || resident-residentBefore > growthLimitMB {
 			b.Errorf("the heap or the resident memory has grown by more than %.0f MB", growthLimitMB)
 		}

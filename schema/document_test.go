@@ -34,19 +34,20 @@ func namedInMessages(names []string) []string {
 func TestLoadMessages(t *testing.T) {
 	t.Run("do not name a key that looks like a secret", func(t *testing.T) {
 		names := []string{
-			"ghp_16C7e42F292c6912E7710c838347Ae178B4a", "ghp_a", "gho_a", "glpat-a", "xoxb-a", "AKIAI" +
-				"OSFODNN7EXAMPLE", "AKIA", "eyJhbGciOi", "pul-a",
-			"A1B2C3D4E5F6G7H8", "ABCDEFGHIJKLMNOP", "correct-horse-1-battery-2-3", "k_1_2_3_long_name",
+			"ghp_16C7e42F292c6912E7710c838347Ae178B4a", "ghp_a", "gho_a", "glpat-a", "xoxb-a",
+			"AKIAIOSFODNN7EXAMPLE", "AKIA", "eyJhbGciOi", "pul-a", "A1B2C3D4E5F6G7H8", "ABCDEFGHIJKLMNOP",
+			"correct-horse-1-battery-2-3", "k_1_2_3_long_name",
 		}
 		for _, name := range names {
 			if got := namedInMessages([]string{name}); !slices.Equal(got, []string{"(a key)"}) {
 				t.Errorf("the message about %s shows %v, want (a key)", name, got)
 			}
-			for _, p := range slices.Concat(schema.Vet(schema.Source{Content: []byte(name + ": y\n")}),
-				schema.Vet(schema.Source{Environ: map[string]string{"PULUMI_AGENT_": "x"},
-					Content: []byte("docker: {" + name + ": y}\n")})) {
-				if strings.Contains(fmt.Sprint(p), name) {
-					t.Errorf("%s is in %v", name, p)
+			for _, src := range []schema.Source{
+				{Content: []byte(name + ": y\n")},
+				{Content: []byte("docker: {" + name + ": y}\n"), Environ: map[string]string{"PULUMI_AGENT_": "x"}},
+			} {
+				if got := fmt.Sprint(schema.Vet(src)); strings.Contains(got, name) {
+					t.Errorf("%s is in %s", name, got)
 				}
 			}
 		}
@@ -59,9 +60,8 @@ func TestLoadMessages(t *testing.T) {
 	})
 
 	t.Run("can name every key and variable of the schema", func(t *testing.T) {
-		fields := schema.Fields()
 		var names []string
-		for _, f := range fields {
+		for _, f := range schema.Fields() {
 			names = append(names, strings.Split(f.Key, ".")...)
 			names = append(names, f.Variable)
 		}
@@ -91,23 +91,21 @@ func TestLoadMessages(t *testing.T) {
 		const hint = "if this is a template, for example of Helm, vet its output"
 		for _, c := range []struct{ content, want string }{
 			{"token: {{ .Values.token }}\n", "agent.yaml:1:9: token: a key must be plain text\n  hint: " + hint},
-			{"log_level: {{ .Values.level }}\nsyslog: {{ .Values.syslog }}\n", "agent.yaml:2:10: syslog: a key " +
-				"must be plain text\n  hint: " + hint},
+			{"log_level: {{ .Values.level }}\nsyslog: {{ .Values.syslog }}\n",
+				"agent.yaml:2:10: syslog: a key must be plain text\n  hint: " + hint},
 			{"{{ .Values.all }}\n", "agent.yaml:1:2: a key must be plain text\n  hint: " + hint},
 		} {
-			if _, problems := schema.Load(source(c.content)); !strings.Contains(problems.Error(), c.want) {
+			if problems := loadOf(c.content); !strings.Contains(problems.Error(), c.want) {
 				t.Errorf("%q: %v", c.content, problems)
 			}
 		}
-		if _, problems := schema.Load(source("? [a]\n: b\n")); strings.Contains(problems.Error(), "Helm") ||
-			problems.Err() == nil {
-			t.Errorf("a list as a key: %v", problems)
+		list := loadOf("? [a]\n: b\n")
+		if strings.Contains(list.Error(), "Helm") || list.Err() == nil {
+			t.Errorf("a list as a key: %v", list)
 		}
-		if problems := podtemplate.CheckFile("pod.yaml", []byte("spec: {{ .Values.spec }}\n")); !strings.Contains(
-			problems.Error(),
-			hint,
-		) {
-			t.Errorf("a Pod: %v", problems)
+		pod := podtemplate.CheckFile("pod.yaml", []byte("spec: {{ .Values.spec }}\n"))
+		if !strings.Contains(pod.Error(), hint) {
+			t.Errorf("a Pod: %v", pod)
 		}
 	})
 }
@@ -126,14 +124,12 @@ func TestLoadDocument(t *testing.T) {
 		}
 		for _, end := range []string{"---\nlog_level: info\n", "---\n~\n", "--- null\n", "---\n''\n",
 			"--- !!null\n", "--- &a\n", "---\n[]\n", "---\n---\n", "---\n---\nlog_level: info\n"} {
-			if _, problems := schema.Load(source("token: a\n" + end)); !strings.Contains(
-				problems.Error(),
-				"the file must be one document",
-			) {
+			problems := loadOf("token: a\n" + end)
+			if !strings.Contains(problems.Error(), "the file must be one document") {
 				t.Errorf("%q is accepted: %v", end, problems)
 			}
 		}
-		if _, problems := schema.Load(source("token: a\n---\n[")); problems.Err() == nil {
+		if loadOf("token: a\n---\n[").Err() == nil {
 			t.Error("a broken document is accepted")
 		}
 	})
@@ -153,13 +149,9 @@ func TestLoadDocument(t *testing.T) {
 				t.Errorf("%s: %q, %q", content, p.ServiceURL, p.WorkingDirectory)
 			}
 		}
-		problems := schema.Vet(
-			source(
-				"apiVersion: v1\nkind: Secret\nstringData:\n  pulumi-workflow-agent.yaml: |\n" +
-					"    {\"token\": \"pul-a\", \"working_directory\": \"\\/\\ud83d\\ude00\",\n" +
-					"     \"log_level\": 7}\n",
-			),
-		)
+		problems := schema.Vet(source("apiVersion: v1\nkind: Secret\nstringData:\n  pulumi-workflow-agent.yaml: |\n" +
+			`    {"token": "pul-a", "working_directory": "\/\ud83d\ude00",` + "\n" +
+			`     "log_level": 7}` + "\n"))
 		if len(problems) != 1 || problems[0].Line != 6 || problems[0].Column != 19 {
 			t.Errorf("in a manifest: %v", problems)
 		}

@@ -19,25 +19,24 @@ import (
 func TestEdit(t *testing.T) {
 	t.Run("changes only the value", func(t *testing.T) {
 		for _, c := range []struct{ name, before, after string }{
-			{"a plain text", "# head\nlog_level: info # why\n\nsyslog: true\n", "# head\n" +
-				"log_level: debug # why\n\nsyslog: true\n"},
+			{"a plain text", "# head\nlog_level: info # why\n\nsyslog: true\n",
+				"# head\nlog_level: debug # why\n\nsyslog: true\n"},
 			{"the same text", "log_level:   'debug'   # why", "log_level:   'debug'   # why"},
 			{"single quotes", "log_level: 'it''s' # 'why'\n", "log_level: debug # 'why'\n"},
 			{"double quotes", "log_level: \"a\\\"b # no\" # why\n", "log_level: debug # why\n"},
 			{"no value", "log_level:\nsyslog: true\n", "log_level: debug\nsyslog: true\n"},
-			{"no value, and a comment", "log_level:   # why\nsyslog: true\n", "log_level: debug # why\n" +
-				"syslog: true\n"},
+			{"no value, and a comment", "log_level:   # why\nsyslog: true\n", "log_level: debug # why\nsyslog: true\n"},
 			{"no value at the end", "log_level:", "log_level: debug"},
 			{"null", "log_level: ~ # why\n", "log_level: debug # why\n"},
 			{"a number", "log_level: 7\n", "log_level: debug\n"},
 			{"a quoted key", "\"log_level\": info\n", "\"log_level\": debug\n"},
 			{"an indented mapping", "  syslog: true\n  log_level: info\n", "  syslog: true\n  log_level: debug\n"},
-			{"the other lines are in another style", "docker:\n    network:   b   # c\n\n\n    volumes:\n" +
-				"    - \"a:b\"\nlog_level: info\n", "docker:\n    network:   b   # c\n\n\n    volumes:\n" +
-				"    - \"a:b\"\nlog_level: debug\n"},
+			{"the other lines are in another style",
+				"docker:\n    network:   b   # c\n\n\n    volumes:\n    - \"a:b\"\nlog_level: info\n",
+				"docker:\n    network:   b   # c\n\n\n    volumes:\n    - \"a:b\"\nlog_level: debug\n"},
 			{"CRLF", "log_level: info\r\nsyslog: true\r\n", "log_level: debug\r\nsyslog: true\r\n"},
-			{"a byte order mark and letters of two bytes", "\uFEFFlog_format: 'é' # é\nlog_level: 'é' # é\n", "\uFEFF" +
-				"log_format: 'é' # é\nlog_level: debug # é\n"},
+			{"a byte order mark and letters of two bytes", "\uFEFFlog_format: 'é' # é\nlog_level: 'é' # é\n",
+				"\uFEFFlog_format: 'é' # é\nlog_level: debug # é\n"},
 			{"a byte order mark before the key", "\uFEFFlog_level: info\n", "\uFEFFlog_level: debug\n"},
 
 			{"nothing", "", "log_level: debug\n"},
@@ -47,10 +46,10 @@ func TestEdit(t *testing.T) {
 			{"a new key with CRLF", "syslog: true\r\n# end", "syslog: true\r\n# end\r\nlog_level: debug\r\n"},
 			{"a new key in an indented mapping", "# a\n  syslog: true\n", "# a\n  syslog: true\n  log_level: debug\n"},
 			{"a new key after a block", "log_format: |+\n  text\n\n", "log_format: |+\n  text\n\nlog_level: debug\n"},
-			{"a key of a mapping has the same name", "docker:\n  log_level: info\n", "docker:\n" +
-				"  log_level: info\nlog_level: debug\n"},
-			{"a merged key", "x: &x {log_level: info}\n<<: *x\n", "x: &x {log_level: info}\n<<: *x\n" +
-				"log_level: debug\n"},
+			{"a key of a mapping has the same name", "docker:\n  log_level: info\n",
+				"docker:\n  log_level: info\nlog_level: debug\n"},
+			{"a merged key", "x: &x {log_level: info}\n<<: *x\n",
+				"x: &x {log_level: info}\n<<: *x\nlog_level: debug\n"},
 		} {
 			got, err := schema.Edit([]byte(c.before), []schema.Change{{Key: "log_level", Value: "debug"}})
 			if err != nil {
@@ -66,10 +65,9 @@ func TestEdit(t *testing.T) {
 	t.Run("quotes a text that YAML reads as another type", func(t *testing.T) {
 		for value, want := range map[string]string{
 			"pul-0123abc": "pul-0123abc", "https://api.pulumi.com": "https://api.pulumi.com",
-			"/etc/cmwa/token": "/etc/cmwa/token",
-			"":                `""`, "true": `"true"`, "No": `"No"`, "12": `"12"`, "0x1f": `"0x1f"`, "1:30": `"1:30"`,
-			"null": `"null"`, "~": `"~"`,
-			"a: b": `'a: b'`, "a #b": `'a #b'`, "*a": `'*a'`, "a:": `'a:'`, "a\"b\\": `a"b\`, "é": "é", "- a": `'- a'`,
+			"/etc/cmwa/token": "/etc/cmwa/token", "": `""`, "true": `"true"`, "No": `"No"`, "12": `"12"`,
+			"0x1f": `"0x1f"`, "1:30": `"1:30"`, "null": `"null"`, "~": `"~"`, "a: b": `'a: b'`,
+			"a #b": `'a #b'`, "*a": `'*a'`, "a:": `'a:'`, "a\"b\\": `a"b\`, "é": "é", "- a": `'- a'`,
 			"\u0085\u2028\uFEFF\x00": `"\N\L\uFEFF\0"`, "<&>": "<&>", "2024-01-01": `"2024-01-01"`,
 		} {
 			for _, before := range []string{"", "version: x\n", "version: [a]\nlog_level: info\n"} {
@@ -153,8 +151,9 @@ func TestEdit(t *testing.T) {
 			for _, b := range all {
 				lines = append(lines, b.lines...)
 			}
-			frame := rapid.SampledFrom([][2]string{{"", ""}, {"", newline}, {"\uFEFF", ""}, {"---" + newline,
-				newline + newline}}).Draw(t, "frame")
+			frame := rapid.SampledFrom([][2]string{
+				{"", ""}, {"", newline}, {"\uFEFF", ""}, {"---" + newline, newline + newline},
+			}).Draw(t, "frame")
 			before := frame[0] + strings.Join(lines, newline) + frame[1]
 
 			set := map[string]string{
@@ -181,8 +180,8 @@ func TestEdit(t *testing.T) {
 			others := strings.Split(strings.NewReplacer("\uFEFF", "", "\r\n", "\n").Replace(string(after)), "\n")
 			for _, b := range all {
 				for _, line := range b.lines {
-					if _, note, ok := strings.Cut(line, "# note"); ok &&
-						!strings.Contains(string(after), "# note"+note) {
+					_, note, ok := strings.Cut(line, "# note")
+					if ok && !strings.Contains(string(after), "# note"+note) {
 						t.Fatalf("the comment %q is missing in\n%s", note, after)
 					}
 					if b.key != "" {
@@ -273,8 +272,10 @@ func blocks(t *rapid.T) []block {
 
 // FuzzEdit checks that Edit rejects a content, or sets the key and keeps the other keys.
 func FuzzEdit(f *testing.F) {
-	for _, content := range []string{"", "log_level: info # a\n", "{log_level: info}", "log_level: |+2\n   a\n\n" +
-		"b: c", "a: &a 'b\n  c'\nlog_level: *a\r\n...", "? log_level\n: >\n a", "\uFEFF---\nlog_level:"} {
+	for _, content := range []string{
+		"", "log_level: info # a\n", "{log_level: info}", "log_level: |+2\n   a\n\nb: c",
+		"a: &a 'b\n  c'\nlog_level: *a\r\n...", "? log_level\n: >\n a", "\uFEFF---\nlog_level:",
+	} {
 		f.Add([]byte(content), "debug")
 	}
 	f.Fuzz(func(t *testing.T, content []byte, value string) {

@@ -16,37 +16,36 @@ func TestLoadOverlaidKeys(t *testing.T) {
 		variable string // without the prefix
 		want     string // the warning; may be empty
 	}{
-		"a duration": {"polling_interval: 9s", "POLLING_INTERVAL=3s", "agent.yaml:2:1: " +
-			"polling_interval: is set by PULUMI_AGENT_POLLING_INTERVAL; the file's 9s has no effect"},
+		"a duration": {"polling_interval: 9s", "POLLING_INTERVAL=3s",
+			"agent.yaml:2:1: polling_interval: is set by PULUMI_AGENT_POLLING_INTERVAL; the file's 9s has no effect"},
 		"a longer duration": {"polling_interval: 1m30s", "POLLING_INTERVAL=3s", "agent.yaml:2:1: " +
 			"polling_interval: is set by PULUMI_AGENT_POLLING_INTERVAL; the file's 1m30s has no effect"},
 		"the same duration": {"polling_interval: 60s", "POLLING_INTERVAL=1m", ""},
-		"a number": {"max_concurrent_workflows: 8", "MAX_CONCURRENT_WORKFLOWS=2", "age" +
-			"nt.yaml:2:1: max_concurrent_workflows: is set by PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS; the file's " +
-			"8 has no effect"},
-		"a choice": {"log_level: warn", "LOG_LEVEL=debug", "agent.yaml:2:1: log_level: is set by " +
-			"PULUMI_AGENT_LOG_LEVEL; the file's warn has no effect"},
-		"a boolean": {"pull_image: false", "PULL_IMAGE=1", "agent.yaml:2:1: pull_image: is set by " +
-			"PULUMI_AGENT_PULL_IMAGE; the file's false has no effect"},
+		"a number": {"max_concurrent_workflows: 8", "MAX_CONCURRENT_WORKFLOWS=2", "agent.yaml:2:1: " +
+			"max_concurrent_workflows: is set by PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS; the file's 8 has no effect"},
+		"a choice": {"log_level: warn", "LOG_LEVEL=debug",
+			"agent.yaml:2:1: log_level: is set by PULUMI_AGENT_LOG_LEVEL; the file's warn has no effect"},
+		"a boolean": {"pull_image: false", "PULL_IMAGE=1",
+			"agent.yaml:2:1: pull_image: is set by PULUMI_AGENT_PULL_IMAGE; the file's false has no effect"},
 		"a text, which may contain a secret": {"service_url: https://canary.example.com", "SERVICE_URL=https://a",
 			"agent.yaml:2:1: service_url: is set by PULUMI_AGENT_SERVICE_URL; the file's value has no effect"},
 		"a text with the same meaning": {"service_url: https://a/", "SERVICE_URL=https://a", ""},
-		"a secret": {"owner: x\ntoken: pul-canary", "TOKEN=pul-other", "agent.yaml:3:1: token: " +
-			"is set by PULUMI_AGENT_TOKEN; the file's value has no effect"},
+		"a secret": {"owner: x\ntoken: pul-canary", "TOKEN=pul-other",
+			"agent.yaml:3:1: token: is set by PULUMI_AGENT_TOKEN; the file's value has no effect"},
 		"the same secret": {"owner: x\ntoken: pul-canary", "TOKEN=pul-canary", ""},
-		"a list": {"docker: {volumes: ['canary:/a']}", "DOCKER_VOLUMES=a:/b c:/d", "a" +
-			"gent.yaml:2:10: docker.volumes: is set by PULUMI_AGENT_DOCKER_VOLUMES; the file's value has no effect"},
+		"a list": {"docker: {volumes: ['canary:/a']}", "DOCKER_VOLUMES=a:/b c:/d",
+			"agent.yaml:2:10: docker.volumes: is set by PULUMI_AGENT_DOCKER_VOLUMES; the file's value has no effect"},
 		"the same list": {"docker: {volumes: ['a:/b', 'c:/d']}", "DOCKER_VOLUMES=a:/b c:/d", ""},
-		"a key of a mapping": {"docker:\n  memory: 1g", "DOCKER_MEMORY=2g", "agent.yaml:3:3: " +
-			"docker.memory: is set by PULUMI_AGENT_DOCKER_MEMORY; the file's value has no effect"},
+		"a key of a mapping": {"docker:\n  memory: 1g", "DOCKER_MEMORY=2g",
+			"agent.yaml:3:3: docker.memory: is set by PULUMI_AGENT_DOCKER_MEMORY; the file's value has no effect"},
 		"a wrong value": {"polling_interval: canary", "POLLING_INTERVAL=3s", "agent.yaml:2:1: " +
 			"polling_interval: is set by PULUMI_AGENT_POLLING_INTERVAL; the file's value has no effect"},
 		"no value":          {"polling_interval:", "POLLING_INTERVAL=3s", ""},
 		"an empty variable": {"polling_interval: 9s", "POLLING_INTERVAL= ", ""},
 		"a key of an entry of pools": {"pools: [{name: a, token: pul-a, polling_interval: 9s}]",
 			"POLLING_INTERVAL=3s", ""},
-		"a token file": {"owner: x\ntoken_file: canary", "TOKEN=pul-other", "agent.yaml:3:1: " +
-			"token_file: has no effect: PULUMI_AGENT_TOKEN sets the token"},
+		"a token file": {"owner: x\ntoken_file: canary", "TOKEN=pul-other",
+			"agent.yaml:3:1: token_file: has no effect: PULUMI_AGENT_TOKEN sets the token"},
 		"a token file for pools": {"pools: [{name: a}, {name: b, token: pul-b}, {name: c, " +
 			"enabled_workflow_types: [insights_scan]}]\nenabled_workflow_types: [deployment]\ntoken_file: canary",
 			"TOKEN=pul-other", "agent.yaml:4:1: token_file: has no effect: PULUMI_AGENT_TOKEN sets the token"},
@@ -62,8 +61,9 @@ func TestLoadOverlaidKeys(t *testing.T) {
 			src := source(first + test.file + "\n")
 			src.Environ = map[string]string{"PULUMI_AGENT_" + variable: value}
 			src.ReadFile = files(map[string]string{"file": "pul-file"})
-			for reader, problems := range map[string]position.Problems{"an agent": schema.Evaluate(src).Problems,
-				"vet": schema.Vet(src)} {
+			for reader, problems := range map[string]position.Problems{
+				"an agent": schema.Evaluate(src).Problems, "vet": schema.Vet(src),
+			} {
 				var messages []string
 				for _, p := range problems {
 					if p.Rule != position.RuleOverlaid {
@@ -87,16 +87,8 @@ func TestLoadOverlaidKeys(t *testing.T) {
 
 	t.Run("problems about different secrets have the same text but are not equal", func(t *testing.T) {
 		environ := map[string]string{"PULUMI_AGENT_TOKEN": "pul-a"}
-		one, same, other := loadWith(
-			"token: pul-b\n",
-			environ,
-		), loadWith(
-			"token: pul-b\n",
-			environ,
-		), loadWith(
-			"token: pul-c\n",
-			environ,
-		)
+		one, same := loadWith("token: pul-b\n", environ), loadWith("token: pul-b\n", environ)
+		other := loadWith("token: pul-c\n", environ)
 		if len(one) != 1 || one[0] != same[0] || one[0] == other[0] || one[0].String() != other[0].String() {
 			t.Errorf("got %v, the same %v, and with another token %v", one, same, other)
 		}

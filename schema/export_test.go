@@ -6,8 +6,6 @@ import (
 	"errors"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,6 +16,8 @@ import (
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/cuecontext"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 	"go.yaml.in/yaml/v3"
@@ -27,39 +27,16 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// vet returns the problems of one file as cmwa vet classifies them. The token files that the
-// files in testdata name exist.
-func vet(content []byte) position.Problems {
-	src := source(string(content))
-	src.Environ = map[string]string{"HOME": "/home/agent"}
-	src.ReadFile = files(map[string]string{
-		"two-lines": "pul-a\npul-b\n", "empty": "\n", "token": "pul-a\n",
-	})
-	_, problems := schema.Load(src)
+// vet returns the problems of one file as cmwa vet classifies them.
+func vet(content string) position.Problems {
+	_, problems := schema.Load(sourceWithFiles(content))
 	return schema.Strict(problems)
 }
 
-// corpus returns the content of the files that match a pattern, by path. It fails if there are
-// fewer than least files.
-func corpus(t *testing.T, pattern string, least int) map[string][]byte {
-	t.Helper()
-	paths, err := filepath.Glob(pattern)
-	if err != nil || len(paths) < least {
-		t.Fatalf("%s finds %d files, %v", pattern, len(paths), err)
-	}
-	all := map[string][]byte{}
-	for _, path := range paths {
-		if all[path], err = os.ReadFile(path); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return all
-}
-
 // instance decodes YAML without package position, as other programs do.
-func instance(content []byte) (any, error) {
+func instance(content string) (any, error) {
 	var node yaml.Node
-	if err := yaml.Unmarshal(content, &node); err != nil {
+	if err := yaml.Unmarshal([]byte(content), &node); err != nil {
 		return nil, err
 	}
 	if len(node.Content) == 0 {
@@ -142,7 +119,7 @@ func compiled(t *testing.T) *jsonschema.Schema {
 func refusedPaths(err error) []string {
 	var failure *jsonschema.ValidationError
 	if !errors.As(err, &failure) {
-		return []string{}
+		return nil
 	}
 	seen := map[string]bool{}
 	var walk func(e *jsonschema.ValidationError)
@@ -171,7 +148,7 @@ func refusedPaths(err error) []string {
 		}
 	}
 	walk(failure)
-	return sorted(seen)
+	return slices.Sorted(maps.Keys(seen))
 }
 
 // place returns a path without its part within a Pod template, because vet and the JSON
@@ -183,55 +160,65 @@ func place(steps []string) string {
 	return strings.Join(steps, ".")
 }
 
-func sorted(set map[string]bool) []string {
-	list := []string{}
-	for text := range set {
-		list = append(list, text)
-	}
-	slices.Sort(list)
-	return list
-}
-
-// beyond returns the reason why a schema of single values cannot detect the problem of a
-// value, or an empty text if such a schema can detect it.
-func beyond(p position.Problem, f schema.Field, v any) string {
+// beyond reports whether a schema of single values cannot detect the problem of a value.
+func beyond(p position.Problem, f schema.Field, v any) bool {
 	switch p.Rule {
 	case position.RuleSyntax, position.RuleSize, position.RuleDuplicateKey:
-		return "the problem is in the text, not in the values that a YAML parser returns"
-	case position.RuleMissingToken, position.RuleCredentials, position.RuleTimes:
-		return "the rule is about several keys"
-	case position.RulePools:
-		return "the rule is about several pools"
-	case position.RuleFile:
-		return "the rule is about another file"
-	case position.RuleProtectedField:
-		return "the rule is about the fields of a Pod that the agent sets"
-	case position.RulePodTemplate:
-		return "the rule may be about several parts of a Pod"
+		return true // the problem is in the text, not in the values that a YAML parser returns
+	case position.RuleMissingToken, position.RuleCredentials, position.RuleTimes, position.RulePools, position.RuleFile:
+		return true // the rules are about several keys, about several pools, and about another file
+	case position.RuleProtectedField, position.RulePodTemplate:
+		return true // the rules are about the fields that the agent sets, and about several parts of a Pod
 	case position.RuleValue:
 		text, _ := v.(string)
 		_, err := time.ParseDuration(text)
 		number, isFloat := v.(float64)
 		switch {
 		case f.Kind == schema.KindDuration && (err == nil || len(text) > 12):
-			return "a pattern cannot compare durations"
+			return true // a pattern cannot compare durations
 		case f.Kind == schema.KindQuantity && text != "", f.Key == "docker.memory", f.Key == "docker.cpus":
-			return "a pattern cannot compare numbers"
+			return true // a pattern cannot compare numbers
 		case (f.Kind == schema.KindInt || f.Seconds) && isFloat && number == math.Trunc(number):
-			return "4.0 is a whole number to JSON"
+			return true // 4.0 is a whole number to JSON
 		case f.Key == "service_url" && strings.HasPrefix(text, "http"):
-			return "a pattern cannot check the host and the port of a URL"
+			return true // a pattern cannot check the host and the port of a URL
 		}
 	}
-	return ""
+	return false
+}
+
+// rejectedAlike checks that vet and the JSON Schema reject the same values of a file. It returns
+// their number.
+func rejectedAlike(t *testing.T, accepts *jsonschema.Schema, name, content string, v any) int {
+	t.Helper()
+	byKey := byKey()
+	want, perhaps := map[string]bool{}, map[string]bool{}
+	for _, p := range vet(content).Errors() {
+		steps := strings.Split(p.Path, ".")
+		if beyond(p, byKey[keyOf(p.Path)], within(v, steps)) {
+			perhaps[place(steps)] = true
+		} else {
+			want[place(steps)] = true
+		}
+	}
+	got := refusedPaths(accepts.Validate(v))
+	for i, path := range got {
+		if masked := regexp.MustCompile(`[^.]*$`).ReplaceAllString(path, "(a key)"); want[masked] && !want[path] {
+			got[i] = masked // vet reports "(a key)" for a key that may be a secret
+		}
+	}
+	got = slices.DeleteFunc(got, func(path string) bool { return perhaps[path] && !want[path] })
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), got, cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("%s: vet (-) and the JSON Schema (+) differ:\n%s", name, diff)
+	}
+	return len(got)
 }
 
 // unreadable reports whether a file cannot be parsed into values.
 func unreadable(problems position.Problems) bool {
-	return slices.ContainsFunc(
-		problems,
-		func(p position.Problem) bool { return p.Rule == position.RuleSyntax || p.Rule == position.RuleSize },
-	)
+	return slices.ContainsFunc(problems, func(p position.Problem) bool {
+		return p.Rule == position.RuleSyntax || p.Rule == position.RuleSize
+	})
 }
 
 // within returns the value at a path, or nil if there is none.
@@ -261,7 +248,7 @@ func keyOf(path string) string {
 	return path
 }
 
-func byKey(t *testing.T) map[string]schema.Field {
+func byKey() map[string]schema.Field {
 	all := map[string]schema.Field{}
 	for _, f := range schema.Fields() {
 		all[f.Key] = f
@@ -303,57 +290,33 @@ func TestJSONSchema(t *testing.T) {
 
 	t.Run("accepts valid files", func(t *testing.T) {
 		accepts := compiled(t)
-		good := corpus(t, "testdata/good/*.yaml", 30)
-		for path, content := range corpus(t, "../examples/*.yaml", 2) {
-			good[path] = content
-		}
-		for path, content := range good {
-			if problems := vet(content).Errors(); len(problems) > 0 && !strings.Contains(path, "examples") {
-				t.Errorf("%s: vet rejects the file:\n%v", path, problems)
+		for _, file := range slices.Concat(corpus(t, 30, "testdata/good/*.yaml"), corpus(t, 2, "../examples/*.yaml")) {
+			if problems := vet(file.content).Errors(); len(problems) > 0 && !strings.Contains(file.path, "examples") {
+				t.Errorf("%s: vet rejects the file:\n%v", file.path, problems)
 			}
-			v, err := instance(content)
+			v, err := instance(file.content)
 			if err != nil {
-				t.Fatal(path, err)
+				t.Fatal(file.path, err)
 			}
 			if err := accepts.Validate(v); err != nil {
-				t.Errorf("%s: %v", path, err)
+				t.Errorf("%s: %v", file.path, err)
 			}
 		}
 	})
 
 	t.Run("rejects invalid files at the same keys as vet", func(t *testing.T) {
-		accepts, byKey := compiled(t), byKey(t)
+		accepts := compiled(t)
 		compared := 0
-		for path, content := range corpus(t, "testdata/bad/*.yaml", 90) {
-			problems := vet(content).Errors()
-			if unreadable(problems) {
+		for _, file := range corpus(t, 90, "testdata/bad/*.yaml") {
+			if unreadable(vet(file.content).Errors()) {
 				continue
 			}
-			v, err := instance(content)
+			v, err := instance(file.content)
 			if err != nil {
 				continue
 			}
-			want, perhaps := map[string]bool{}, map[string]bool{}
-			for _, p := range problems {
-				steps := strings.Split(p.Path, ".")
-				if f := byKey[keyOf(p.Path)]; beyond(p, f, within(v, steps)) != "" {
-					perhaps[place(steps)] = true
-				} else {
-					want[place(steps)] = true
-				}
-			}
 			compared++
-			got := refusedPaths(accepts.Validate(v))
-			for i, path := range got {
-				if masked := regexp.MustCompile(`[^.]*$`).ReplaceAllString(path, "(a key)"); want[masked] &&
-					!want[path] {
-					got[i] = masked // vet reports "(a key)" for a key that may be a secret
-				}
-			}
-			got = slices.DeleteFunc(got, func(path string) bool { return perhaps[path] && !want[path] })
-			if diff := cmp.Diff(sorted(want), got); diff != "" {
-				t.Errorf("%s: vet (-) and the JSON Schema (+) differ:\n%s", path, diff)
-			}
+			rejectedAlike(t, accepts, file.path, file.content, v)
 		}
 		if compared < 50 {
 			t.Errorf("only %d files were compared", compared)
@@ -361,33 +324,18 @@ func TestJSONSchema(t *testing.T) {
 	})
 
 	t.Run("rejects unusual values at the same keys as vet", func(t *testing.T) {
-		accepts, byKey := compiled(t), byKey(t)
+		accepts := compiled(t)
 		refused, accepted := 0, 0
 		for _, odd := range oddValues {
 			for _, inPool := range []bool{false, true} {
-				content := everyKeyAt(byKey, odd, inPool)
-				v, err := instance([]byte(content))
+				content := everyKeyAt(odd, inPool)
+				v, err := instance(content)
 				if err != nil {
 					t.Fatalf("%s: %v", odd, err)
 				}
-				want, perhaps := map[string]bool{}, map[string]bool{}
-				for _, p := range vet([]byte(content)).Errors() {
-					steps := strings.Split(p.Path, ".")
-					if beyond(p, byKey[keyOf(p.Path)], within(v, steps)) != "" {
-						perhaps[place(steps)] = true
-					} else {
-						want[place(steps)] = true
-					}
-				}
-				got := slices.DeleteFunc(
-					refusedPaths(accepts.Validate(v)),
-					func(path string) bool { return perhaps[path] && !want[path] },
-				)
-				if diff := cmp.Diff(sorted(want), got); diff != "" {
-					t.Errorf("%s: vet (-) and the JSON Schema (+) differ:\n%s", odd, diff)
-				}
-				refused += len(got)
-				accepted += len(byKey) - len(got)
+				rejected := rejectedAlike(t, accepts, odd, content, v)
+				refused += rejected
+				accepted += len(schema.Fields()) - rejected
 			}
 		}
 		if refused < 3000 || accepted < 3000 {
@@ -398,26 +346,22 @@ func TestJSONSchema(t *testing.T) {
 	t.Run("has defaults and choices that Load accepts", func(t *testing.T) {
 		accepts := compiled(t)
 		for _, f := range schema.Fields() {
-			if f.OnlyVariable || f.Old != "" || f.Unused != "" || f.Ignored || strings.HasPrefix(f.Key, "pools") {
+			if f.OnlyVariable || !current(f) || strings.HasPrefix(f.Key, "pools") {
 				continue
 			}
-			var values []any
+			var values []string
 			if f.Default != "" {
-				var v any
-				if err := json.Unmarshal([]byte(f.Default), &v); err != nil {
-					t.Fatal(f.Key, err)
-				}
-				values = append(values, v)
+				values = append(values, f.Default)
 			}
 			for _, choice := range f.Choices {
-				var v any = choice
 				if f.Kind == schema.KindList {
-					v = []any{choice}
+					choice = "[" + choice + "]"
 				}
-				values = append(values, v)
+				values = append(values, choice)
 			}
-			for _, v := range values {
-				if err := accepts.Validate(at(f.Key, v)); err != nil {
+			for _, value := range values {
+				v, err := instance(fileOf([]setting{{key: f.Key, file: value}}))
+				if err := errors.Join(err, accepts.Validate(v)); err != nil {
 					t.Errorf("%s: %v", f.Key, err)
 				}
 			}
@@ -425,20 +369,13 @@ func TestJSONSchema(t *testing.T) {
 	})
 
 	t.Run("has the facts of all fields", func(t *testing.T) {
-		text, err := schema.JSONSchema()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var root map[string]any
-		if err := json.Unmarshal(text, &root); err != nil {
-			t.Fatal(err)
-		}
-		definitions := root["$defs"].(map[string]any)
-		find := func(from any, key string) map[string]any {
-			found, _ := from.(map[string]any)
+		root := readJSONSchema(t, schema.JSONSchema)
+		pool := root["$defs"].(jsonSchemaObject)["Pool"]
+		find := func(from any, key string) jsonSchemaObject {
+			found, _ := from.(jsonSchemaObject)
 			for step := range strings.SplitSeq(key, ".") {
-				properties, _ := found["properties"].(map[string]any)
-				found, _ = properties[step].(map[string]any)
+				properties, _ := found["properties"].(jsonSchemaObject)
+				found, _ = properties[step].(jsonSchemaObject)
 			}
 			return found
 		}
@@ -448,16 +385,21 @@ func TestJSONSchema(t *testing.T) {
 			}
 			in := find(root, f.Key)
 			if own, ok := strings.CutPrefix(f.Key, "pools."); ok {
-				in = find(definitions["Pool"], own)
+				in = find(pool, own)
 			}
 			if in == nil {
 				t.Errorf("%s is missing", f.Key)
 				continue
 			}
-			if description, _ := in["description"].(string); !strings.Contains(description, f.Doc) {
-				t.Errorf("%s is described as %q", f.Key, description)
+			effect := ""
+			if f.Reload != "" && current(f) && !strings.HasPrefix(f.Key, "pools") {
+				effect = "A change takes effect " + f.Reload.Meaning() + " (" + f.Reload.String() + ")."
 			}
-			if deprecated, _ := in["deprecated"].(bool); deprecated != (f.Old != "" || f.Unused != "" || f.Ignored) {
+			description, _ := in["description"].(string)
+			if !strings.Contains(description, f.Doc) || !strings.Contains(description, effect) {
+				t.Errorf("%s is described as %q, want %q and %q in it", f.Key, description, f.Doc, effect)
+			}
+			if deprecated, _ := in["deprecated"].(bool); deprecated == current(f) {
 				t.Errorf("%s: deprecated is %t", f.Key, deprecated)
 			}
 			if _, ok := in["default"]; ok != (f.Default != "") {
@@ -466,7 +408,7 @@ func TestJSONSchema(t *testing.T) {
 			if f.Min != nil && in["minimum"] != float64(*f.Min) || f.Max != nil && in["maximum"] != float64(*f.Max) {
 				t.Errorf("%s: bounds %v to %v", f.Key, in["minimum"], in["maximum"])
 			}
-			inPool := find(definitions["Pool"], strings.TrimPrefix(f.Key, "pools."))
+			inPool := find(pool, strings.TrimPrefix(f.Key, "pools."))
 			if (inPool != nil) != f.Pool {
 				t.Errorf("%s: the schema of a pool has the key: %t, want %t", f.Key, inPool != nil, f.Pool)
 			}
@@ -490,27 +432,12 @@ func TestJSONSchema(t *testing.T) {
 
 	t.Run("is tested with files that set every key", func(t *testing.T) {
 		set := map[string]bool{}
-		var walk func(at string, v any)
-		walk = func(at string, v any) {
-			switch v := v.(type) {
-			case map[string]any:
-				for key, inner := range v {
-					path := strings.TrimPrefix(at+"."+key, ".")
-					set[path] = true
-					walk(path, inner)
-				}
-			case []any:
-				for _, inner := range v {
-					walk(at, inner)
-				}
-			}
-		}
-		for path, content := range corpus(t, "testdata/good/*.yaml", 30) {
-			v, err := instance(content)
+		for _, file := range corpus(t, 30, "testdata/good/*.yaml") {
+			v, err := instance(file.content)
 			if err != nil {
-				t.Fatal(path, err)
+				t.Fatal(file.path, err)
 			}
-			walk("", v)
+			addKeys(set, "", v)
 		}
 		for _, f := range schema.Fields() {
 			if !f.OnlyVariable && !set[f.Key] {
@@ -536,54 +463,44 @@ var oddValues = []string{
 	`512m`, `500m`, `4Gi`, `4GiB`, `1.5g`, `4`, `0m`, `4K`, `4k`, `4Ki`, `4Mi`, `1e3Mi`, `2000`, `"2000"`, `"1024"`,
 	`https://a.example`, `https://a.example/`, `http://a:1/b`, `https://u@a.example`, `https://a.example?q`,
 	`https://a.example#f`, `ftp://a`, `https://`, `/a`, `a/b`, `/`, `./a`,
-	`1000:1000`, `root`, `"a:"`, `:a`, `-a`, `a-`, `a.b`, `a..b`, `a_b`, `2026-01-02`, `aaaaaaaaaaaaa` +
-		`aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa`, `[{name: a, token: b}]`, `[{name: A}]`,
+	`1000:1000`, `root`, `"a:"`, `:a`, `-a`, `a-`, `a.b`, `a..b`, `a_b`, `2026-01-02`,
+	strings.Repeat("a", 64), `[{name: a, token: b}]`, `[{name: A}]`,
 }
 
 // everyKeyAt returns a file in which every key has the same value. It has no Pod templates,
 // which [podCorpus] returns.
-func everyKeyAt(byKey map[string]schema.Field, value string, inPool bool) string {
-	var flat, nested strings.Builder
-	indent, before := "", ""
-	if inPool {
-		indent, before = "  ", "pools:\n- token: pul-x\n"
-	}
-	outer := ""
-	for _, key := range slices.Sorted(maps.Keys(byKey)) {
-		f := byKey[key]
-		own, ofPool := strings.CutPrefix(key, "pools.")
+func everyKeyAt(value string, inPool bool) string {
+	var all []setting
+	for _, f := range schema.Fields() {
+		key, ofPool := strings.CutPrefix(f.Key, "pools.")
 		switch {
-		case f.OnlyVariable || f.Kind == schema.KindMapping || f.Kind == schema.KindTree || f.Old != "" ||
-			f.Unused != "" || f.Ignored,
-			inPool && !f.Pool,
-			!inPool && ofPool,
-			inPool && key == "token":
-			continue
-		case ofPool:
-			key = own
-		}
-		mapping, inner, isNested := strings.Cut(key, ".")
-		if !isNested {
-			flat.WriteString(indent + key + ": " + value + "\n")
+		case f.OnlyVariable, !current(f), f.Kind == schema.KindMapping, f.Kind == schema.KindTree,
+			inPool && !f.Pool, !inPool && ofPool, inPool && key == "token":
 			continue
 		}
-		if mapping != outer {
-			nested.WriteString(indent + mapping + ":\n")
-			outer = mapping
-		}
-		nested.WriteString(indent + "  " + inner + ": " + value + "\n")
+		all = append(all, setting{key: key, file: value})
 	}
-	return before + flat.String() + nested.String()
+	if inPool {
+		return "pools:\n- token: pul-x\n" + indented(fileOf(all), 2)
+	}
+	return fileOf(all)
 }
 
-// at returns a mapping that has only the value v, at a key with dots such as ecs.cluster.
-func at(key string, v any) any {
-	steps := strings.Split(key, ".")
-	slices.Reverse(steps)
-	for _, step := range steps {
-		v = map[string]any{step: v}
+// addKeys adds the paths of all keys in a value to a set. Entries of lists have the path of
+// their list.
+func addKeys(set map[string]bool, at string, v any) {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, inner := range v {
+			path := strings.TrimPrefix(at+"."+key, ".")
+			set[path] = true
+			addKeys(set, path, inner)
+		}
+	case []any:
+		for _, inner := range v {
+			addKeys(set, at, inner)
+		}
 	}
-	return v
 }
 
 // cueConfig compiles the exported CUE without other files, as cue vet does.
@@ -606,26 +523,23 @@ func TestCUE(t *testing.T) {
 	t.Run("accepts what the JSON Schema accepts", func(t *testing.T) {
 		accepts := compiled(t)
 		context, config := cueConfig(t)
-		all := corpus(t, "testdata/bad/*.yaml", 90)
-		for path, content := range corpus(t, "testdata/good/*.yaml", 30) {
-			all[path] = content
-		}
 		results := map[bool]int{}
-		for path, content := range all {
-			if unreadable(vet(content)) {
+		all := slices.Concat(corpus(t, 90, "testdata/bad/*.yaml"), corpus(t, 30, "testdata/good/*.yaml"))
+		for _, file := range all {
+			if unreadable(vet(file.content)) {
 				continue
 			}
-			v, err := instance(content)
+			v, err := instance(file.content)
 			if err != nil || v == nil {
 				continue
 			}
-			if strings.Contains(path, "duration") && strings.Contains(path, "/bad/") {
+			if strings.Contains(file.path, "duration") && strings.Contains(file.path, "/bad/") {
 				continue // CUE parses durations; the JSON Schema only matches them against a pattern
 			}
 			byJSON := accepts.Validate(v) == nil
 			byCUE := config.Unify(context.Encode(v)).Validate(cue.Concrete(true))
 			if byJSON != (byCUE == nil) {
-				t.Errorf("%s: the JSON Schema accepts the file: %t; CUE returns %v", path, byJSON, byCUE)
+				t.Errorf("%s: the JSON Schema accepts the file: %t; CUE returns %v", file.path, byJSON, byCUE)
 			}
 			results[byJSON]++
 		}
@@ -641,8 +555,8 @@ func TestCUE(t *testing.T) {
 		context, config := cueConfig(t)
 		compared, refused, passed := 0, 0, map[string]int{}
 		for _, file := range podCorpus(t) {
-			problems := podtemplate.CheckFile(file.name, []byte(file.content)).Errors()
-			v, err := instance([]byte(file.content))
+			problems := podtemplate.CheckFile(file.path, []byte(file.content)).Errors()
+			v, err := instance(file.content)
 			if err != nil || v == nil || unreadable(problems) {
 				continue
 			}
@@ -664,9 +578,9 @@ func TestCUE(t *testing.T) {
 			for schema, err := range map[string]error{"the JSON Schema": byJSON, "CUE": byCUE} {
 				switch {
 				case err != nil && len(problems) == 0:
-					t.Errorf("%s: %s rejects a template that vet accepts: %v", file.name, schema, err)
+					t.Errorf("%s: %s rejects a template that vet accepts: %v", file.path, schema, err)
 				case err == nil && unknown:
-					t.Errorf("%s: %s accepts an unknown key", file.name, schema)
+					t.Errorf("%s: %s accepts an unknown key", file.path, schema)
 				case err == nil && len(problems) > 0:
 					passed[schema]++
 				}
@@ -678,26 +592,12 @@ func TestCUE(t *testing.T) {
 	})
 }
 
-// template is one file of an archive.
-type template struct{ name, content string }
-
-// podCorpus returns the Pod templates of the archives in podtemplate/testdata. Each file
-// follows a line such as -- name.yaml --.
-func podCorpus(t *testing.T) (all []template) {
+// podCorpus returns the Pod templates of the archives in podtemplate/testdata.
+func podCorpus(t *testing.T) (all []textFile) {
 	t.Helper()
-	archives, err := filepath.Glob("podtemplate/testdata/*.txtar")
-	if err != nil || len(archives) < 5 {
-		t.Fatalf("found %d archives, %v", len(archives), err)
-	}
-	for _, archive := range archives {
-		content, err := os.ReadFile(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, files, _ := strings.Cut("\n"+string(content), "\n-- ")
-		for file := range strings.SplitSeq(files, "\n-- ") {
-			name, text, _ := strings.Cut(file, " --\n")
-			all = append(all, template{name, strings.TrimSuffix(text, "\n") + "\n"})
+	for _, archive := range corpus(t, 5, "podtemplate/testdata/*.txtar") {
+		for _, file := range txtar.Parse([]byte(archive.content)).Files {
+			all = append(all, textFile{file.Name, strings.TrimSuffix(string(file.Data), "\n") + "\n"})
 		}
 	}
 	return all

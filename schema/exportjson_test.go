@@ -1,7 +1,9 @@
 package schema_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -13,9 +15,10 @@ import (
 // jsonSchemaObject is an object of the JSON Schema of a configuration.
 type jsonSchemaObject = map[string]any
 
-func readJSONSchema(t *testing.T) jsonSchemaObject {
+// readJSONSchema decodes the result of an export.
+func readJSONSchema(t *testing.T, export func() ([]byte, error)) jsonSchemaObject {
 	t.Helper()
-	text, err := schema.JSONSchema()
+	text, err := export()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +45,7 @@ func eachObject(value any, path string, visit func(path string, o jsonSchemaObje
 }
 
 func TestJSONSchemaMessages(t *testing.T) {
-	root := readJSONSchema(t)
+	root := readJSONSchema(t, schema.JSONSchema)
 	patterns, deprecated := 0, 0
 	check := func(path string, o jsonSchemaObject) {
 		if _, ok := o["pattern"].(string); ok && !strings.HasSuffix(path, "/not") {
@@ -67,26 +70,8 @@ func TestJSONSchemaMessages(t *testing.T) {
 	}
 }
 
-func TestJSONSchemaDescriptions(t *testing.T) {
-	properties := readJSONSchema(t)["properties"].(jsonSchemaObject)
-	for _, f := range schema.Fields() {
-		key, inner, nested := strings.Cut(f.Key, ".")
-		if f.Reload == "" || f.OnlyVariable || !current(f) || key == "pools" {
-			continue
-		}
-		o := properties[key].(jsonSchemaObject)
-		if nested {
-			o = o["properties"].(jsonSchemaObject)[inner].(jsonSchemaObject)
-		}
-		want := "A change takes effect " + f.Reload.Meaning() + " (" + f.Reload.String() + ")."
-		if text := o["description"].(string); !strings.Contains(text, want) {
-			t.Errorf("%s: got %q, want %q in it", f.Key, text, want)
-		}
-	}
-}
-
 func TestJSONSchemaRestartPolicy(t *testing.T) {
-	spec := readJSONSchema(t)["$defs"].(jsonSchemaObject)["PodSpec"].(jsonSchemaObject)
+	spec := readJSONSchema(t, schema.JSONSchema)["$defs"].(jsonSchemaObject)["PodSpec"].(jsonSchemaObject)
 	policy := spec["properties"].(jsonSchemaObject)["restartPolicy"]
 	var offered []any
 	eachObject(policy, "", func(_ string, o jsonSchemaObject) {
@@ -131,7 +116,6 @@ func strictProblems(schema any, path string, inherited []string) (problems []str
 		}
 	}
 	for keyword, value := range o {
-		// Check the keyword.
 		if !slices.Contains(standardKeywords, keyword) {
 			problems = append(problems, path+": unknown keyword "+keyword)
 		}
@@ -140,7 +124,6 @@ func strictProblems(schema any, path string, inherited []string) (problems []str
 			problems = append(problems, path+": no type for "+keyword)
 		}
 
-		// Check the schemas in the value of the keyword.
 		switch keyword {
 		case "properties", "patternProperties", "$defs":
 			for name, inner := range value.(jsonSchemaObject) {
@@ -160,20 +143,13 @@ func strictProblems(schema any, path string, inherited []string) (problems []str
 }
 
 func TestStandardJSONSchema(t *testing.T) {
-	text, err := schema.StandardJSONSchema()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var standard jsonSchemaObject
-	if err := json.Unmarshal(text, &standard); err != nil {
-		t.Fatal(err)
-	}
+	standard := readJSONSchema(t, schema.StandardJSONSchema)
 	if problems := strictProblems(standard, "", nil); len(problems) > 0 {
 		t.Errorf("got\n%s\nwant no problem of a strict validator", strings.Join(problems, "\n"))
 	}
 
 	// The schema for editors differs only in the keywords that editors define.
-	editors := readJSONSchema(t)
+	editors := readJSONSchema(t, schema.JSONSchema)
 	if len(strictProblems(editors, "", nil)) == 0 {
 		t.Error("the schema for editors has no keyword of editors, so this test proves nothing")
 	}
@@ -185,4 +161,35 @@ func TestStandardJSONSchema(t *testing.T) {
 	if !reflect.DeepEqual(standard, editors) {
 		t.Error("the schemas differ in more than the keywords of editors")
 	}
+}
+
+//go:generate go test -run ^TestJSONSchemaChart$ -update .
+
+// chartValues is the schema of the values of the Helm chart. A part of it, the value
+// config, is the schema of a configuration.
+const chartValues = "../examples/chart/values.schema.json"
+
+func TestJSONSchemaChart(t *testing.T) {
+	values, err := os.ReadFile(chartValues)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all jsonSchemaObject
+	if err := json.Unmarshal(values, &all); err != nil {
+		t.Fatal(err)
+	}
+	config := readJSONSchema(t, schema.JSONSchema)
+	all["$defs"] = config["$defs"] // at the root, because references are relative to the root
+	for _, key := range []string{"$schema", "$id", "$defs"} {
+		delete(config, key)
+	}
+	all["properties"].(jsonSchemaObject)["config"] = config
+	var want bytes.Buffer
+	encoder := json.NewEncoder(&want)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", " ")
+	if err := encoder.Encode(all); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, chartValues, want.String())
 }

@@ -11,67 +11,52 @@ import (
 // effective reports whether a field is a current key or variable with a plain value or a list.
 // The name of a pool does not count, because it has no default and no variable.
 func effective(f schema.Field) bool {
-	return f.Old == "" && f.Unused == "" && !f.Ignored && f.Kind != schema.KindMapping &&
-		f.Kind != schema.KindMappings &&
-		f.Kind != schema.KindTree &&
-		f.Key != "pools.name"
+	without := []schema.Kind{schema.KindMapping, schema.KindMappings, schema.KindTree}
+	return current(f) && !slices.Contains(without, f.Kind) && f.Key != "pools.name"
 }
 
+// TestFields checks that the fields describe every key completely, and that only the token is secret.
 func TestFields(t *testing.T) {
-	t.Run("describe every key completely", func(t *testing.T) {
-		classes := []schema.Class{
-			schema.ReloadLive,
-			schema.ReloadJob,
-			schema.ReloadDrain,
-			schema.ReloadRebind,
-			schema.ReloadRestart,
+	classes := []schema.Class{
+		schema.ReloadLive, schema.ReloadJob, schema.ReloadDrain, schema.ReloadRebind, schema.ReloadRestart,
+	}
+	documented := []string{ // their variables have other names
+		"kubernetes.image", "kubernetes.image_pull_policy", "kubernetes.service_account", "kubernetes.cpu",
+		"kubernetes.memory",
+	}
+	seen := map[string]bool{}
+	for _, f := range schema.Fields() {
+		if !strings.HasSuffix(f.Doc, ".") {
+			t.Errorf("%s has no documentation", f.Key)
 		}
-		seen := map[string]bool{}
-		for _, f := range schema.Fields() {
-			if !strings.HasSuffix(f.Doc, ".") {
-				t.Errorf("%s has no documentation", f.Key)
-			}
-			if !effective(f) {
-				continue
-			}
-			if !slices.Contains(classes, f.Reload) {
-				t.Errorf("%s has reload class %q", f.Key, f.Reload)
-			}
-			if seen[f.Variable] {
-				t.Errorf("%s shares its variable with another key", f.Key)
-			}
-			seen[f.Variable] = true
-			documented := []string{
-				"kubernetes.image",
-				"kubernetes.image_pull_policy",
-				"kubernetes.service_account",
-				"kubernetes.cpu",
-				"kubernetes.memory",
-			}
-			if f.OnlyVariable || slices.Contains(documented, f.Key) { // the name of the variable differs from the key
-				continue
-			}
-			if want := "PULUMI_AGENT_" + strings.ToUpper(strings.ReplaceAll(f.Key, ".", "_")); f.Variable != want {
-				t.Errorf("%s has variable %s, want %s", f.Key, f.Variable, want)
-			}
-			if f.Default == "" {
-				t.Errorf("%s has no default", f.Key)
-			}
-			if (f.Kind == schema.KindList) != (f.Separator != "") {
-				t.Errorf("%s is a %s with separator %q", f.Key, f.Kind, f.Separator)
-			}
-			if f.Kind == schema.KindInt && (f.Min == nil || f.Max == nil) ||
-				f.Kind == schema.KindDuration && f.Longest == 0 {
-				t.Errorf("%s has no bounds", f.Key)
-			}
+		if want := f.Key == "token"; f.Secret != want {
+			t.Errorf("%s: secret is %t", f.Key, f.Secret)
 		}
-	})
-
-	t.Run("only the token is secret", func(t *testing.T) {
-		for _, f := range schema.Fields() {
-			if want := f.Key == "token"; f.Secret != want {
-				t.Errorf("%s: secret is %t", f.Key, f.Secret)
-			}
+		if !effective(f) {
+			continue
 		}
-	})
+		if !slices.Contains(classes, f.Reload) {
+			t.Errorf("%s has reload class %q", f.Key, f.Reload)
+		}
+		if seen[f.Variable] {
+			t.Errorf("%s shares its variable with another key", f.Key)
+		}
+		seen[f.Variable] = true
+		if f.OnlyVariable || slices.Contains(documented, f.Key) {
+			continue
+		}
+		if want := "PULUMI_AGENT_" + strings.ToUpper(strings.ReplaceAll(f.Key, ".", "_")); f.Variable != want {
+			t.Errorf("%s has variable %s, want %s", f.Key, f.Variable, want)
+		}
+		if f.Default == "" {
+			t.Errorf("%s has no default", f.Key)
+		}
+		if (f.Kind == schema.KindList) != (f.Separator != "") {
+			t.Errorf("%s is a %s with separator %q", f.Key, f.Kind, f.Separator)
+		}
+		if f.Kind == schema.KindInt && (f.Min == nil || f.Max == nil) ||
+			f.Kind == schema.KindDuration && f.Longest == 0 {
+			t.Errorf("%s has no bounds", f.Key)
+		}
+	}
 }

@@ -25,7 +25,6 @@ import (
 const fieldTableFile = "fieldtable.go"
 
 func TestFieldTable(t *testing.T) {
-	// Read the fields from the schema.
 	root, err := compile(cuecontext.New(), parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
@@ -34,8 +33,6 @@ func TestFieldTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
-	// Compare them with the table.
 	want, err := format.Source(printFields(fields))
 	if err != nil {
 		t.Fatal(err)
@@ -108,9 +105,8 @@ func printValue(v reflect.Value) string {
 	}
 }
 
-// readFields reads the fields from the schema.
+// readFields reads the keys and the variables without a key from the schema.
 func readFields(schema cue.Value) ([]Field, error) {
-	// The keys, and the variables without a key.
 	part := func(name string) cue.Value { return schema.LookupPath(cue.ParsePath(name)) }
 	everything := func(string) bool { return true }
 	keys, err := fieldsOf(part("#Config"), "", everything)
@@ -128,7 +124,6 @@ func readFields(schema cue.Value) ([]Field, error) {
 		variables[i].OnlyVariable = true
 	}
 
-	// The defaults.
 	for i, f := range keys {
 		if v := part("#Defaults").LookupPath(cue.ParsePath(f.Key)); f.Kind != KindMapping && v.Exists() {
 			text, err := v.MarshalJSON()
@@ -144,7 +139,6 @@ func readFields(schema cue.Value) ([]Field, error) {
 // ofPools marks the keys that a pool may set, moves them to the front, and adds the keys
 // that only a pool has.
 func ofPools(pool, config cue.Value, keys []Field) ([]Field, error) {
-	// The keys of a pool: its own, and those in common with the top level.
 	ofPoolOnly := func(key string) bool {
 		return !config.LookupPath(cue.MakePath(cue.Str(key).Optional())).Exists()
 	}
@@ -183,7 +177,6 @@ func ofPools(pool, config cue.Value, keys []Field) ([]Field, error) {
 // fieldsOf returns the fields of a definition, including those in its mappings, for which
 // wanted returns true.
 func fieldsOf(definition cue.Value, prefix string, wanted func(key string) bool) ([]Field, error) {
-	// Iterate over the keys.
 	var fields []Field
 	keys, err := definition.Fields(cue.Optional(true))
 	if err != nil {
@@ -193,8 +186,6 @@ func fieldsOf(definition cue.Value, prefix string, wanted func(key string) bool)
 		if !wanted(keys.Selector().Unquoted()) {
 			continue
 		}
-
-		// Describe one key, and the keys in it.
 		v := keys.Value()
 		f := Field{Key: prefix + keys.Selector().Unquoted(), Doc: docOf(v),
 			Required: keys.Selector().ConstraintType() == cue.RequiredConstraint}
@@ -285,7 +276,6 @@ func texts(v cue.Value) (choices []string, empty bool, pattern string) {
 // attributes sets the parts of the field that depend on its attributes.
 func (f *Field) attributes(v cue.Value) error {
 	for _, a := range v.Attributes(cue.FieldAttr) {
-		// The first argument.
 		first := ""
 		if a.NumArgs() > 0 {
 			var err error
@@ -294,7 +284,6 @@ func (f *Field) attributes(v cue.Value) error {
 			}
 		}
 
-		// The attribute itself.
 		switch a.Name() {
 		case "env":
 			f.Variable = first

@@ -22,14 +22,16 @@ type searchRoot struct {
 
 func (h searchRoot) put(path, content string) string {
 	h.t.Helper()
-	path = filepath.Join(h.root, path)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	return writeFile(h.t, filepath.Join(h.root, path), content)
+}
+
+func (h searchRoot) find() schema.Source {
+	h.t.Helper()
+	source, err := schema.Find(h.places(nil))
+	if err != nil {
 		h.t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		h.t.Fatal(err)
-	}
-	return path
+	return source
 }
 
 func (h searchRoot) places(environ map[string]string) schema.SearchPaths {
@@ -40,15 +42,14 @@ func (h searchRoot) places(environ map[string]string) schema.SearchPaths {
 }
 
 func TestLoadTokenFile(t *testing.T) {
-	h := searchRoot{t, t.TempDir()}
-	src := source("token_file: " + h.put("token", "pul-disk\n"))
+	directory := t.TempDir()
+	src := source("token_file: " + writeFile(t, filepath.Join(directory, "token"), "pul-disk\n"))
 	if got := must(t, src).Pools[0].Token.Reveal(); got != "pul-disk" {
 		t.Errorf("the token is %q", got)
 	}
-	_, problems := schema.Load(source("token_file: " + h.root))
-	want := "agent.yaml:1:13: token_file: cannot read the file\n  hint: name a regular file"
-	if problems.Error() != want {
-		t.Errorf("got %v, want %s", problems, want)
+	const want = "agent.yaml:1:13: token_file: cannot read the file\n  hint: name a regular file"
+	if got := loadOf("token_file: " + directory).Error(); got != want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
@@ -58,10 +59,7 @@ func TestFind(t *testing.T) {
 		path := h.put("here/"+schema.FileName, "token: first")
 		id := func() schema.FileID {
 			t.Helper()
-			found, err := schema.Find(h.places(nil))
-			if err != nil {
-				t.Fatal(err)
-			}
+			found := h.find()
 			named, err := schema.Find(schema.SearchPaths{Config: path})
 			if err != nil {
 				t.Fatal(err)
@@ -96,13 +94,6 @@ func TestFind(t *testing.T) {
 		}
 	})
 
-	t.Run("without a file there is no id", func(t *testing.T) {
-		source, err := schema.Find(searchRoot{t, t.TempDir()}.places(nil))
-		if err != nil || source.Path == "" && source.FileID != (schema.FileID{}) {
-			t.Errorf("got the id %v and the error %v, want neither", source.FileID, err)
-		}
-	})
-
 	t.Run("uses the first file in the documented order", func(t *testing.T) {
 		h := searchRoot{t, t.TempDir()}
 		// In ascending order of precedence: each file overrides all before it.
@@ -111,10 +102,7 @@ func TestFind(t *testing.T) {
 			"bin/" + schema.FileName, "home/" + schema.FileName, "here/" + schema.FileName,
 		} {
 			want := h.put(path, "token: "+path)
-			source, err := schema.Find(h.places(nil))
-			if err != nil {
-				t.Fatal(err)
-			}
+			source := h.find()
 			if source.Path != want || string(source.Content) != "token: "+path {
 				t.Errorf("found %s, want %s", source.Path, want)
 			}
@@ -142,15 +130,12 @@ func TestFind(t *testing.T) {
 
 	t.Run("a missing file is not an error", func(t *testing.T) {
 		h := searchRoot{t, t.TempDir()}
-		source, err := schema.Find(h.places(nil))
-		if err != nil {
-			t.Fatal(err)
+		source := h.find()
+		if source.Path == "" && source.FileID != (schema.FileID{}) {
+			t.Errorf("without a file, the id is %v", source.FileID)
 		}
 		want := []string{
-			filepath.Join(h.root, "here"),
-			filepath.Join(h.root, "home"),
-			"/etc",
-			filepath.Join(h.root, "bin"),
+			filepath.Join(h.root, "here"), filepath.Join(h.root, "home"), "/etc", filepath.Join(h.root, "bin"),
 		}
 		if diff := cmp.Diff(want, source.Searched); diff != "" {
 			t.Error(diff)
@@ -204,17 +189,14 @@ func TestFind(t *testing.T) {
 		if err := os.Truncate(path, 100<<20); err != nil {
 			t.Fatal(err)
 		}
-		source, err := schema.Find(h.places(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := h.find()
 		if len(source.Content) > position.MaxFile+1 {
 			t.Errorf("read %d bytes", len(source.Content))
 		}
 		config, problems := schema.Load(source)
-		if want := path + ": the file is larger than 1024 KiB\n" +
-			"  hint: name a configuration file; no configuration is that long"; config != nil ||
-			problems.Error() != want {
+		want := path + ": the file is larger than 1024 KiB\n" +
+			"  hint: name a configuration file; no configuration is that long"
+		if config != nil || problems.Error() != want {
 			t.Errorf("%v, want %s", problems, want)
 		}
 	})

@@ -3,8 +3,6 @@ package schema_test
 import (
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -51,27 +49,22 @@ func unseen() cmp.Option {
 }
 
 func TestLoadDefaults(t *testing.T) {
-	got := must(
-		t,
-		schema.Source{Environ: map[string]string{"PULUMI_AGENT_TOKEN": "pul-0123"}, Executable: "/opt/cmwa/cmwa"},
-	)
+	environ := map[string]string{"PULUMI_AGENT_TOKEN": "pul-0123"}
+	got := must(t, schema.Source{Environ: environ, Executable: "/opt/cmwa/cmwa"})
 	want := &schema.Config{
 		Pools: []schema.Pool{{
 			Name: "default", Token: secret.New("pul-0123"), ServiceURL: "https://api.pulumi.com",
-			WorkingDirectory: "/opt/cmwa",
-			DeployTarget:     "docker", PullImage: true,
+			WorkingDirectory: "/opt/cmwa", DeployTarget: "docker", PullImage: true,
 			EnabledWorkflowTypes: []string{"deployment", "insights_scan", "policy_evaluation"},
 			PollingInterval:      time.Minute, JobStatusLoopInterval: 30 * time.Second,
-			CancelGracePeriod: 5 * time.Minute,
-			RequestTimeout:    30 * time.Second, RequestRetryCount: 2, RequestRetryWait: 20 * time.Second,
-			RequestRetryMaxWait:    2 * time.Minute,
+			CancelGracePeriod: 5 * time.Minute, RequestTimeout: 30 * time.Second,
+			RequestRetryCount: 2, RequestRetryWait: 20 * time.Second, RequestRetryMaxWait: 2 * time.Minute,
 			CircuitBreakerFailures: 2, CircuitBreakerTimeout: 10 * time.Minute, MaxConcurrentWorkflows: 1,
 			LeasedWork: "auto", MaxConcurrentLeased: 1,
 			Kubernetes: schema.Kubernetes{
-				ImagePullPolicy: "IfNotPresent",
-				Handoff:         "sealed",
-				StartTimeout:    10 * time.Minute,
-			}, ECS: schema.ECS{LaunchType: "FARGATE"},
+				ImagePullPolicy: "IfNotPresent", Handoff: "sealed", StartTimeout: 10 * time.Minute,
+			},
+			ECS: schema.ECS{LaunchType: "FARGATE"},
 		}},
 		HTTPServerPort: 8080, HealthThreshold: 2 * time.Minute,
 		LogLevel: "info", LogFormat: "text", ShutdownTimeout: time.Hour,
@@ -153,44 +146,26 @@ func everyValue() *schema.Config {
 			WorkingDirectory: "/w", SharedVolumeDirectory: "/s",
 			DeployTarget: "ecs", SingleRun: true, IdleTimeout: 5 * time.Minute,
 			EnabledWorkflowTypes: []string{"deployment", "policy_evaluation"},
-			EnvForwardAllowlist: []string{
-				"A",
-				"B",
-			}, OrganizationName: "acme", RunnerPoolID: "pool", TokenExpiration: time.Hour,
+			EnvForwardAllowlist:  []string{"A", "B"},
+			OrganizationName:     "acme", RunnerPoolID: "pool", TokenExpiration: time.Hour,
 			PollingInterval: time.Second, PollingOverride: true, JobStatusLoopInterval: 2 * time.Second,
-			CancelGracePeriod: 90 * time.Second,
-			RequestTimeout:    3 * time.Second,
+			CancelGracePeriod: 90 * time.Second, RequestTimeout: 3 * time.Second,
 			RequestRetryCount: 4, RequestRetryWait: 5 * time.Second, RequestRetryMaxWait: 6 * time.Second,
 			CircuitBreakerFailures: 7, CircuitBreakerTimeout: 8 * time.Second, MaxConcurrentWorkflows: 11,
 			LeasedWork: "always", MaxConcurrentLeased: 12,
 			Docker: schema.Docker{
-				Network:    "n",
-				Volumes:    []string{"c:/c", "/d:/d:ro"},
-				ExtraHosts: []string{"h:10.0.0.1", "v6:fe80::1"},
-				Memory:     1536 << 20,
-				CPUs:       0.5,
-				User:       "1000:1000",
-				Labels:     []string{"team=platform", "cost-centre=4 2"},
+				Network: "n", Volumes: []string{"c:/c", "/d:/d:ro"},
+				ExtraHosts: []string{"h:10.0.0.1", "v6:fe80::1"}, Memory: 1536 << 20, CPUs: 0.5,
+				User: "1000:1000", Labels: []string{"team=platform", "cost-centre=4 2"},
 			},
 			Kubernetes: schema.Kubernetes{
-				Context:         "c",
-				Namespace:       "jobs",
-				Image:           "registry.example.com/cmwa:1",
-				ImagePullPolicy: "Always",
-				ServiceAccount:  "worker",
-				CPU:             "2",
-				Memory:          "4Gi",
-				Handoff:         "secret",
-				StartTimeout:    12 * time.Second,
-				KeepFailedPods:  true,
+				Context: "c", Namespace: "jobs", Image: "registry.example.com/cmwa:1", ImagePullPolicy: "Always",
+				ServiceAccount: "worker", CPU: "2", Memory: "4Gi", Handoff: "secret",
+				StartTimeout: 12 * time.Second, KeepFailedPods: true,
 			},
 			ECS: schema.ECS{
-				Cluster:                    "c",
-				Subnets:                    []string{"s"},
-				SecurityGroups:             []string{"g"},
-				LaunchType:                 "EC2",
-				AssignPublicIP:             true,
-				TaskDefinitionTemplateFile: "f",
+				Cluster: "c", Subnets: []string{"s"}, SecurityGroups: []string{"g"}, LaunchType: "EC2",
+				AssignPublicIP: true, TaskDefinitionTemplateFile: "f",
 			},
 			PodTemplate: map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": "platform"}}},
 		}},
@@ -208,46 +183,35 @@ func TestLoadKeys(t *testing.T) {
 	})
 
 	t.Run("reads every variable", func(t *testing.T) {
-		got := must(t, schema.Source{Environ: map[string]string{
-			"PULUMI_AGENT_TOKEN": "pul-file\n", "PULUMI_AGENT_SERVICE_URL": "https://pulumi.example.com/api//",
-			"PULUMI_AGENT_WORKING_DIRECTORY":       "/w",
-			"PULUMI_AGENT_SHARED_VOLUME_DIRECTORY": "/s", "PULUMI_AGENT_DEPLOY_TARGET": "ecs", "PULUM" +
-				"I_AGENT_SINGLE_RUN": "true",
-			"PULUMI_AGENT_IDLE_TIMEOUT": "5m",
-			"PULUMI_AGENT_PULL_IMAGE":   "0", "PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": "policy_evaluation, deployment,",
-			"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST": " A\n  B\t", "PULUMI_AGENT_ORGANIZATION_NAME": "acme",
-			"PULUMI_AGENT_RUNNER_POOL_ID":   "pool",
-			"PULUMI_AGENT_TOKEN_EXPIRATION": "3600", "PULUMI_AGENT_POLLING_INTERVAL": "1s", "PULUMI_A" +
-				"GENT_POLLING_INTERVAL_OVERRIDE": "TRUE",
-			"PULUMI_AGENT_JOB_STATUS_LOOP_INTERVAL": "2s", "PULUMI_AGENT_CANCEL_GRACE_PERIOD": "90s",
-			"PULUMI_AGENT_REQUEST_TIMEOUT": "3s", "PUL" +
-				"UMI_AGENT_REQUEST_RETRY_COUNT": "4",
-			"PULUMI_AGENT_REQUEST_RETRY_WAIT": "5s", "PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT": "6s", "PU" +
-				"LUMI_AGENT_CIRCUIT_BREAKER_FAILURES": "7",
-			"PULUMI_AGENT_CIRCUIT_BREAKER_TIMEOUT": "8s", "PULUMI_AGENT_HTTP_SERVER_ADDRESS": "localhost",
-			"PULUMI_AGENT_HTTP_SERVER_PORT": "9", "PULUMI_AGENT_HEALTH_THRESHOLD": "10s",
-			"PULUMI_AGENT_SYSLOG": "1", "PULUMI_AGENT_LOG_LEVEL": "debug", "PULUMI_AGENT_LOG_FORMAT": "json",
-			"PULUMI_AGENT_LEASED_WORK": "always", "PULUMI_AGENT_MAX_CONCURRENT_LEASED_WORKFLOWS": "12",
-			"PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "11", "PULUMI_AGENT_SHUTDOWN_TIMEOUT": "0s", "PU" +
-				"LUMI_AGENT_STRICT": "true",
-			"PULUMI_AGENT_DOCKER_NETWORK": "n", "PULUMI_AGENT_DOCKER_VOLUMES": "c:/c /d:/d:ro", "PULU" +
-				"MI_AGENT_DOCKER_EXTRA_HOSTS": "h:10.0.0.1 v6:fe80::1",
-			"PULUMI_AGENT_ECS_CLUSTER": "c", "PULUMI_AGENT_ECS_SUBNETS": "s",
-			"PULUMI_AGENT_ECS_SECURITY_GROUPS": "g", "PULUMI_AGENT_ECS_LAUNCH_TYPE": "EC2",
-			"PULUMI_AGENT_ECS_ASSIGN_PUBLIC_IP": "true", "PULUMI_AGENT_ECS_TASK_DEFINITION_TEMPLATE_FILE": "f",
+		environ := map[string]string{
 			"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE": "registry.example.com/job:1",
-			"PULUMI_AGENT_DOCKER_MEMORY":             "1536m", "PULUMI_AGENT_DOCKER_CPUS": "0.5", "PU" +
-				"LUMI_AGENT_DOCKER_USER": "1000:1000",
-			"PULUMI_AGENT_DOCKER_LABELS":      "team=platform cost-centre=42",
-			"PULUMI_AGENT_KUBERNETES_CONTEXT": "c", "PULUMI_AGENT_KUBERNETES_NAMESPACE": "jobs", "PUL" +
-				"UMI_AGENT_IMAGE": "registry.example.com/cmwa:1", "PULUMI_AGENT_IMAGE_PULL_POLICY": "Always",
-			"PULUMI_AGENT_SERVICE_ACCOUNT_NAME": "worker", "PULUMI_AGENT_NUM_CPUS": "2",
-			"PULUMI_AGENT_MEM_QUANTITY": "4", "PULUMI_AGENT_KUBERNETES_HANDOFF": "secret",
-			"PULUMI_AGENT_KUBERNETES_START_TIMEOUT":    "12s",
-			"PULUMI_AGENT_KUBERNETES_KEEP_FAILED_PODS": "true", "PULUMI_AGENT_DEBUG_POD": "true",
-			// Known, but without effect on this configuration.
-			"PULUMI_AGENT_CONFIG": "x", "PULUMI_ENV": "x",
-		}})
+			"PULUMI_ENV":                             "x", // known, but without effect on this configuration
+		}
+		for name, value := range map[string]string{
+			"TOKEN": "pul-file\n", "SERVICE_URL": "https://pulumi.example.com/api//", "WORKING_DIRECTORY": "/w",
+			"SHARED_VOLUME_DIRECTORY": "/s", "DEPLOY_TARGET": "ecs", "SINGLE_RUN": "true", "IDLE_TIMEOUT": "5m",
+			"PULL_IMAGE": "0", "ENABLED_WORKFLOW_TYPES": "policy_evaluation, deployment,",
+			"ENV_FORWARD_ALLOWLIST": " A\n  B\t", "ORGANIZATION_NAME": "acme", "RUNNER_POOL_ID": "pool",
+			"TOKEN_EXPIRATION": "3600", "POLLING_INTERVAL": "1s", "POLLING_INTERVAL_OVERRIDE": "TRUE",
+			"JOB_STATUS_LOOP_INTERVAL": "2s", "CANCEL_GRACE_PERIOD": "90s", "REQUEST_TIMEOUT": "3s",
+			"REQUEST_RETRY_COUNT": "4", "REQUEST_RETRY_WAIT": "5s", "REQUEST_RETRY_MAX_WAIT": "6s",
+			"CIRCUIT_BREAKER_FAILURES": "7", "CIRCUIT_BREAKER_TIMEOUT": "8s", "HTTP_SERVER_ADDRESS": "localhost",
+			"HTTP_SERVER_PORT": "9", "HEALTH_THRESHOLD": "10s", "SYSLOG": "1", "LOG_LEVEL": "debug",
+			"LOG_FORMAT": "json", "LEASED_WORK": "always", "MAX_CONCURRENT_LEASED_WORKFLOWS": "12",
+			"MAX_CONCURRENT_WORKFLOWS": "11", "SHUTDOWN_TIMEOUT": "0s", "STRICT": "true",
+			"DOCKER_NETWORK": "n", "DOCKER_VOLUMES": "c:/c /d:/d:ro", "DOCKER_EXTRA_HOSTS": "h:10.0.0.1 v6:fe80::1",
+			"DOCKER_MEMORY": "1536m", "DOCKER_CPUS": "0.5", "DOCKER_USER": "1000:1000",
+			"DOCKER_LABELS": "team=platform cost-centre=42",
+			"ECS_CLUSTER":   "c", "ECS_SUBNETS": "s", "ECS_SECURITY_GROUPS": "g", "ECS_LAUNCH_TYPE": "EC2",
+			"ECS_ASSIGN_PUBLIC_IP": "true", "ECS_TASK_DEFINITION_TEMPLATE_FILE": "f",
+			"KUBERNETES_CONTEXT": "c", "KUBERNETES_NAMESPACE": "jobs", "IMAGE": "registry.example.com/cmwa:1",
+			"IMAGE_PULL_POLICY": "Always", "SERVICE_ACCOUNT_NAME": "worker", "NUM_CPUS": "2", "MEM_QUANTITY": "4",
+			"KUBERNETES_HANDOFF": "secret", "KUBERNETES_START_TIMEOUT": "12s", "KUBERNETES_KEEP_FAILED_PODS": "true",
+			"DEBUG_POD": "true", "CONFIG": "x", // CONFIG has no effect here either
+		} {
+			environ["PULUMI_AGENT_"+name] = value
+		}
+		got := must(t, schema.Source{Environ: environ})
 		want := everyValue()
 		want.Path, want.OverrideImage, want.DebugPod = "", "registry.example.com/job:1", true
 		want.Pools[0].PodTemplate = nil // a mapping has no variable
@@ -289,42 +253,34 @@ func TestLoadKeys(t *testing.T) {
 type setting struct{ key, file, variable string }
 
 func drawSetting(t *rapid.T, f schema.Field) setting {
-	s := setting{key: f.Key}
-	switch f.Kind {
-	case schema.KindBool:
+	s := setting{f.Key, "/file", "/variable"}
+	switch {
+	case f.Kind == schema.KindBool:
 		s.file = fmt.Sprint(rapid.Bool().Draw(t, f.Key))
 		s.variable = fmt.Sprint(s.file == "false")
-	case schema.KindInt:
-		low, high := int(*f.Min), int(*f.Max)
-		n := rapid.IntRange(low, high-1).Draw(t, f.Key)
+	case f.Kind == schema.KindInt:
+		n := rapid.IntRange(int(*f.Min), int(*f.Max)-1).Draw(t, f.Key)
 		s.file, s.variable = fmt.Sprint(n), fmt.Sprint(n+1)
-	case schema.KindDuration:
+	case f.Kind == schema.KindDuration:
 		low, high := int(f.Shortest/time.Second)+2, int(f.Longest/time.Second)-1
 		n := rapid.IntRange(low, high).Draw(t, f.Key)
 		s.file, s.variable = fmt.Sprintf("%ds", n), fmt.Sprintf("%ds", n+1)
-	case schema.KindList:
+	case f.Kind == schema.KindList && len(f.Choices) > 0:
+		s.file, s.variable = "["+f.Choices[0]+"]", f.Choices[1]
+	case f.Key == "docker.labels":
+		s.file, s.variable = "[a=b]", "c=d"
+	case f.Kind == schema.KindList:
 		s.file, s.variable = "[x:/y]", "z:/y"
-		switch {
-		case len(f.Choices) > 0:
-			s.file, s.variable = "["+f.Choices[0]+"]", f.Choices[1]
-		case f.Key == "docker.labels":
-			s.file, s.variable = "[a=b]", "c=d"
-		}
-	default:
-		s.file, s.variable = "/file", "/variable"
-		switch {
-		case f.Key == "service_url":
-			s.file, s.variable = "https://file", "https://variable"
-		case f.Kind == schema.KindQuantity || f.Unit != "" || f.Key == "docker.memory":
-			s.file, s.variable = "4Gi", "3Gi"
-			if f.Kind == schema.KindQuantity {
-				s.file, s.variable = "1.5", "500m"
-			}
-		case len(f.Choices) > 0:
-			s.file, s.variable = f.Choices[0], f.Choices[1]
-		case strings.HasPrefix(f.Key, "kubernetes."), f.Key == "docker.user", f.Key == "http_server_address":
-			s.file, s.variable = "file", "variable"
-		}
+	case f.Key == "service_url":
+		s.file, s.variable = "https://file", "https://variable"
+	case f.Kind == schema.KindQuantity:
+		s.file, s.variable = "1.5", "500m"
+	case f.Unit != "" || f.Key == "docker.memory":
+		s.file, s.variable = "4Gi", "3Gi"
+	case len(f.Choices) > 0:
+		s.file, s.variable = f.Choices[0], f.Choices[1]
+	case strings.HasPrefix(f.Key, "kubernetes."), f.Key == "docker.user", f.Key == "http_server_address":
+		s.file, s.variable = "file", "variable"
 	}
 	return s
 }
@@ -343,6 +299,19 @@ func fileOf(settings []setting) string {
 		top += mapping + ":\n" + lines
 	}
 	return top
+}
+
+// wantErrors checks that an agent with these variables and no file is refused, with these errors
+// and without a warning.
+func wantErrors(t *testing.T, environ map[string]string, want string) {
+	t.Helper()
+	config, problems := schema.Load(schema.Source{Environ: environ})
+	if config != nil || len(problems.Warnings()) > 0 {
+		t.Errorf("the configuration is %v, with the warnings %v", config, problems.Warnings())
+	}
+	if diff := cmp.Diff(want, problems.Errors().Error()); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func TestLoadVariables(t *testing.T) {
@@ -393,60 +362,45 @@ func TestLoadVariables(t *testing.T) {
 	})
 
 	t.Run("problems have the names of variables", func(t *testing.T) {
-		for variable, test := range map[string]struct{ value, want string }{
-			"PULUMI_AGENT_HTTP_SERVER_PORT": {"http", "PULUMI_AGENT_HTTP_SERVER_PORT: must be a whole " +
-				"number from 0 to 65535"},
-			"PULUMI_AGENT_REQUEST_RETRY_COUNT": {"1000", "PULUMI_AGENT_REQUEST_RETRY_COUNT: must be a whole " +
-				"number from 0 to 100"},
-			"PULUMI_AGENT_SYSLOG": {"yes", "PULUMI_AGENT_SYSLOG: must be true or false"},
-			"PULUMI_AGENT_POLLING_INTERVAL": {"30", "PULUMI_AGENT_POLLING_INTERVAL: must be a duration " +
-				"such as 30s, 5m or 1h\n  hint: write the unit after the number, such as s for seconds"},
-			"PULUMI_AGENT_REQUEST_TIMEOUT": {"1ms", "PULUMI_AGENT_REQUEST_TIMEOUT: must be at least 100ms"},
-			"PULUMI_AGENT_REQUEST_RETRY_WAIT": {"1h", "PULUMI_AGENT_REQUEST_RETRY_WAIT: must not be longer " +
-				"than request_retry_max_wait, which is 2m"},
-			"PULUMI_AGENT_DEPLOY_TARGET": {"Docker!", "PULUMI_AGENT_DEPLOY_TARGET: must be one of " +
-				"docker, kubernetes, ecs, process\n  hint: did you mean docker?"},
-			"PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": {"deployment policy_evaluation", "PULUMI_AGENT_ENA" +
-				"BLED_WORKFLOW_TYPES: must be one of deployment, insights_scan, policy_evaluation\n" +
-				"  hint: separate the entries by commas"},
-			"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST": {"A,B", "PULUMI_AGENT_ENV_FORWARD_ALLOWLIST: must be the " +
-				"name of one variable, without a value\n  hint: separate the entries by spaces"},
-			"PULUMI_AGENT_ECS_LAUNCH_TYPE": {"SPOT", "PULUMI_AGENT_ECS_LAUNCH_TYPE: must be one of " +
-				"FARGATE, EC2"},
-			"PULUMI_AGENT_SERVICE_URL": {"ftp://x", "PULUMI_AGENT_SERVICE_URL: must be a URL such as " +
-				"https://api.pulumi.com, without user, query or fragment"},
-			"PULUMI_AGENT_ORGANIZATION_NAME": {"\xff", "PULUMI_AGENT_ORGANIZATION_NAME: must be a text " +
-				"without spaces"},
-			"PULUMI_AGENT_OIDC_TOKEN_FILE": {"/o", "organization_name: is required with oidc_token_file\n" +
-				"  hint: add it, or set PULUMI_AGENT_ORGANIZATION_NAME\n" +
-				"runner_pool_id: is required with oidc_token_file\n  hint: add it, or set PULUMI_AGENT_RUNNER_POOL_ID"},
-			"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE": {"a b", "PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE: must be " +
-				"one image reference, without spaces"},
+		for variable, test := range map[string]struct{ value, want string }{ // want follows the name
+			"PULUMI_AGENT_HTTP_SERVER_PORT":    {"http", "must be a whole number from 0 to 65535"},
+			"PULUMI_AGENT_REQUEST_RETRY_COUNT": {"1000", "must be a whole number from 0 to 100"},
+			"PULUMI_AGENT_SYSLOG":              {"yes", "must be true or false"},
+			"PULUMI_AGENT_POLLING_INTERVAL": {"30", "must be a duration such as 30s, 5m or 1h\n" +
+				"  hint: write the unit after the number, such as s for seconds"},
+			"PULUMI_AGENT_REQUEST_TIMEOUT":    {"1ms", "must be at least 100ms"},
+			"PULUMI_AGENT_REQUEST_RETRY_WAIT": {"1h", "must not be longer than request_retry_max_wait, which is 2m"},
+			"PULUMI_AGENT_DEPLOY_TARGET": {"Docker!", "must be one of docker, kubernetes, ecs, process\n" +
+				"  hint: did you mean docker?"},
+			"PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": {"deployment policy_evaluation", "must be one of " +
+				"deployment, insights_scan, policy_evaluation\n  hint: separate the entries by commas"},
+			"PULUMI_AGENT_ENV_FORWARD_ALLOWLIST": {"A,B", "must be the name of one variable, without a value\n" +
+				"  hint: separate the entries by spaces"},
+			"PULUMI_AGENT_ECS_LAUNCH_TYPE": {"SPOT", "must be one of FARGATE, EC2"},
+			"PULUMI_AGENT_SERVICE_URL": {"ftp://x", "must be a URL such as https://api.pulumi.com, " +
+				"without user, query or fragment"},
+			"PULUMI_AGENT_ORGANIZATION_NAME":         {"\xff", "must be a text without spaces"},
+			"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE": {"a b", "must be one image reference, without spaces"},
 		} {
 			t.Run(variable, func(t *testing.T) {
-				token := "PULUMI_AGENT_TOKEN"
-				if variable == "PULUMI_AGENT_OIDC_TOKEN_FILE" {
-					token = "UNUSED"
-				}
-				config, problems := schema.Load(
-					schema.Source{Environ: map[string]string{token: "pul-x", variable: test.value}},
-				)
-				if config != nil {
-					t.Error("the configuration is accepted")
-				}
-				if diff := cmp.Diff(test.want, problems.Error()); diff != "" {
-					t.Error(diff)
-				}
+				wantErrors(t, map[string]string{"PULUMI_AGENT_TOKEN": "pul-x", variable: test.value},
+					variable+": "+test.want)
 			})
 		}
+		t.Run("PULUMI_AGENT_OIDC_TOKEN_FILE", func(t *testing.T) {
+			wantErrors(t, map[string]string{"PULUMI_AGENT_OIDC_TOKEN_FILE": "/o"},
+				`organization_name: is required with oidc_token_file
+  hint: add it, or set PULUMI_AGENT_ORGANIZATION_NAME
+runner_pool_id: is required with oidc_token_file
+  hint: add it, or set PULUMI_AGENT_RUNNER_POOL_ID`)
+		})
 	})
 
 	t.Run("without effect cause a warning", func(t *testing.T) {
 		config, problems := schema.Load(schema.Source{Environ: map[string]string{
 			"PULUMI_AGENT_TOKEN": "pul-x", "PULUMI_AGENT_POLING_INTERVAL": "1s", "PULUMI_AGENT_ECS_SUBNET": "x",
-			"PULUMI_AGENT_XYZZY": "x",
-			"PULUMI_AGENT_EMPTY": "", "PULUMI_AGENT_SERVICE_HOST": "10.0.0.1", "PULUMI_AGENT_PORT": "t" +
-				"cp://10.0.0.1:80", "PULUMI_AGENT_POOL_SERVICE_PORT_HTTP": "80",
+			"PULUMI_AGENT_XYZZY": "x", "PULUMI_AGENT_EMPTY": "", "PULUMI_AGENT_SERVICE_HOST": "10.0.0.1",
+			"PULUMI_AGENT_PORT": "tcp://10.0.0.1:80", "PULUMI_AGENT_POOL_SERVICE_PORT_HTTP": "80",
 			"PULUMI_AGENT_PORT_80_TCP_ADDR": "10.0.0.1", "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE": "x", "OTHER": "x",
 		}})
 		if config == nil {
@@ -465,45 +419,35 @@ PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE: has no effect on an agent; it belongs to 
 	})
 
 	t.Run("that were removed are refused", func(t *testing.T) {
-		config, problems := schema.Load(schema.Source{Environ: map[string]string{
+		wantErrors(t, map[string]string{
 			"PULUMI_AGENT_TOKEN": "pul-x", "PULUMI_AGENT_KUBERNETES_RUNNER": "copy",
 			"PULUMI_AGENT_KUBERNETES_HANDOFF": "configmap",
-		}})
-		want := `PULUMI_AGENT_KUBERNETES_HANDOFF: must be one of sealed, secret
+		}, `PULUMI_AGENT_KUBERNETES_HANDOFF: must be one of sealed, secret
   hint: write secret, or sealed, the default: many users can read a ConfigMap
 PULUMI_AGENT_KUBERNETES_RUNNER: no key has this variable
-  hint: unset it: the runner is always copied from kubernetes.image`
-		if diff := cmp.Diff(want, problems.Errors().Error()); diff != "" || config != nil {
-			t.Error(diff)
-		}
+  hint: unset it: the runner is always copied from kubernetes.image`)
 	})
 
 	t.Run("choose the token", func(t *testing.T) {
 		tokens := files(map[string]string{"a": " pul-a\n", "b": "pul-b"})
 		for name, test := range map[string]struct {
-			file    string
-			environ map[string]string
-			want    string
-			hidden  int // number of keys of the file that a variable overrides
+			file, variable, value string
+			want                  string
+			hidden                int // number of keys of the file that a variable overrides
 		}{
-			"file":       {"token: pul-f", nil, "pul-f", 0},
-			"token file": {"token_file: a", nil, "pul-a", 0},
-			"variable over file": {"token: pul-f",
-				map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v", 1},
-			"variable over token file": {"token_file: a",
-				map[string]string{"PULUMI_AGENT_TOKEN": "pul-v"}, "pul-v", 1},
-			"token file of a variable over file": {"token: pul-f",
-				map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b", 1},
-			"token file over token file": {"token_file: a",
-				map[string]string{"PULUMI_AGENT_TOKEN_FILE": "b"}, "pul-b", 1},
-			"empty variable": {"token_file: a", map[string]string{"PULUMI_AGENT_TOKEN": " "},
-				"pul-a", 0},
-			"exchange": {"{oidc_token_file: /o, organization_name: acme, " +
-				"runner_pool_id: p}", nil, "", 0},
+			"file":                               {"token: pul-f", "", "", "pul-f", 0},
+			"token file":                         {"token_file: a", "", "", "pul-a", 0},
+			"variable over file":                 {"token: pul-f", "PULUMI_AGENT_TOKEN", "pul-v", "pul-v", 1},
+			"variable over token file":           {"token_file: a", "PULUMI_AGENT_TOKEN", "pul-v", "pul-v", 1},
+			"token file of a variable over file": {"token: pul-f", "PULUMI_AGENT_TOKEN_FILE", "b", "pul-b", 1},
+			"token file over token file":         {"token_file: a", "PULUMI_AGENT_TOKEN_FILE", "b", "pul-b", 1},
+			"empty variable":                     {"token_file: a", "PULUMI_AGENT_TOKEN", " ", "pul-a", 0},
+			"exchange": {"{oidc_token_file: /o, organization_name: acme, runner_pool_id: p}",
+				"", "", "", 0},
 		} {
 			t.Run(name, func(t *testing.T) {
 				src := source(test.file)
-				src.Environ, src.ReadFile = test.environ, tokens
+				src.Environ, src.ReadFile = map[string]string{test.variable: test.value}, tokens
 				if got := mustBeOverlaid(t, src, test.hidden).Pools[0].Token.Reveal(); got != test.want {
 					t.Errorf("the token is %q, want %q", got, test.want)
 				}
@@ -524,8 +468,8 @@ func TestEvaluateDigest(t *testing.T) {
 			return config.Digest
 		}
 		one := digest("token_file: t", "pul-a", nil)
-		if same := digest("token_file: t", "pul-a", map[string]string{"PATH": "/bin",
-			"PULUMI_AGENT_SYSLOG": ""}); same != one {
+		unused := map[string]string{"PATH": "/bin", "PULUMI_AGENT_SYSLOG": ""}
+		if digest("token_file: t", "pul-a", unused) != one {
 			t.Error("a variable without effect changes the digest")
 		}
 		for name, other := range map[string]string{
@@ -542,10 +486,8 @@ func TestEvaluateDigest(t *testing.T) {
 	t.Run("depends on which file of a pool exists", func(t *testing.T) {
 		const keys = "organization_name: o, runner_pool_id: 11111111-1111-1111-1111-111111111111"
 		digest := func(there map[string]string, name string, fault error) string {
-			src := source(
-				"pools:\n- {name: p, oidc_token_file: a, " + keys + "}\n" +
-					"- {name: q, oidc_token_file: b, " + keys + "}\n",
-			)
+			src := source("pools:\n- {name: p, oidc_token_file: a, " + keys + "}\n" +
+				"- {name: q, oidc_token_file: b, " + keys + "}\n")
 			read := files(there)
 			src.ReadFile = func(file string) ([]byte, error) {
 				if file == name {
@@ -608,17 +550,17 @@ func TestEvaluateDigest(t *testing.T) {
 
 func TestLoadYAML(t *testing.T) {
 	t.Run("reads every notation of a file", func(t *testing.T) {
-		for name, test := range map[string]struct{ file, environ string }{
-			"byte order mark": {"\ufefftoken: pul-x\nlog_level: debug\n", ""},
-			"other line ends": {"token: pul-x\r\nlog_level: debug\r\n", ""},
-			"document marks":  {"---\ntoken: pul-x\nlog_level: debug\n...\n", ""},
-			"JSON":            {`{"token": "pul-x", "log_level": "debug"}`, ""},
-			"aliases":         {"token: pul-x\norganization_name: &d debug\nlog_level: *d\n", ""},
-			"legacy version":  {"version: [1, {a: b}]\ntoken: pul-x\nlog_level: debug\n", ""},
+		for name, file := range map[string]string{
+			"byte order mark": "\ufefftoken: pul-x\nlog_level: debug\n",
+			"other line ends": "token: pul-x\r\nlog_level: debug\r\n",
+			"document marks":  "---\ntoken: pul-x\nlog_level: debug\n...\n",
+			"JSON":            `{"token": "pul-x", "log_level": "debug"}`,
+			"aliases":         "token: pul-x\norganization_name: &d debug\nlog_level: *d\n",
+			"legacy version":  "version: [1, {a: b}]\ntoken: pul-x\nlog_level: debug\n",
 		} {
 			t.Run(name, func(t *testing.T) {
-				if got := must(t, source(test.file)); got.LogLevel != "debug" ||
-					got.Pools[0].Token.Reveal() != "pul-x" {
+				got := must(t, source(file))
+				if got.LogLevel != "debug" || got.Pools[0].Token.Reveal() != "pul-x" {
 					t.Errorf("read %+v", got)
 				}
 			})
@@ -655,64 +597,34 @@ func TestLoadOldNames(t *testing.T) {
 	}
 }
 
-func TestStrict(t *testing.T) {
-	_, problems := schema.Load(source("reties: 3\n"))
-	if n := len(schema.Strict(problems).Errors()); n != 1 ||
-		schema.Strict(problems).Errors()[0].Rule != position.RuleUnknownKey {
-		t.Errorf("strict errors: %v", schema.Strict(problems).Errors())
-	}
-	if n := len(problems.Errors()); n != 1 || problems.Errors()[0].Rule != position.RuleMissingToken {
-		t.Errorf("errors: %v", problems.Errors())
-	}
-}
-
 func TestLoadExamples(t *testing.T) {
-	paths, err := filepath.Glob("../examples/*.yaml")
-	if err != nil || len(paths) < 5 {
-		t.Fatalf("found %v, %v", paths, err)
-	}
-	for _, path := range paths {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		must(t, schema.Source{Path: path, Content: content, ReadFile: files(map[string]string{
+	for _, file := range corpus(t, 5, "../examples/*.yaml") {
+		must(t, schema.Source{Path: file.path, Content: []byte(file.content), ReadFile: files(map[string]string{
 			"/etc/cmwa/token": "pul-x\n", "/var/run/secrets/cmwa/token": "pul-x", "/etc/cmwa/ca.pem": newCertificate(t),
 			"/etc/cmwa/production.token": "pul-p", "/etc/cmwa/teams.token": "pul-t", "/etc/cmwa/inside.token": "pul-i",
 		})})
 	}
 }
 
-func BenchmarkLoad(b *testing.B) {
-	src := source(everyKey)
-	src.Environ = map[string]string{"PULUMI_AGENT_LOG_LEVEL": "warn"}
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, problems := schema.Load(src); len(problems) > 0 {
-			b.Fatal(problems)
-		}
-	}
-}
-
 func TestLoadElsewhere(t *testing.T) {
 	file := "token_file: a\nca_file: b\npod_template_file: c\n"
-	config, problems := schema.Load(
-		schema.Source{Path: "agent.yaml", Content: []byte(file), ReadFile: files(nil), Elsewhere: true},
-	)
+	elsewhere := schema.Source{Path: "agent.yaml", Content: []byte(file), ReadFile: files(nil), Elsewhere: true}
+	config, problems := schema.Load(elsewhere)
 	if config == nil || len(problems) != 1 || problems[0].Severity != position.Warning ||
 		problems[0].Path != "pod_template_file" {
 		t.Errorf("on another machine: %v", problems)
 	}
-	config, problems = schema.Load(schema.Source{Path: "agent.yaml", Content: []byte(file), ReadFile: files(nil)})
+	here := elsewhere
+	here.Elsewhere = false
+	config, problems = schema.Load(here)
 	if config != nil || len(problems.Errors()) != 3 {
 		t.Errorf("on the agent's machine: %v", problems)
 	}
 	if strict := schema.Strict(problems); len(strict) != 1 || len(strict.Errors()) > 0 {
 		t.Errorf("Strict returns %v, want one warning", strict)
 	}
-	config, problems = schema.Load(
-		schema.Source{Path: "agent.yaml", Content: []byte("pools: [{name: a}]"), Elsewhere: true},
-	)
+	elsewhere.Content = []byte("pools: [{name: a}]")
+	config, problems = schema.Load(elsewhere)
 	if config != nil || len(problems.Errors()) != 1 {
 		t.Errorf("got %v for a named pool without a token, want one error", problems)
 	}

@@ -26,13 +26,9 @@ data:
 
 func TestConfigurations(t *testing.T) {
 	t.Run("are loaded with the templates of the manifest", func(t *testing.T) {
-		sources, ok := schema.Configurations(
-			schema.Source{
-				Path:    "m.yaml",
-				Content: []byte(twoObjects),
-				Environ: map[string]string{"PULUMI_AGENT_LOG_LEVEL": "error"},
-			},
-		)
+		sources, ok := schema.Configurations(schema.Source{
+			Path: "m.yaml", Content: []byte(twoObjects), Environ: map[string]string{"PULUMI_AGENT_LOG_LEVEL": "error"},
+		})
 		if !ok || len(sources) != 1 {
 			t.Fatalf("got %d configurations and ok %t, want one configuration", len(sources), ok)
 		}
@@ -47,15 +43,9 @@ func TestConfigurations(t *testing.T) {
 	})
 
 	t.Run("have problems with the lines of the manifest", func(t *testing.T) {
-		sources, _ := schema.Configurations(
-			schema.Source{
-				Path: "m.yaml",
-				Content: []byte(
-					"apiVersion: v1\nkind: ConfigMap\ndata:\n  pulumi-workflow-agent.yaml: |\n" +
-						"    token_file: /t\n    log_level: loud\n",
-				),
-			},
-		)
+		const content = "apiVersion: v1\nkind: ConfigMap\ndata:\n  pulumi-workflow-agent.yaml: |\n" +
+			"    token_file: /t\n    log_level: loud\n"
+		sources, _ := schema.Configurations(schema.Source{Path: "m.yaml", Content: []byte(content)})
 		_, problems := schema.Load(sources[0])
 		if len(problems) != 1 || problems[0].Line != 6 || problems[0].File != "m.yaml" {
 			t.Error(problems)

@@ -21,12 +21,16 @@ func directories(t *testing.T) (directory, working string) {
 	return directory, working
 }
 
-// writeFile writes a private file.
-func writeFile(t *testing.T, path, content string) {
+// writeFile writes a private file, and creates its directory. It returns the path.
+func writeFile(t *testing.T, path, content string) string {
 	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return path
 }
 
 // inDirectory returns a source whose file is in a directory.
@@ -39,14 +43,9 @@ func inDirectory(directory, content string) schema.Source {
 func TestLoadRelativePaths(t *testing.T) {
 	t.Run("start at the directory of the file", func(t *testing.T) {
 		directory, working := directories(t)
-		for _, dir := range []string{directory, working} {
-			writeFile(t, filepath.Join(dir, "pool.token"), "pul-"+filepath.Base(dir))
-		}
-		config, problems := schema.Load(inDirectory(directory, "token_file: pool.token\n"))
-		if len(problems) > 0 {
-			t.Fatal(problems)
-		}
-		path := filepath.Join(directory, "pool.token")
+		path := writeFile(t, filepath.Join(directory, "pool.token"), "pul-"+filepath.Base(directory))
+		writeFile(t, filepath.Join(working, "pool.token"), "pul-"+filepath.Base(working))
+		config := must(t, inDirectory(directory, "token_file: pool.token\n"))
 		pool := config.Pools[0]
 		if pool.TokenFile != path || pool.Token.Reveal() != "pul-"+filepath.Base(directory) {
 			t.Errorf("the token file is %s, want %s", pool.TokenFile, path)
@@ -60,7 +59,8 @@ func TestLoadRelativePaths(t *testing.T) {
 		directory, working := directories(t)
 		writeFile(t, filepath.Join(working, "pool.token"), "pul-a")
 		_, problems := schema.Load(inDirectory(directory, "token_file: pool.token\n"))
-		if want := "there is no file " + filepath.Join(directory, "pool.token"); !strings.Contains(problems.Error(), want) {
+		want := "there is no file " + filepath.Join(directory, "pool.token")
+		if !strings.Contains(problems.Error(), want) {
 			t.Errorf("got %v, want %s", problems, want)
 		}
 	})
@@ -87,22 +87,18 @@ func TestLoadRelativePaths(t *testing.T) {
 		directory, working := directories(t)
 		writeFile(t, filepath.Join(directory, "pool.token"), "pul-a")
 		writeFile(t, filepath.Join(directory, "ca.pem"), "x")
-		src := inDirectory(directory, "token_file: pool.token\nca_file: ca.pem\n")
-		want := schema.Evaluate(src).Digest
-		relative, err := filepath.Rel(working, src.Path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		src.Path = relative
-		if got := schema.Evaluate(src).Digest; got != want {
-			t.Errorf("got %s for %s, want %s", got, relative, want)
-		}
-
-		inWorking := inDirectory(working, "ca_file: ca.pem\n")
-		want = schema.Evaluate(inWorking).Digest
-		inWorking.Path = filepath.Base(inWorking.Path)
-		if got := schema.Evaluate(inWorking).Digest; got != want {
-			t.Errorf("got %s for %s, want %s", got, inWorking.Path, want)
+		for _, src := range []schema.Source{
+			inDirectory(directory, "token_file: pool.token\nca_file: ca.pem\n"),
+			inDirectory(working, "ca_file: ca.pem\n"),
+		} {
+			want := schema.Evaluate(src).Digest
+			var err error
+			if src.Path, err = filepath.Rel(working, src.Path); err != nil {
+				t.Fatal(err)
+			}
+			if got := schema.Evaluate(src).Digest; got != want {
+				t.Errorf("got %s for %s, want %s", got, src.Path, want)
+			}
 		}
 	})
 
@@ -135,9 +131,8 @@ func TestLoadRelativePaths(t *testing.T) {
 		writeFile(t, filepath.Join(working, "pool.token"), "pul-b")
 		src := inDirectory(directory, "log_level: info\n")
 		src.Environ = map[string]string{"PULUMI_AGENT_TOKEN_FILE": "pool.token"}
-		config, problems := schema.Load(src)
-		if config == nil || len(problems) > 0 || config.Pools[0].Token.Reveal() != "pul-b" {
-			t.Errorf("the token of the working directory is not used: %v", problems)
+		if got := must(t, src).Pools[0].Token.Reveal(); got != "pul-b" {
+			t.Errorf("the token is %s, want that of the working directory", got)
 		}
 	})
 
@@ -146,9 +141,8 @@ func TestLoadRelativePaths(t *testing.T) {
 		writeFile(t, filepath.Join(working, "pool.token"), "pul-b")
 		src := inDirectory(directory, "token_file: pool.token\n")
 		src.Elsewhere = true
-		config, problems := schema.Load(src)
-		if config == nil || len(problems) > 0 || config.Pools[0].TokenFile != "pool.token" {
-			t.Errorf("got %v, %v", config, problems)
+		if got := must(t, src).Pools[0].TokenFile; got != "pool.token" {
+			t.Errorf("got %s, want pool.token", got)
 		}
 	})
 }
@@ -156,20 +150,20 @@ func TestLoadRelativePaths(t *testing.T) {
 func TestLoadMissingFile(t *testing.T) {
 	directory, _ := directories(t)
 	for name, test := range map[string]struct{ file, want string }{
-		"names an absolute path": {"token_file: /etc/none/pool.token", "token_file: there is no file " +
-			"/etc/none/pool.token\n" +
-			"  hint: put the token into it, or correct the name"},
+		"names an absolute path": {"token_file: /etc/none/pool.token",
+			"token_file: there is no file /etc/none/pool.token\n  hint: put the token into it, or correct the name"},
 		"names the resolved path": {"token: pul-a\nca_file: none.pem", "there is no file " + directory + "/none.pem\n"},
-		"explains that ~ is not expanded": {"token_file: ~/pool.token", "/~/pool.token\n" +
-			"  hint: ~ is not expanded here: write the absolute path"},
-		"explains that $ is not expanded": {"token_file: $HOME/pool.token", "/$HOME/pool.token\n" +
-			"  hint: $ is not expanded here: write the absolute path"},
+		"explains that ~ is not expanded": {"token_file: ~/pool.token",
+			"/~/pool.token\n  hint: ~ is not expanded here: write the absolute path"},
+		"explains that $ is not expanded": {"token_file: $HOME/pool.token",
+			"/$HOME/pool.token\n  hint: $ is not expanded here: write the absolute path"},
 		"explains it for the OIDC token too": {"oidc_token_file: ~/oidc\norganization_name: acme\nrunner_pool_id: p",
 			"hint: ~ is not expanded here"},
 		"shows the directory and not the name, which may be a secret": {"token_file: hunter2",
 			"there is no file of this name in " + directory + "\n"},
 		"hides a possible secret":  {"token_file: a/c4n4ry1234567890123", "token_file: there is no such file\n"},
 		"hides special characters": {"token_file: 'c4n4ry/+=='", "token_file: there is no such file\n"},
+		"names a device":           {"token_file: /dev/null", "cannot read the file /dev/null\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, problems := schema.Load(inDirectory(directory, test.file+"\n"))
@@ -188,13 +182,8 @@ func TestLoadMissingFile(t *testing.T) {
 			return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EACCES}
 		}
 		_, problems := schema.Load(src)
-		if want := "this user cannot read the file " + directory + "/private"; !strings.Contains(problems.Error(), want) {
-			t.Errorf("got %v, want %s", problems, want)
-		}
-	})
-	t.Run("names a file that is not a regular file", func(t *testing.T) {
-		_, problems := schema.Load(inDirectory(directory, "token_file: /dev/null\n"))
-		if want := "cannot read the file /dev/null\n"; !strings.Contains(problems.Error(), want) {
+		want := "this user cannot read the file " + directory + "/private"
+		if !strings.Contains(problems.Error(), want) {
 			t.Errorf("got %v, want %s", problems, want)
 		}
 	})
@@ -202,6 +191,7 @@ func TestLoadMissingFile(t *testing.T) {
 
 func TestVetLocal(t *testing.T) {
 	const oidc = "organization_name: acme\nrunner_pool_id: p\noidc_token_file: oidc\n"
+	const task = "token: pul-a\ndeploy_target: ecs\necs: {task_definition_template_file: task}\n"
 	for name, test := range map[string]struct {
 		file  string
 		files map[string]string
@@ -209,32 +199,28 @@ func TestVetLocal(t *testing.T) {
 	}{
 		"good files": {"token_file: pool.token\npod_template_file: pod.yaml\ndeploy_target: kubernetes\n",
 			map[string]string{"pool.token": "pul-0123456789", "pod.yaml": "spec: {priority: 1}\n"}, ""},
-		"missing token": {"token_file: pool.token\n", nil, "error missing-file token_file: there " +
-			"is no file"},
+		"missing token": {"token_file: pool.token\n", nil, "error missing-file token_file: there is no file"},
 		"text that is no token": {"token_file: pool.token\n", map[string]string{"pool.token": "secret"},
 			"warning placeholder token_file: is not a pool access token"},
-		"missing certificates": {"token: pul-a\nca_file: ca.pem\n", nil, "error missing-file ca_file: " +
-			"there is no file"},
+		"missing certificates": {"token: pul-a\nca_file: ca.pem\n", nil,
+			"error missing-file ca_file: there is no file"},
 		"text that is no PEM": {"token: pul-a\nca_file: ca.pem\n", map[string]string{"ca.pem": "x"},
 			"error file ca_file: the file contains no certificate in PEM form"},
-		"missing template": {"token: pul-a\npod_template_file: pod.yaml\n", nil, "error missing-file " +
-			"pod_template_file: there is no file"},
-		"missing programs": {"token: pul-a\nworking_directory: bin\n", nil, "error missing-file " +
-			"working_directory: there is no file"},
+		"missing template": {"token: pul-a\npod_template_file: pod.yaml\n", nil,
+			"error missing-file pod_template_file: there is no file"},
+		"missing programs": {"token: pul-a\nworking_directory: bin\n", nil,
+			"error missing-file working_directory: there is no file"},
 		"missing OIDC token": {oidc, nil, "error missing-file oidc_token_file: there is no file"},
-		"empty OIDC token": {oidc, map[string]string{"oidc": "\n"}, "error file oidc_token_file: the " +
-			"file is empty"},
-		"two OIDC tokens": {oidc, map[string]string{"oidc": "a.b.c\nd.e.f\n"}, "error file " +
-			"oidc_token_file: the file must contain one token"},
-		"text that is no JWT": {oidc, map[string]string{"oidc": "x\n"}, "warning file oidc_token_file: " +
-			"the file does not hold a JSON Web Token"},
+		"empty OIDC token":   {oidc, map[string]string{"oidc": "\n"}, "error file oidc_token_file: the file is empty"},
+		"two OIDC tokens": {oidc, map[string]string{"oidc": "a.b.c\nd.e.f\n"},
+			"error file oidc_token_file: the file must contain one token"},
+		"text that is no JWT": {oidc, map[string]string{"oidc": "x\n"},
+			"warning file oidc_token_file: the file does not hold a JSON Web Token"},
 		"good OIDC token": {oidc, map[string]string{"oidc": "a.b.c\n"}, ""},
-		"missing task definition": {"token: pul-a\ndeploy_target: ecs\n" +
-			"ecs: {task_definition_template_file: task}\n", nil, "error missing-file " +
-			"ecs.task_definition_template_file: there is no file"},
-		"task definition not JSON": {"token: pul-a\ndeploy_target: ecs\n" +
-			"ecs: {task_definition_template_file: task}\n", map[string]string{"task": "x"}, "error file " +
-			"ecs.task_definition_template_file: the file is not JSON"},
+		"missing task definition": {task, nil,
+			"error missing-file ecs.task_definition_template_file: there is no file"},
+		"task definition not JSON": {task, map[string]string{"task": "x"},
+			"error file ecs.task_definition_template_file: the file is not JSON"},
 		"no token, which a variable may set": {"log_level: info\n", nil,
 			"warning missing-token token: there is no pool access token"},
 		"misspelt key": {"token: pul-a\ntokn: x\n", nil, "error unknown-key tokn: unknown key"},

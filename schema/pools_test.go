@@ -1,7 +1,6 @@
 package schema_test
 
 import (
-	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -41,32 +40,14 @@ pools:
     enabled_workflow_types: [deployment]
 `)
 		src.Environ = map[string]string{
-			"PULUMI_AGENT_POLLING_INTERVAL":         "50s",
-			"PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "7",
+			"PULUMI_AGENT_POLLING_INTERVAL": "50s", "PULUMI_AGENT_MAX_CONCURRENT_WORKFLOWS": "7",
 		}
 		config := mustBeOverlaid(t, src, 2)
 		var got []string
 		for _, p := range config.Pools {
-			got = append(
-				got,
-				fmt.Sprint(
-					p.Name,
-					" ",
-					p.Token.Reveal(),
-					" ",
-					p.ServiceURL,
-					" ",
-					p.PollingInterval,
-					" ",
-					p.MaxConcurrentWorkflows,
-					" ",
-					p.Docker.Network,
-					" ",
-					p.Docker.Memory>>30,
-					" ",
-					len(p.EnabledWorkflowTypes),
-				),
-			)
+			got = append(got, fmt.Sprintf("%s %s %s %s %d %s %d %d", p.Name, p.Token.Reveal(), p.ServiceURL,
+				p.PollingInterval, p.MaxConcurrentWorkflows, p.Docker.Network, p.Docker.Memory>>30,
+				len(p.EnabledWorkflowTypes)))
 		}
 		want := []string{
 			"prod pul-prod https://one.example.com 50s 7 n 4 3",
@@ -81,18 +62,14 @@ pools:
 	})
 
 	t.Run("have only their own limits if the top level sets no limit", func(t *testing.T) {
-		config := must(
-			t,
-			source("pools:\n- {name: a, token: pul-a, max_concurrent_workflows: 3}\n- {name: b, token: pul-b}\n"),
-		)
-		if config.MaxConcurrentWorkflows != 0 || config.Pools[0].MaxConcurrentWorkflows != 3 ||
-			config.Pools[1].MaxConcurrentWorkflows != 1 {
-			t.Errorf(
-				"the limits of the agent and of its two pools are %d, %d and %d, want 0, 3 and 1",
-				config.MaxConcurrentWorkflows,
-				config.Pools[0].MaxConcurrentWorkflows,
-				config.Pools[1].MaxConcurrentWorkflows,
-			)
+		config := must(t, source("pools:\n- {name: a, token: pul-a, max_concurrent_workflows: 3}\n"+
+			"- {name: b, token: pul-b}\n"))
+		got := []int{
+			config.MaxConcurrentWorkflows,
+			config.Pools[0].MaxConcurrentWorkflows, config.Pools[1].MaxConcurrentWorkflows,
+		}
+		if !slices.Equal(got, []int{0, 3, 1}) {
+			t.Errorf("the limits of the agent and of its two pools are %d, want 0, 3 and 1", got)
 		}
 	})
 
@@ -112,8 +89,8 @@ pools:
 		for _, p := range config.Pools {
 			got = append(got, p.Name+" "+p.Token.Reveal()+" "+p.OIDCTokenFile+" "+p.RunnerPoolID)
 		}
-		if diff := cmp.Diff([]string{"exchange  /o top", "own-token pul-a  top", "own-file pul-b  top"},
-			got); diff != "" {
+		want := []string{"exchange  /o top", "own-token pul-a  top", "own-file pul-b  top"}
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -133,12 +110,8 @@ pools:
 		label := func(team string) map[string]any {
 			return map[string]any{"metadata": map[string]any{"labels": map[string]any{"team": team}}}
 		}
-		want := []map[string]any{
-			{"spec": map[string]any{"nodeSelector": map[string]any{"disk": "ssd"}}},
-			label("b"),
-			label("c"),
-			nil,
-		}
+		disk := map[string]any{"spec": map[string]any{"nodeSelector": map[string]any{"disk": "ssd"}}}
+		want := []map[string]any{disk, label("b"), label("c"), nil}
 		for i, p := range config.Pools {
 			if diff := cmp.Diff(want[i], p.PodTemplate); diff != "" {
 				t.Errorf("pool %s: %s", p.Name, diff)
@@ -150,13 +123,8 @@ pools:
 	})
 
 	t.Run("with different kinds of jobs may share a token", func(t *testing.T) {
-		must(
-			t,
-			source(
-				"token: pul-a\npools:\n- {name: a, enabled_workflow_types: [deployment]}\n"+
-					"- {name: b, enabled_workflow_types: [insights_scan]}\n",
-			),
-		)
+		must(t, source("token: pul-a\npools:\n- {name: a, enabled_workflow_types: [deployment]}\n"+
+			"- {name: b, enabled_workflow_types: [insights_scan]}\n"))
 	})
 
 	// A pool in the list has the same settings as the only pool of a separate file that
@@ -167,10 +135,8 @@ pools:
 			draw := func(label string) []setting {
 				var some []setting
 				for _, f := range all {
-					if f.Pool && effective(f) && !strings.HasSuffix(f.Key, "_file") &&
-						!strings.HasPrefix(f.Key, "request_retry") &&
-						f.Key != "token" &&
-						rapid.IntRange(0, 3).Draw(t, label+f.Key) == 0 {
+					if f.Pool && effective(f) && f.Key != "token" && !strings.HasSuffix(f.Key, "_file") &&
+						!strings.HasPrefix(f.Key, "request_retry") && rapid.IntRange(0, 3).Draw(t, label+f.Key) == 0 {
 						some = append(some, drawSetting(t, f))
 					}
 				}
@@ -188,14 +154,7 @@ pools:
 					}
 				}
 				alone = append(alone, fileOf(merged))
-				file += fmt.Sprintf(
-					"- name: p%d\n  ",
-					i,
-				) + strings.ReplaceAll(
-					strings.TrimSuffix(fileOf(own), "\n"),
-					"\n",
-					"\n  ",
-				) + "\n"
+				file += fmt.Sprintf("- name: p%d\n%s", i, indented(fileOf(own), 2))
 			}
 			together, problems := schema.Load(source(file))
 			if together == nil {
@@ -211,8 +170,8 @@ pools:
 				if diff := cmp.Diff(one.Pools[0], got); diff != "" {
 					t.Fatalf("pool %d of\n%s\n%s", i, file, diff)
 				}
-				if diff := cmp.Diff(settingsOf(one, schema.DefaultPool), settingsOf(together,
-					together.Pools[i].Name)); diff != "" {
+				settings := settingsOf(together, together.Pools[i].Name)
+				if diff := cmp.Diff(settingsOf(one, schema.DefaultPool), settings); diff != "" {
 					t.Fatalf("settings of pool %d of\n%s\n%s", i, file, diff)
 				}
 			}
@@ -220,29 +179,19 @@ pools:
 	})
 
 	t.Run("a whole number and a fraction are different values", func(t *testing.T) {
-		for _, pair := range [][2]string{{"2", "2.0"}, {"2.0", "2"}} {
-			_, problems := schema.Load(
-				source(
-					fmt.Sprintf(
-						"pools:\n- {name: a, token: pul-a, max_concurrent_workflows: %s}\n"+
-							"- {name: b, token: pul-b, max_concurrent_workflows: %s}\n",
-						pair[0],
-						pair[1],
-					),
-				),
-			)
-			wrong := "pools.0.max_concurrent_workflows"
-			if pair[1] == "2.0" {
-				wrong = "pools.1.max_concurrent_workflows"
-			}
-			if len(problems) != 1 || problems[0].Path != wrong {
-				t.Errorf("%s and %s: %v, want %s to be wrong", pair[0], pair[1], problems, wrong)
+		for _, c := range []struct{ a, b, wrong string }{
+			{"2", "2.0", "pools.1.max_concurrent_workflows"}, {"2.0", "2", "pools.0.max_concurrent_workflows"},
+		} {
+			problems := loadOf("pools:\n- {name: a, token: pul-a, max_concurrent_workflows: " + c.a + "}\n" +
+				"- {name: b, token: pul-b, max_concurrent_workflows: " + c.b + "}\n")
+			if len(problems) != 1 || problems[0].Path != c.wrong {
+				t.Errorf("%+v: %v", c, problems)
 			}
 		}
 	})
 
 	t.Run("an invalid value is reported in each pool", func(t *testing.T) {
-		_, problems := schema.Load(source(`
+		problems := loadOf(`
 polling_interval: 1 s
 pools:
   - {name: a, token: pul-a, polling_interval: 1 s, docker: {labels: [good=1, bad]}}
@@ -250,7 +199,7 @@ pools:
   - {name: c, token: pul-c, polling_interval: 1 s, docker: {labels: [good=1, bad]}, pull_image: "yes"}
   - {name: d, token: pul-d, polling_interval: 1, pull_image: yes please}
   - nothing
-`))
+`)
 		var got []string
 		for _, p := range problems {
 			got = append(got, fmt.Sprintf("%d:%d %s", p.Line, p.Column, p.Path))
@@ -271,8 +220,8 @@ pools:
 	t.Run("that name the same token file are rejected even if the file is missing", func(t *testing.T) {
 		src := source("pools: [{name: a, token_file: /run/x}, {name: b, token_file: /run//x}]")
 		src.ReadFile, src.Elsewhere = files(nil), true
-		if config, problems := schema.Load(src); config != nil || len(problems) != 1 ||
-			problems[0].Rule != position.RulePools {
+		config, problems := schema.Load(src)
+		if config != nil || len(problems) != 1 || problems[0].Rule != position.RulePools {
 			t.Errorf("problems: %v", problems)
 		}
 	})
@@ -294,27 +243,22 @@ func TestLoadPodTemplate(t *testing.T) {
 		}
 		one, _ := read("kubernetes", template)
 		two, _ := read("kubernetes", `{"spec": {"nodeSelector": {"disk": "hdd"}}}`)
-		changed := 0
-		for i, setting := range one.Settings() {
-			if !setting.Same(two.Settings()[i]) {
-				changed++
-				if setting.Key != "pod_template_file" || setting.Value != schema.DefaultPodTemplateFile {
-					t.Errorf("a change of the file changes the setting %s: %s", setting.Key, setting.Value)
-				}
+		if got := changed(one, two); got != "pod_template_file" {
+			t.Errorf("a change of the file changes the settings %q, want pod_template_file", got)
+		}
+		for _, s := range one.Settings() {
+			if s.Key == "pod_template_file" && s.Value != schema.DefaultPodTemplateFile {
+				t.Errorf("the setting pod_template_file is %s", s.Value)
 			}
 		}
-		if changed != 1 {
-			t.Errorf("a change of the file changes %d settings, want 1", changed)
-		}
 		for _, content := range []string{"", "{}", "\n", "null"} {
-			if config, problems := read("kubernetes", content); len(problems) > 0 ||
-				config.Pools[0].PodTemplate != nil {
+			config, problems := read("kubernetes", content)
+			if len(problems) > 0 || config.Pools[0].PodTemplate != nil {
 				t.Errorf("%q is not an empty template: %v", content, problems)
 			}
 		}
-		if _, problems := read("kubernetes", `{"spec": {"nodeSelecter": {}}}`); len(problems) == 0 ||
-			problems[0].File != schema.DefaultPodTemplateFile ||
-			problems[0].Line != 1 {
+		_, problems := read("kubernetes", `{"spec": {"nodeSelecter": {}}}`)
+		if len(problems) == 0 || problems[0].File != schema.DefaultPodTemplateFile || problems[0].Line != 1 {
 			t.Errorf("an invalid template is accepted: %v", problems)
 		}
 		src := source("token: pul-a\ndeploy_target: kubernetes\npod_template_file: " + t.TempDir())
@@ -350,9 +294,8 @@ func TestLoadPodTemplate(t *testing.T) {
 				if c.warned == "" && len(problems) > 0 {
 					t.Errorf("problems %v", problems)
 				}
-				if c.warned != "" &&
-					(len(problems) != 1 || problems[0].Severity != position.Warning ||
-						problems[0].Path != c.warned || problems[0].Line != 3) {
+				if c.warned != "" && (len(problems) != 1 || problems[0].Severity != position.Warning ||
+					problems[0].Path != c.warned || problems[0].Line != 3) {
 					t.Errorf("problems %+v", problems)
 				}
 				if got := config.Pools[0].PodTemplate; (name == "pod_template that is empty") != (got == nil) {
@@ -370,8 +313,8 @@ func TestLoadPodTemplate(t *testing.T) {
 		t.Run("a mounted file that cannot be read is an error", func(t *testing.T) {
 			src := source("token: pul-a\ndeploy_target: kubernetes\n")
 			src.ReadFile = func(string) ([]byte, error) { return nil, fs.ErrPermission }
-			if _, problems := schema.Load(src); len(problems.Errors()) != 1 ||
-				problems[0].File != schema.DefaultPodTemplateFile ||
+			_, problems := schema.Load(src)
+			if len(problems.Errors()) != 1 || problems[0].File != schema.DefaultPodTemplateFile ||
 				problems[0].Hint == "" {
 				t.Errorf("problems %+v", problems)
 			}
@@ -387,10 +330,7 @@ func newCertificate(t *testing.T) string {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber:          big.NewInt(1),
-		NotAfter:              time.Now().Add(time.Hour),
-		IsCA:                  true,
-		BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -414,9 +354,8 @@ func TestLoadReadableToken(t *testing.T) {
 		mode fs.FileMode
 		want int
 	}{
-		{"token: pul-a", 0o644, 1}, {"token: pul-a", 0o640, 1}, {"token: pul-a", 0o600, 0}, {"token: pul-a", 0,
-			0}, {"token_file: t", 0o644, 0},
-		{"pools: [{name: a, token: pul-a}]", 0o604, 1},
+		{"token: pul-a", 0o644, 1}, {"token: pul-a", 0o640, 1}, {"token: pul-a", 0o600, 0}, {"token: pul-a", 0, 0},
+		{"token_file: t", 0o644, 0}, {"pools: [{name: a, token: pul-a}]", 0o604, 1},
 	} {
 		src := source(test.file)
 		src.Mode, src.ReadFile = test.mode, files(map[string]string{"t": "pul-a"})
@@ -458,18 +397,18 @@ pools:
 		config := must(t, src)
 		got := map[string]string{}
 		count := map[string]int{}
+		byDefault := []string{"health_threshold", "working_directory", "request_timeout"}
 		for _, s := range config.Settings() {
 			count[s.Pool]++
-			if s.Origin != (position.Origin{}) || s.Key == "health_threshold" || s.Key == "working_directory" ||
-				s.Key == "request_timeout" {
+			if s.Origin != (position.Origin{}) || slices.Contains(byDefault, s.Key) {
 				got[s.Pool+"/"+s.Key] = s.Value + " from " + s.Origin.String()
 			}
 		}
 		want := map[string]string{
 			"/http_server_port": "9090 from agent.yaml:2", "/health_threshold": "1m from default",
-			"prod/ca_file": "ca.pem from agent.yaml:3", "prod/token": "[secret] from agent.yaml:6", "p" +
-				"rod/request_timeout": "30s from default",
-			"prod/docker.labels": `["a=b c"] from agent.yaml:7`, "prod/docker.cpus": "1.5 from agent.yaml:7",
+			"prod/ca_file": "ca.pem from agent.yaml:3", "prod/token": "[secret] from agent.yaml:6",
+			"prod/request_timeout": "30s from default",
+			"prod/docker.labels":   `["a=b c"] from agent.yaml:7`, "prod/docker.cpus": "1.5 from agent.yaml:7",
 			"prod/pod_template": `{spec: {containers: [{env: [{name: PASSWORD, value: "[secret]"}], name: ` +
 				`pulumi-workflow}]}} from agent.yaml:8`,
 			"prod/polling_interval":  "20s from PULUMI_AGENT_POLLING_INTERVAL",
@@ -495,37 +434,23 @@ pools:
 	})
 
 	t.Run("differ if the files that they name differ", func(t *testing.T) {
-		load := func(file, token, pod string) map[string]schema.Setting {
+		const both = "token_file: t\npod_template_file: pod"
+		load := func(file, token, pod string) *schema.Config {
 			src := source(file)
 			src.ReadFile = files(map[string]string{"t": token, "pod": pod})
-			settings := map[string]schema.Setting{}
-			for _, s := range must(t, src).Settings() {
-				settings[s.Key] = s
-			}
-			return settings
+			return must(t, src)
 		}
-		changed := func(a, b map[string]schema.Setting) string {
-			var keys []string
-			for key := range a {
-				if !a[key].Same(b[key]) {
-					keys = append(keys, key)
-				}
-			}
-			slices.Sort(keys)
-			return strings.Join(keys, " ")
-		}
-		before := load("token_file: t\npod_template_file: pod", "pul-a", "{}")
+		before := load(both, "pul-a", "{}")
 		for name, test := range map[string]struct {
-			after map[string]schema.Setting
+			after *schema.Config
 			want  string
 		}{
-			"nothing":   {load("# x\npod_template_file: pod\ntoken_file: 't'", "pul-a\n", ""), ""},
-			"the token": {load("token_file: t\npod_template_file: pod", "pul-b", "{}"), "token_file"},
-			"the template": {load("token_file: t\npod_template_file: pod", "pul-a", "{spec: {priority: 3}}"),
-				"pod_template_file"},
+			"nothing":                 {load("# x\npod_template_file: pod\ntoken_file: 't'", "pul-a\n", ""), ""},
+			"the token":               {load(both, "pul-b", "{}"), "token_file"},
+			"the template":            {load(both, "pul-a", "{spec: {priority: 3}}"), "pod_template_file"},
 			"the kind of credentials": {load("token: pul-a\npod_template_file: pod", "", "{}"), "token token_file"},
-			"two settings": {load("token_file: t\npod_template_file: pod\npull_image: false\ndocker: {network: x}",
-				"pul-a", "{}"), "docker.network pull_image"},
+			"two settings": {load(both+"\npull_image: false\ndocker: {network: x}", "pul-a", "{}"),
+				"docker.network pull_image"},
 		} {
 			if got := changed(before, test.after); got != test.want {
 				t.Errorf("%s: the settings %q differ, want %q", name, got, test.want)
@@ -536,20 +461,18 @@ pools:
 	t.Run("do not show a token in place of a file name", func(t *testing.T) {
 		for _, key := range []string{"token_file", "oidc_token_file", "ca_file", "pod_template_file"} {
 			for _, token := range []string{canary, "eyJhbGciOi" + canary} {
-				config, problems := schema.Load(
-					source("organization_name: a\nrunner_pool_id: p\n" + key + ": " + token),
-				)
-				if got := output(config, problems); config != nil || strings.Contains(got, canary[4:12]) {
-					t.Errorf("%s: %s", key, got)
+				src := source("organization_name: a\nrunner_pool_id: p\n" + key + ": " + token)
+				config, problems := schema.Load(src)
+				if config != nil {
+					t.Errorf("%s: the token is accepted", key)
 				}
+				hidesToken(t, key, output(config, problems))
 			}
 		}
 		src := source("token: pul-x\nworkflow_runners_directory: $PULUMI_AGENT_TOKEN/bin\n")
 		src.Environ = map[string]string{"PULUMI_AGENT_TOKEN": canary}
 		config, problems := schema.Load(src)
-		if got := output(config, problems) + fmt.Sprint(config.Settings()); strings.Contains(got, canary[4:12]) {
-			t.Error(got)
-		}
+		hidesToken(t, "a path with a variable", output(config, problems)+fmt.Sprint(config.Settings()))
 	})
 
 	t.Run("mask secrets in unusual places", func(t *testing.T) {
@@ -561,35 +484,34 @@ pools:
 			"docker: {labels: [apikey=%s]}", "docker: {volumes: ['/%s:/x']}", "organization_name: %s",
 			"env_forward_allowlist: [%s]", "working_directory: /x/%s",
 		} {
-			config := must(t, source("token: pul-x\n"+strings.ReplaceAll(file, "%s", canary)))
-			if got := fmt.Sprintf("%v %+v", config.Settings(), config.Settings()); strings.Contains(got, canary[4:12]) {
-				t.Errorf("%s shows the token:\n%s", file, got)
-			}
+			settings := must(t, source("token: pul-x\n"+strings.ReplaceAll(file, "%s", canary))).Settings()
+			hidesToken(t, file, fmt.Sprintf("%v %+v", settings, settings))
 		}
 	})
 
 	t.Run("are the same in another notation", func(t *testing.T) {
-		one := must(
-			t,
-			source(
-				"token: pul-a\nservice_url: https://a/\npolling_interval: 1m\ndocker: {memory: 1g, cpus: 2}\n"+
-					"enabled_workflow_types: [deployment, insights_scan]\n",
-			),
-		).Settings()
-		two := must(
-			t,
-			source(
-				"token: pul-a\nservice_url: https://a\npolling_interval: 60s\n"+
-					"docker: {memory: 1024m, cpus: '2.0'}\nenabled_workflow_types: [insights_scan, deployment, "+
-					"deployment]\nmax_concurrent_workflows: 1\n",
-			),
-		).Settings()
-		for i := range one {
-			if !one[i].Same(two[i]) {
-				t.Errorf("%s differs: %s and %s", one[i].Key, one[i].Value, two[i].Value)
-			}
+		one := must(t, source("token: pul-a\nservice_url: https://a/\npolling_interval: 1m\n"+
+			"docker: {memory: 1g, cpus: 2}\nenabled_workflow_types: [deployment, insights_scan]\n"))
+		two := must(t, source("token: pul-a\nservice_url: https://a\npolling_interval: 60s\n"+
+			"docker: {memory: 1024m, cpus: '2.0'}\nmax_concurrent_workflows: 1\n"+
+			"enabled_workflow_types: [insights_scan, deployment, deployment]\n"))
+		if got := changed(one, two); got != "" {
+			t.Errorf("the settings %q differ", got)
 		}
 	})
+}
+
+// changed returns the keys of the settings that differ between two configurations.
+func changed(a, b *schema.Config) string {
+	var keys []string
+	after := b.Settings()
+	for i, s := range a.Settings() {
+		if !s.Same(after[i]) {
+			keys = append(keys, s.Key)
+		}
+	}
+	slices.Sort(keys)
+	return strings.Join(keys, " ")
 }
 
 // settingsOf returns the settings of a pool without their origins.
@@ -600,22 +522,6 @@ func settingsOf(config *schema.Config, pool string) (lines []string) {
 		}
 	}
 	return lines
-}
-
-func FuzzPools(f *testing.F) {
-	f.Add([]byte("- {name: a, token: pul-a}\n- {name: b}"))
-	f.Add([]byte("- name: a\n  pools: [{name: x}]\n  docker: [1]"))
-	f.Add([]byte("0: {1: 2}"))
-	f.Fuzz(func(t *testing.T, content []byte) {
-		content = bytes.ReplaceAll(content, []byte("\n"), []byte("\n  "))
-		src := source("token: " + canary + "\npools:\n  " + string(content))
-		src.ReadFile = files(nil)
-		check(t, src)
-		config, problems := schema.Load(src)
-		if got := output(config, problems); strings.Contains(got, canary[4:12]) {
-			t.Errorf("the token is shown:\n%s", got)
-		}
-	})
 }
 
 func TestLoadForbiddenFile(t *testing.T) {
@@ -633,7 +539,7 @@ func TestLoadEmptyMapping(t *testing.T) {
 }
 
 func TestLoadForwardedToken(t *testing.T) {
-	_, problems := schema.Load(source("token: pul-x\nenv_forward_allowlist: [HOME, PULUMI_AGENT_TOKEN]\n"))
+	problems := loadOf("token: pul-x\nenv_forward_allowlist: [HOME, PULUMI_AGENT_TOKEN]\n")
 	if len(problems) != 1 || problems[0].Severity != position.Warning || problems[0].Line != 2 {
 		t.Errorf("problems: %v", problems)
 	}

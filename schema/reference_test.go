@@ -1,13 +1,11 @@
 package schema_test
 
 import (
-	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
@@ -16,36 +14,21 @@ import (
 const referenceFile = "../examples/reference.yaml"
 
 func TestReferenceFile(t *testing.T) {
-	want := schema.Reference()
-	if *update {
-		if err := os.WriteFile(referenceFile, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(referenceFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("run make reference:\n%s", diff)
-	}
+	golden(t, referenceFile, string(schema.Reference()))
 }
 
 func TestReference(t *testing.T) {
 	t.Run("has no problem except missing files", func(t *testing.T) {
-		content, err := os.ReadFile(referenceFile)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := string(schema.Reference())
 		for _, p := range vet(content) {
 			if p.Severity == position.Error || p.Rule != position.RuleMissingFile {
 				t.Error(p)
 			}
 		}
-		if !strings.Contains(string(content), "\ntoken_file: /etc/cmwa/token\n") {
+		if !strings.Contains(content, "\ntoken_file: /etc/cmwa/token\n") {
 			t.Error("the reference sets no credentials")
 		}
-		for number, line := range strings.Split(string(content), "\n") {
+		for number, line := range strings.Split(content, "\n") {
 			if utf8.RuneCountInString(line) > 100 || strings.TrimRight(line, " ") != line {
 				t.Errorf("line %d is too long, or ends with spaces", number+1)
 			}
@@ -53,9 +36,9 @@ func TestReference(t *testing.T) {
 	})
 
 	t.Run("every key can be uncommented", func(t *testing.T) {
-		text := schema.Reference()
+		text := string(schema.Reference())
 		set := map[string]bool{}
-		for block := range strings.SplitSeq(string(text), "\n\n") {
+		for block := range strings.SplitSeq(text, "\n\n") {
 			var file strings.Builder
 			for line := range strings.Lines(block) {
 				if settingLine.MatchString(line) && !strings.HasPrefix(line, "#   ") {
@@ -67,27 +50,14 @@ func TestReference(t *testing.T) {
 			if file.Len() == 0 {
 				continue
 			}
-			v, err := instance([]byte(file.String()))
+			v, err := instance(file.String())
 			if err != nil {
 				t.Fatalf("%v:\n%s", err, file.String())
 			}
-			for key, inner := range v.(map[string]any) {
-				set[key] = true
-				if nested, ok := inner.(map[string]any); ok {
-					for name := range nested {
-						set[key+"."+name] = true
-					}
-				}
-				if list, ok := inner.([]any); ok && key == "pools" {
-					for name := range list[0].(map[string]any) {
-						set[key+"."+name] = true
-					}
-				}
-			}
-			for _, p := range vet([]byte(file.String())) {
-				if p.Rule != position.RuleMissingToken && p.Rule != position.RuleMissingFile &&
-					p.Rule != position.RuleCredentials &&
-					p.Rule != position.RuleTimes {
+			addKeys(set, "", v)
+			allowed := []position.Rule{position.RuleMissingFile, position.RuleTimes}
+			for _, p := range exceptCredentials(vet(file.String())) {
+				if !slices.Contains(allowed, p.Rule) {
 					t.Errorf("%v\nin:\n%s", p, file.String())
 				}
 			}
@@ -96,7 +66,7 @@ func TestReference(t *testing.T) {
 			if current(f) && !f.OnlyVariable && !set[f.Key] {
 				t.Errorf("the key %s is not in the reference", f.Key)
 			}
-			if !strings.Contains(string(text), f.Variable) {
+			if !strings.Contains(text, f.Variable) {
 				t.Errorf("the variable %s is not in the reference", f.Variable)
 			}
 		}
@@ -105,6 +75,13 @@ func TestReference(t *testing.T) {
 
 // current reports whether a field is not an old name and has an effect.
 func current(f schema.Field) bool { return f.Old == "" && f.Unused == "" && !f.Ignored }
+
+// exceptCredentials returns the problems of an example, without those of its missing credentials.
+func exceptCredentials(problems position.Problems) position.Problems {
+	return slices.DeleteFunc(problems, func(p position.Problem) bool {
+		return p.Rule == position.RuleMissingToken || p.Rule == position.RuleCredentials
+	})
+}
 
 // settingLine matches a line of the reference that is a setting after its # is removed.
 var settingLine = regexp.MustCompile(`^#(\S|  )`)
@@ -119,13 +96,10 @@ func TestExample(t *testing.T) {
 		if example == "" {
 			continue
 		}
-		for _, p := range vet([]byte(example)) {
-			if p.Severity == position.Error && p.Rule != position.RuleMissingToken &&
-				p.Rule != position.RuleCredentials {
-				t.Errorf("%s: %v", f.Key, p)
-			}
+		for _, p := range exceptCredentials(vet(example).Errors()) {
+			t.Errorf("%s: %v", f.Key, p)
 		}
-		v, err := instance([]byte(example))
+		v, err := instance(example)
 		if err != nil || accepts.Validate(v) != nil {
 			t.Errorf("%s: %v", f.Key, accepts.Validate(v))
 		}
@@ -158,9 +132,8 @@ func TestExplain(t *testing.T) {
 	})
 
 	t.Run("lines fit the width", func(t *testing.T) {
-		names := schema.Names()
 		for _, width := range []int{60, 120} {
-			for _, name := range names {
+			for _, name := range schema.Names() {
 				if strings.HasPrefix(name, "PULUMI_") {
 					continue // a variable has the same explanation as its key
 				}
@@ -176,8 +149,7 @@ func TestExplain(t *testing.T) {
 					}
 				}
 			}
-			text := schema.Overview(width)
-			for line := range strings.Lines(text) {
+			for line := range strings.Lines(schema.Overview(width)) {
 				if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > max(width, 82) {
 					t.Errorf("at width %d a line has %d columns: %q", width, n, line)
 				}

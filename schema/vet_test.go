@@ -23,86 +23,41 @@ import (
 	"github.com/cmwa-project/cmwa/schema/position"
 )
 
-// vetCorpus returns files of every kind that vet checks, by path.
-func vetCorpus(t testing.TB) map[string][]byte {
-	found := map[string][]byte{}
-	err := filepath.WalkDir("testdata/vet", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || filepath.Ext(path) == ".golden" {
-			return err
-		}
-		found[path], err = os.ReadFile(path)
-		return err
-	})
-	if err != nil || len(found) < 15 {
-		t.Fatalf("found %d files, %v", len(found), err)
-	}
-	return found
+// vetCorpus returns files of every kind that vet checks.
+func vetCorpus(t testing.TB) []textFile {
+	return corpus(t, 15, "testdata/vet/*.yaml", "testdata/vet/*.json", "testdata/vet/named/*.json")
 }
 
 func TestVetProblems(t *testing.T) {
-	for path, content := range vetCorpus(t) {
-		t.Run(strings.TrimPrefix(path, "testdata/vet/"), func(t *testing.T) {
-			var got strings.Builder
-			for _, p := range schema.Vet(schema.Source{Path: filepath.Base(path), Content: content,
-				ReadFile: files(nil), Release: thisRelease}) {
-				got.WriteString(p.Severity.String() + " " + string(p.Rule) + "\n" + p.String() + "\n")
-			}
-			if *update {
-				if err := os.WriteFile(path+".golden", []byte(got.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path + ".golden")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.Len() == 0 {
-				t.Error("no problem is reported")
-			}
-			if diff := cmp.Diff(string(want), got.String()); diff != "" {
-				t.Errorf("run with -update if the change is intended:\n%s", diff)
-			}
+	for _, file := range vetCorpus(t) {
+		t.Run(strings.TrimPrefix(file.path, "testdata/vet/"), func(t *testing.T) {
+			goldenProblems(t, file.path+".golden", schema.Vet(schema.Source{Path: filepath.Base(file.path),
+				Content: []byte(file.content), ReadFile: files(nil), Release: thisRelease}))
 		})
 	}
 }
 
 func TestVet(t *testing.T) {
 	t.Run("checks a whole file as Load does", func(t *testing.T) {
-		paths, err := filepath.Glob("testdata/bad/*.yaml")
-		if err != nil || len(paths) < 40 {
-			t.Fatalf("found %d files, %v", len(paths), err)
-		}
-		for _, path := range paths {
-			content, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			src := source(string(content))
+		for _, file := range corpus(t, 40, "testdata/bad/*.yaml") {
+			src := source(file.content)
 			src.Environ = map[string]string{"PULUMI_AGENT_LOG_FORMAT": "loud", "PULUMI_AGENT_LOG_LEVEL": "debug"}
 			src.ReadFile = files(map[string]string{"token": "pul-a\n"})
 			_, problems := schema.Load(src)
 			if diff := cmp.Diff(schema.Strict(problems), schema.Vet(src), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("%s:\n%s", path, diff)
+				t.Errorf("%s:\n%s", file.path, diff)
 			}
 		}
 	})
 
 	t.Run("problems of a configuration in a manifest have lines of the manifest", func(t *testing.T) {
-		paths, err := filepath.Glob("testdata/bad/*.yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
 		count := 0
-		for _, path := range append(paths, "../examples/reference.yaml", "../examples/pools.yaml") {
-			content, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
+		for _, file := range corpus(t, 80, "testdata/bad/*.yaml", "../examples/reference.yaml",
+			"../examples/pools.yaml") {
+			if blockable(file.content) && len(file.content) <= 64<<10 {
+				count++
+				embeddedAlike(t, schema.FileName, file.content, count%7, 1+count%4, 1+count%8)
 			}
-			if !blockable(string(content)) || len(content) > 64<<10 {
-				continue
-			}
-			count++
-			embeddedAlike(t, schema.FileName, string(content), count%7, 1+count%4, 1+count%8)
 		}
 		if count < 80 {
 			t.Errorf("got %d files, want at least 80", count)
@@ -133,14 +88,8 @@ func TestVet(t *testing.T) {
 		})
 		rapid.Check(t, func(t *rapid.T) {
 			text := strings.Join(rapid.SliceOfN(lines, 1, 8).Draw(t, "lines"), "\n") + "\n"
-			embeddedAlike(
-				t,
-				schema.FileName,
-				text,
-				rapid.IntRange(0, 5).Draw(t, "before"),
-				rapid.IntRange(1, 4).Draw(t, "section"),
-				rapid.IntRange(1, 8).Draw(t, "inner"),
-			)
+			before, section := rapid.IntRange(0, 5).Draw(t, "before"), rapid.IntRange(1, 4).Draw(t, "section")
+			embeddedAlike(t, schema.FileName, text, before, section, rapid.IntRange(1, 8).Draw(t, "inner"))
 		})
 	})
 
@@ -169,38 +118,12 @@ func TestVet(t *testing.T) {
 			{"Secret", "stringData", 0o600, false}, {"Secret", "stringData", 0o644, true},
 			{"Secret", "stringData", 0, false},
 		} {
-			problems := schema.Vet(
-				schema.Source{Path: "m.yaml", Content: fmt.Appendf(nil, manifest, c.kind, c.section), Mode: c.mode},
-			)
+			content := fmt.Appendf(nil, manifest, c.kind, c.section)
+			problems := schema.Vet(schema.Source{Path: "m.yaml", Content: content, Mode: c.mode})
 			warned := len(problems) == 1 && problems[0].Rule == position.RuleReadableToken && problems[0].Line == 5
 			if warned != c.warned || len(problems) > 1 {
 				t.Errorf("%+v: %v", c, problems)
 			}
-		}
-	})
-
-	t.Run("finds no problem in valid files", func(t *testing.T) {
-		count := 0
-		for _, pattern := range []string{"../examples/*.yaml", "../examples/manifests/*.yaml"} {
-			paths, err := filepath.Glob(pattern)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, path := range paths {
-				content, err := os.ReadFile(path)
-				if err != nil {
-					t.Fatal(err)
-				}
-				count++
-				certificate := newCertificate(t)
-				if problems := schema.Vet(schema.Source{Path: path, Content: content,
-					ReadFile: files(map[string]string{"/etc/cmwa/ca.pem": certificate})}); len(problems) > 0 {
-					t.Errorf("%s: %v", path, problems)
-				}
-			}
-		}
-		if count < 6 {
-			t.Errorf("got %d examples, want at least 6", count)
 		}
 	})
 
@@ -216,11 +139,11 @@ func TestVet(t *testing.T) {
 			"documents":      full("---\n"),
 			"manifests":      full("---\n" + head),
 			"configurations": full("---\n" + head + "data:\n  pulumi-workflow-agent.yaml: |\n    log_level: x\n"),
-			"below empty lines": strings.Repeat("\n", position.MaxFile-40_000) + strings.Repeat(head+"data: "+
-				"{pulumi-workflow-agent.yaml: '{'}\n---\n", 200),
+			"below empty lines": strings.Repeat("\n", position.MaxFile-40_000) +
+				strings.Repeat(head+"data: {pulumi-workflow-agent.yaml: '{'}\n---\n", 200),
 			"broken documents": full("---\na: [\n"),
-			"one long key": head + "data:\n  pulumi-workflow-agent.yaml: " + strings.Repeat("x",
-				position.MaxFile-100),
+			"one long key": head + "data:\n  pulumi-workflow-agent.yaml: " +
+				strings.Repeat("x", position.MaxFile-100),
 			"long lines": head + "data:\n  pulumi-workflow-agent.yaml: |\n" +
 				strings.Repeat("    a: "+strings.Repeat("b", 1000)+"\n", 900),
 			"lines of spaces": head + "data:\n  pulumi-workflow-agent.yaml: >\n" +
@@ -304,9 +227,7 @@ func blockable(text string) bool {
 
 // embeddedAlike checks that a text in a manifest has the same problems as the text in its own
 // file, at the positions of the manifest.
-func embeddedAlike(t interface {
-	Errorf(string, ...any)
-}, key, text string, before, section, inner int) {
+func embeddedAlike(t rapid.TB, key, text string, before, section, inner int) {
 	manifest := strings.Repeat("# above\n", before) + "apiVersion: v1\nkind: Secret\nstringData:\n" +
 		strings.Repeat(" ", section) + key + ": |" + strconv.Itoa(inner) + "+\n" + indented(text, section+inner)
 	source := schema.Source{Path: "file.yaml", ReadFile: files(nil)}
@@ -339,8 +260,8 @@ func TestExcerpts(t *testing.T) {
 			{"polling_interval: true\n", "polling_interval: true\n                  ^"},
 			{"http_server_port: 808080\r\n", "http_server_port: 808080\n                  ^"},
 			{"kubernetes:\n  cpu: off", "  cpu: off\n       ^"},
-			{"pools:\n- name: a\n  token: x\n- token: y\n  name: b\n  single_run: 7", "  single_run: 7\n" +
-				"              ^"},
+			{"pools:\n- name: a\n  token: x\n- token: y\n  name: b\n  single_run: 7",
+				"  single_run: 7\n              ^"},
 			// a secret in place of a choice
 			{"log_level: s3cr3tpw", "log_level: …\n           ^"},
 			{"log_format: correct horse battery", "log_format: …\n            ^"},
@@ -404,50 +325,71 @@ func TestExcerpts(t *testing.T) {
 				}
 			}
 		}
-		if got := schema.Excerpts(nil, position.Problems{{Line: 1, Column: 1}}); !slices.Equal(
-			got,
-			make([]position.Excerpt, 1),
-		) {
+		got := schema.Excerpts(nil, position.Problems{{Line: 1, Column: 1}})
+		if !slices.Equal(got, make([]position.Excerpt, 1)) {
 			t.Errorf("got %v for an empty file, want an empty excerpt", got)
 		}
 	})
 }
 
+// generated matches the directories with sources from which kubectl and helm generate manifests.
+// The tests of cmd/cmwa vet the generated manifests.
+var generated = regexp.MustCompile(`^\.\./examples/(kubernetes|chart)/`)
+
+func TestVetExamples(t *testing.T) {
+	vetted := 0
+	err := filepath.WalkDir("../examples", func(path string, entry fs.DirEntry, err error) error {
+		if entry != nil && entry.Name() == "program" {
+			return fs.SkipDir // a Pulumi program, not a configuration of an agent
+		}
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" { // the files of CI services end in .yml
+			return err
+		}
+		if generated.MatchString(filepath.ToSlash(path)) && entry.Name() != schema.FileName {
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		vetted++
+		if problems := schema.Vet(schema.Source{Path: path, Content: content, Mode: 0o644}); len(problems) > 0 {
+			t.Errorf("%s has problems:\n%v", path, problems)
+		}
+		return nil
+	})
+	if err != nil || vetted < 8 {
+		t.Errorf("%d examples were vetted (%v), want 8 or more", vetted, err)
+	}
+}
+
 func FuzzVet(f *testing.F) {
 	f.Add("token: ", "")
-	f.Add(
-		"apiVersion: v1\nkind: ConfigMap\ndata:\n  pulumi-workflow-agent.yaml: |\n    token: ",
-		"\n    log_level: loud",
-	)
+	f.Add("token: [", "]")
+	f.Add("a: &", " b")
+	f.Add("apiVersion: v1\nkind: ConfigMap\ndata:\n  pulumi-workflow-agent.yaml: |\n    token: ",
+		"\n    log_level: loud")
 	f.Add("apiVersion: v1\nkind: Pod\nspec: {containers: [{name: a, env: [{name: A, value: ", "}]}]}")
-	for _, content := range vetCorpus(f) {
-		f.Add(string(content), "")
-		f.Add(string(content[:len(content)/2]), string(content[len(content)/2:]))
+	for _, file := range vetCorpus(f) {
+		half := len(file.content) / 2
+		f.Add(file.content, "")
+		f.Add(file.content[:half], file.content[half:])
 	}
 	f.Fuzz(func(t *testing.T, before, after string) {
-		content := []byte(before + canary + after)
+		src := schema.Source{Path: "file.yaml", Content: []byte(before + canary + after), ReadFile: files(nil)}
 		start := processorTime(t)
-		problems := schema.Vet(schema.Source{Path: "file.yaml", Content: content, ReadFile: files(nil)})
+		problems := schema.Vet(src)
 		if took := processorTime(t) - start; took > 10*time.Second {
 			t.Errorf("Vet took %v", took)
 		}
-		excerpts := schema.Excerpts(content, problems)
-		if got := fmt.Sprintf("%v %#v %v", problems, problems, excerpts); strings.Contains(got, canary[4:12]) {
-			t.Errorf("the token is shown:\n%s", got)
-		}
+		hidesToken(t, "Vet", fmt.Sprintf("%v %#v %v", problems, problems, schema.Excerpts(src.Content, problems)))
+		checkProblems(t, src, problems)
 		for _, p := range problems {
-			if p.Rule == position.RuleInternal || p.Message == "" || p.Rule == "" || p.File != "file.yaml" {
-				t.Errorf("%#v", p)
-			}
-			lines := 1
-			for _, r := range string(content) {
-				if strings.ContainsRune("\n\r\u0085\u2028\u2029", r) { // each ends a line of YAML
-					lines++
-				}
-			}
-			if p.Line > lines || p.Line < 0 || p.Column < 0 {
-				t.Errorf("%v is not in the file, which has %d lines", p, lines)
+			if p.File != src.Path {
+				t.Errorf("%#v is not in the file", p)
 			}
 		}
+		_, problems = schema.Load(src)
+		hidesToken(t, "Load", fmt.Sprintf("%v %#v", problems, problems))
 	})
 }

@@ -42,17 +42,17 @@ spec:
         emptyDir: {}
 `
 
+// misspelt is [sidecar] with a typo in the name of a variable.
+var misspelt = strings.Replace(sidecar, "SHARED_VOLUME_DIRECTORY", "SHARED_VOLUM_DIRECTORY", 1)
+
 func TestVetWorkloads(t *testing.T) {
 	pod := func(lines ...string) string {
-		return "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - name: agent\n    env:\n    - " + strings.Join(
-			lines,
-			"\n    - ",
-		) + "\n"
+		return "apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - name: agent\n    env:\n    - " +
+			strings.Join(lines, "\n    - ") + "\n"
 	}
 	for name, test := range map[string]struct{ file, want string }{
 		"a Deployment that sets everything in variables": {sidecar, ""},
-		"a misspelt variable": {strings.Replace(sidecar, "PULUMI_AGENT_SHARED_VOLUME_DIRECTORY", "PUL"+
-			"UMI_AGENT_SHARED_VOLUM_DIRECTORY", 1),
+		"a misspelt variable": {misspelt,
 			"m.yaml:18:17: PULUMI_AGENT_SHARED_VOLUM_DIRECTORY: no key has this variable\n" +
 				"  hint: did you mean PULUMI_AGENT_SHARED_VOLUME_DIRECTORY?"},
 		"a wrong value": {strings.Replace(sidecar, "value: /mnt/work", "value: mnt/work", 1),
@@ -83,11 +83,8 @@ func TestVetWorkloads(t *testing.T) {
 			"pulumi-deployment-agent.yaml, worker-pod.json, worker-pod.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			src := schema.Source{
-				Path:    "m.yaml",
-				Content: []byte(test.file),
-				Environ: map[string]string{"PULUMI_AGENT_LOG_FORMAT": "loud"},
-			}
+			environ := map[string]string{"PULUMI_AGENT_LOG_FORMAT": "loud"}
+			src := schema.Source{Path: "m.yaml", Content: []byte(test.file), Environ: environ}
 			if got := schema.Vet(src).Error(); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
@@ -95,16 +92,10 @@ func TestVetWorkloads(t *testing.T) {
 	}
 
 	t.Run("aliases that multiply variables are bounded", func(t *testing.T) {
-		var b strings.Builder
-		b.WriteString(
-			"apiVersion: v1\nkind: List\nitems:\n- &d\n  apiVersion: v1\n  kind: Pod\n  spec:\n    containers:\n" +
-				"    - env:\n",
-		)
-		for range 1000 {
-			b.WriteString("      - {name: PULUMI_AGENT_LOG_LEVEL, value: info}\n")
-		}
-		b.WriteString(strings.Repeat("- *d\n", 900))
-		problems := schema.Vet(schema.Source{Path: "m.yaml", Content: []byte(b.String())})
+		file := "apiVersion: v1\nkind: List\nitems:\n- &d\n  apiVersion: v1\n  kind: Pod\n  spec:\n    containers:\n" +
+			"    - env:\n" + strings.Repeat("      - {name: PULUMI_AGENT_LOG_LEVEL, value: info}\n", 1000) +
+			strings.Repeat("- *d\n", 900)
+		problems := schema.Vet(schema.Source{Path: "m.yaml", Content: []byte(file)})
 		if text := problems.Error(); !strings.Contains(text, "more than 20000 variables") {
 			t.Errorf("no problem names the limit of variables: %.300s", text)
 		}
@@ -112,8 +103,7 @@ func TestVetWorkloads(t *testing.T) {
 }
 
 func TestVetAsAgent(t *testing.T) {
-	file := strings.Replace(sidecar, "PULUMI_AGENT_SHARED_VOLUME_DIRECTORY", "PULUMI_AGENT_SHARED_VOLUM_DIRECTORY", 1)
-	src := schema.Source{Path: "m.yaml", Content: []byte(file)}
+	src := schema.Source{Path: "m.yaml", Content: []byte(misspelt)}
 	if problems := schema.Vet(src); len(problems.Errors()) != 1 {
 		t.Errorf("vet: %v", problems)
 	}

@@ -74,15 +74,13 @@ func TestDefinitions(t *testing.T) {
 		return jsonschema.Object{}.With("type", "string"), nil
 	})
 	text, _ := json.Marshal(all)
-	if want := `{"A":{"type":"string"},"B":{"anyOf":[{"$ref":"#/$defs/A"},{"type":"null"}]}}`; err != nil ||
-		string(text) != want {
+	const want = `{"A":{"type":"string"},"B":{"anyOf":[{"$ref":"#/$defs/A"},{"type":"null"}]}}`
+	if err != nil || string(text) != want {
 		t.Errorf("got %s, %v, want %s", text, err, want)
 	}
 	wrong := errors.New("wrong")
-	if _, err := translator.Definitions(func(string) (jsonschema.Object, error) { return nil, wrong }); !errors.Is(
-		err,
-		wrong,
-	) {
+	_, err = translator.Definitions(func(string) (jsonschema.Object, error) { return nil, wrong })
+	if !errors.Is(err, wrong) {
 		t.Errorf("Definitions returns %v, want the error of define", err)
 	}
 }
@@ -105,8 +103,8 @@ func TestNullable(t *testing.T) {
 func TestWithPatternMessage(t *testing.T) {
 	for expr, want := range map[string]string{
 		`=~"^a"`: `{"type":"string","pattern":"^a","patternErrorMessage":"must be x"}`,
-		`"" | =~"^a"`: `{"anyOf":[{"type":"string","enum":[""]},{"type":"string","pattern":"^a","patt` +
-			`ernErrorMessage":"must be x"}]}`,
+		`"" | =~"^a"`: `{"anyOf":[{"type":"string","enum":[""]},` +
+			`{"type":"string","pattern":"^a","patternErrorMessage":"must be x"}]}`,
 		`string`: `{"type":"string"}`,
 		`!~"^a"`: `{"type":"string","not":{"pattern":"^a"}}`,
 	} {

@@ -1,6 +1,7 @@
 package podtemplate_test
 
 import (
+	"bytes"
 	"flag"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
 	"github.com/cmwa-project/cmwa/schema/position"
@@ -16,35 +18,24 @@ import (
 
 var update = flag.Bool("update", false, "write the problems into the golden files")
 
-// template is one file of an archive.
-type template struct{ name, content string }
-
-// templates reads the files of an archive. Each file follows a line such as -- name.yaml --.
-// The text before the first file is a title.
-func templates(t testing.TB, archive string) []template {
-	content, err := os.ReadFile(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var found []template
-	for line := range strings.Lines(string(content)) {
-		name, ok := strings.CutPrefix(line, "-- ")
-		switch {
-		case ok:
-			found = append(found, template{name: strings.TrimSuffix(name, " --\n")})
-		case len(found) > 0:
-			found[len(found)-1].content += line
-		}
-	}
-	return found
-}
-
+// archives returns the paths of the archives in testdata.
 func archives(t testing.TB) []string {
+	t.Helper()
 	found, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(found) < 5 {
 		t.Fatalf("found %d archives, %v", len(found), err)
 	}
 	return found
+}
+
+// templates returns the files of an archive.
+func templates(t testing.TB, archive string) []txtar.File {
+	t.Helper()
+	found, err := txtar.ParseFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.Files
 }
 
 func TestCheckFile(t *testing.T) {
@@ -54,17 +45,15 @@ func TestCheckFile(t *testing.T) {
 			var got strings.Builder
 			for _, file := range templates(t, archive) {
 				count++
-				problems := podtemplate.CheckFile(file.name, []byte(file.content))
-				if good := strings.HasPrefix(file.name, "good-"); good == (len(problems.Errors()) > 0) {
-					t.Errorf("%s: has the prefix good-: %t, errors: %v", file.name, good, problems.Errors())
+				problems := podtemplate.CheckFile(file.Name, file.Data)
+				if good := strings.HasPrefix(file.Name, "good-"); good == (len(problems.Errors()) > 0) {
+					t.Errorf("%s: has the prefix good-: %t, errors: %v", file.Name, good, problems.Errors())
 				}
+				got.WriteString("-- " + file.Name + " --\n")
 				for _, p := range problems {
 					if p.Rule == position.RuleInternal || p.Line == 0 {
-						t.Errorf("%s: internal problem, or no line: rule %s, line %d: %s", file.name, p.Rule, p.Line, p)
+						t.Errorf("%s: internal problem, or no line: rule %s, line %d: %s", file.Name, p.Rule, p.Line, p)
 					}
-				}
-				got.WriteString("-- " + file.name + " --\n")
-				for _, p := range problems {
 					got.WriteString(p.Severity.String() + " " + string(p.Rule) + "\n" + p.String() + "\n")
 				}
 			}
@@ -88,43 +77,6 @@ func TestCheckFile(t *testing.T) {
 	}
 }
 
-// typical resembles the example in the documentation of Pulumi Cloud.
-const typical = `apiVersion: v1
-kind: Pod
-metadata:
-  labels: {team: infrastructure}
-spec:
-  nodeSelector: {kubernetes.io/os: linux, node-type: worker}
-  tolerations:
-  - {key: dedicated, operator: Equal, value: pulumi-workload, effect: NoSchedule}
-  initContainers:
-  - name: init-setup
-    image: busybox:1.35
-    command: [sh, -c, echo ready]
-  containers:
-  - name: pulumi-workflow
-    env:
-    - {name: HELLO, value: world}
-    - name: CLOUD_TOKEN
-      valueFrom: {secretKeyRef: {name: cloud, key: token}}
-    resources:
-      requests: {cpu: 100m, memory: 256Mi}
-      limits: {memory: 2Gi}
-    volumeMounts:
-    - {name: cache, mountPath: /cache}
-  volumes:
-  - {name: cache, emptyDir: {sizeLimit: 10Gi}}
-`
-
-func BenchmarkPodTemplate(b *testing.B) {
-	b.ReportAllocs()
-	for b.Loop() {
-		if problems := podtemplate.CheckFile("pod.yaml", []byte(typical)); len(problems) > 0 {
-			b.Fatal(problems)
-		}
-	}
-}
-
 // TestCheckFileManyProblems checks that CheckFile reports every one of many problems. The
 // test would be slow if the time of CheckFile grew with the square of their number.
 func TestCheckFileManyProblems(t *testing.T) {
@@ -141,15 +93,16 @@ func TestCheckFileSecrets(t *testing.T) {
 	const secret = "pul-0123456789abcdef"
 	for _, archive := range archives(t) {
 		for _, file := range templates(t, archive) {
+			content := string(file.Data)
 			for _, changed := range []string{
-				strings.ReplaceAll(file.content, ": ", ": "+secret),
-				strings.ReplaceAll(file.content, "name", secret),
-				strings.ReplaceAll(file.content, "- ", "- "+secret),
-				strings.ReplaceAll(file.content, "{", "{"+secret+": "),
+				strings.ReplaceAll(content, ": ", ": "+secret),
+				strings.ReplaceAll(content, "name", secret),
+				strings.ReplaceAll(content, "- ", "- "+secret),
+				strings.ReplaceAll(content, "{", "{"+secret+": "),
 			} {
 				for _, p := range podtemplate.CheckFile("pod.yaml", []byte(changed)) {
 					if strings.Contains(p.String(), secret) {
-						t.Fatalf("%s: a problem quotes the secret: %s", file.name, p)
+						t.Fatalf("%s: a problem quotes the secret: %s", file.Name, p)
 					}
 				}
 			}
@@ -160,12 +113,12 @@ func TestCheckFileSecrets(t *testing.T) {
 func FuzzCheckFile(f *testing.F) {
 	for _, archive := range archives(f) {
 		for _, file := range templates(f, archive) {
-			f.Add([]byte(file.content))
+			f.Add(file.Data)
 		}
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
 		const secret = "pul-5ecre7"
-		for _, content := range [][]byte{content, []byte(strings.ReplaceAll(string(content), "a", secret))} {
+		for _, content := range [][]byte{content, bytes.ReplaceAll(content, []byte("a"), []byte(secret))} {
 			for _, p := range podtemplate.CheckFile("pod.yaml", content) {
 				if strings.Contains(p.String(), secret) || p.Rule == position.RuleInternal || p.Message == "" {
 					t.Errorf("the problem quotes the secret, is internal, or has no message: %+v", p)

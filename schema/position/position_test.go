@@ -108,8 +108,8 @@ func TestClosest(t *testing.T) {
 	candidates := []string{"token", "token_file", "service_url", "log_level"}
 	for name, want := range map[string]string{
 		"tokn": "token", "tokenfile": "token_file", "PULUMI_AGENT_TOKEN": "token", "Service-URL": "service_url",
-		"service_ulr": "service_url",
-		"log":         "", "logl": "log_level", "toke": "token", "owner": "", strings.Repeat("token", 20): "",
+		"service_ulr": "service_url", "log": "", "logl": "log_level", "toke": "token", "owner": "",
+		strings.Repeat("token", 20): "",
 	} {
 		if got := position.Closest(name, candidates); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)

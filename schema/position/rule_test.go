@@ -18,7 +18,6 @@ import (
 
 // TestRules checks that every declared rule has a description.
 func TestRules(t *testing.T) {
-	// Find the declared rules in the source.
 	names, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +44,6 @@ func TestRules(t *testing.T) {
 		})
 	}
 
-	// Check the descriptions.
 	described := map[position.Rule]bool{}
 	for _, info := range position.Rules() {
 		if described[info.Rule] {

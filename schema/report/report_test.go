@@ -66,8 +66,7 @@ func TestGitHubAndTextProperty(t *testing.T) {
 // odd are names with characters that have a meaning in a line, an annotation or a URI.
 var odd = []string{
 	"a:b.yaml", "new\nline.yaml", "es\x1b[31mcape.yaml", "100%.yaml", "a,b.yaml", "space .yaml", "é.yaml",
-	"#x.yaml", "?x.yaml",
-	"q\"uote.yaml", "raw\xff.yaml", "::error::x.yaml", "\r.yaml",
+	"#x.yaml", "?x.yaml", "q\"uote.yaml", "raw\xff.yaml", "::error::x.yaml", "\r.yaml",
 }
 
 // written returns the output of a format.

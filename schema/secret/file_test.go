@@ -14,17 +14,23 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-func TestOpenRegular(t *testing.T) {
-	directory := t.TempDir()
+// regularAndPipe creates a directory with a file, a pipe and a link to the file.
+func regularAndPipe(t *testing.T) (directory, file, pipe, link string) {
+	t.Helper()
+	directory = t.TempDir()
 	in := func(name string) string { return filepath.Join(directory, name) }
-	file, pipe, link := in("file"), in("pipe"), in("link")
-	for _, err := range []error{
+	file, pipe, link = in("file"), in("pipe"), in("link")
+	err := errors.Join(
 		os.WriteFile(file, []byte("content"), 0o600), syscall.Mkfifo(pipe, 0o600), os.Symlink(file, link),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return directory, file, pipe, link
+}
+
+func TestOpenRegular(t *testing.T) {
+	directory, file, pipe, link := regularAndPipe(t)
 	t.Run("a file is opened, also through a link", func(t *testing.T) {
 		for _, path := range []string{file, link} {
 			if got, err := read(path); err != nil || got != "content" {
@@ -61,17 +67,7 @@ func read(path string) (string, error) {
 // TestOpenRegularRace replaces the file by a pipe again and again. A pipe that replaces the
 // file after the check would block a reader until another process writes to it.
 func TestOpenRegularRace(t *testing.T) {
-	directory := t.TempDir()
-	in := func(name string) string { return filepath.Join(directory, name) }
-	path, file, pipe := in("path"), in("file"), in("pipe")
-	for _, err := range []error{
-		os.WriteFile(file, []byte("content"), 0o600), syscall.Mkfifo(pipe, 0o600), os.Symlink(file, path),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	// Swap file and pipe until the reads below are done.
+	_, file, pipe, path := regularAndPipe(t)
 	const reads = 2000 // of each kind
 	done := make(chan error, 1)
 	stop := make(chan struct{})
@@ -88,8 +84,6 @@ func TestOpenRegularRace(t *testing.T) {
 			}
 		}
 	}()
-
-	// Read until both kinds were read often enough, or time runs out.
 	go func() {
 		for files, pipes := 0, 0; files < reads || pipes < reads; {
 			content, err := read(path)

@@ -26,20 +26,33 @@ type configured struct {
 }
 
 // configure calls Run in the current directory, without a terminal.
-func configure(t *testing.T, stdin string, environ []string, args ...string) configured {
+func configure(t *testing.T, stdin string, environ map[string]string, args ...string) configured {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
 	o := options(t, args)
-	o.Stdin, o.Stdout, o.Stderr, o.Environ = strings.NewReader(stdin), &stdout, &stderr, map[string]string{}
-	for _, variable := range environ {
-		name, value, _ := strings.Cut(variable, "=")
-		o.Environ[name] = value
-	}
-	code := cli.Exit(&stderr, "cmwa", Run(t.Context(), o))
-	if out := stdout.String() + stderr.String(); strings.Contains(out, canary[4:12]) {
+	o.Stdin, o.Environ = strings.NewReader(stdin), environ
+	got := run(t.Context(), o)
+	if out := got.stdout + got.stderr; strings.Contains(out, canary[4:12]) {
 		t.Errorf("the output shows the token:\n%s", out)
 	}
+	return got
+}
+
+// run calls Run with options, without a terminal.
+func run(ctx context.Context, o Options) configured {
+	var stdout, stderr bytes.Buffer
+	o.Stdout, o.Stderr = &stdout, &stderr
+	code := cli.Exit(&stderr, "cmwa", Run(ctx, o))
 	return configured{code, stdout.String(), stderr.String()}
+}
+
+// mustConfigure is [configure] for a call that must succeed.
+func mustConfigure(t *testing.T, stdin string, args ...string) configured {
+	t.Helper()
+	got := configure(t, stdin, nil, args...)
+	if got.code != cli.ExitOK {
+		t.Fatalf("%q: %+v", args, got)
+	}
+	return got
 }
 
 // options returns the options for flags of the same names.
@@ -63,9 +76,9 @@ func options(t *testing.T, args []string) Options {
 
 func TestRunNewFile(t *testing.T) {
 	t.Chdir(t.TempDir())
-	got := configure(t, canary+"\n", nil, "--token-stdin", "--service-url", "https://pulumi.example.com/",
+	got := mustConfigure(t, canary+"\n", "--token-stdin", "--service-url", "https://pulumi.example.com/",
 		"--target", "process")
-	if got.code != cli.ExitOK || got.stderr != "" {
+	if got.stderr != "" {
 		t.Fatalf("%+v", got)
 	}
 	const name = schema.FileName
@@ -93,6 +106,9 @@ func TestRunNewFile(t *testing.T) {
 }
 
 func TestRunUsageErrors(t *testing.T) {
+	exchange := func(args ...string) []string {
+		return append([]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p"}, args...)
+	}
 	for _, c := range []struct {
 		args []string
 		want string
@@ -102,42 +118,17 @@ func TestRunUsageErrors(t *testing.T) {
 		{[]string{"--oidc-token-file", "jwt"}, "pass --organization"},
 		{[]string{"--organization", "acme"}, "pass --oidc-token-file"},
 		{[]string{"--oidc-token-file", "jwt", "--organization", "acme"}, "pass --pool-id"},
-		{
-			[]string{"--oidc-token-file", "jwt", "--organization", "a b", "--pool-id", "p"},
-			"--organization: must be a text without spaces",
-		},
+		{exchange("--organization", "a b"), "--organization: must be a text without spaces"},
 		{[]string{"--oidc-token-file", "jwt", "--token-stdin"}, "pass one of the two"},
 		{[]string{"--token-stdin"}, "token on standard input must not be empty"},
-		{[]string{"--token-file", "none"}, "there is no such file"},
 		{[]string{"--token-file", schema.FileName}, "there is no such file"},
 		{[]string{"--token-file", canary}, "looks like a token"},
 		{[]string{"--config", canary}, "looks like a token"},
 		{[]string{"--organization", "eyJ" + canary}, "looks like a token"},
-		{
-			[]string{
-				"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--service-url",
-				"pulumi.example.com",
-			},
-			"--service-url: must be a URL such as",
-		},
-		{
-			[]string{
-				"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--service-url",
-				"https://u:" + canary + "@x",
-			},
-			"--service-url: must be a URL such as",
-		},
-		{
-			[]string{"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--target", "dokcer"},
-			"--target: must be one of",
-		},
-		{
-			[]string{
-				"--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p", "--target",
-				"x\x00\n\u2028\xff",
-			},
-			"--target: must be",
-		},
+		{exchange("--service-url", "pulumi.example.com"), "--service-url: must be a URL such as"},
+		{exchange("--service-url", "https://u:"+canary+"@x"), "--service-url: must be a URL such as"},
+		{exchange("--target", "dokcer"), "--target: must be one of"},
+		{exchange("--target", "x\x00\n\u2028\xff"), "--target: must be"},
 		{[]string{"--config", ".", "--token-file", "none"}, "not a regular file"},
 		{[]string{"--config", "none/x.yaml", "--token-file", "none"}, "none/x.yaml: its directory does not exist"},
 		{[]string{"--token-file", "none/token"}, "--token-file: its directory does not exist"},
@@ -163,13 +154,10 @@ func TestRunUsageErrors(t *testing.T) {
 func TestRunInterrupted(t *testing.T) {
 	t.Chdir(t.TempDir())
 	ctx, stop := context.WithCancel(t.Context())
-	reading := &held{reached: stop}
-	var stdout, stderr bytes.Buffer
-	o := Options{TokenStdin: true, Stdin: reading, Stdout: &stdout, Stderr: &stderr}
-	code := cli.Exit(&stderr, "cmwa", Run(ctx, o))
-	if code != cli.ExitInterrupted || !strings.Contains(stderr.String(), "nothing has been changed") ||
-		stdout.Len() > 0 {
-		t.Errorf("exit code %d, %s", code, &stderr)
+	got := run(ctx, Options{TokenStdin: true, Stdin: &held{reached: stop}})
+	if got.code != cli.ExitInterrupted || !strings.Contains(got.stderr, "nothing has been changed") ||
+		got.stdout != "" {
+		t.Errorf("%+v", got)
 	}
 	filetest.Holds(t)
 }
@@ -189,16 +177,15 @@ func TestRunCheckToken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
-			var stdout, stderr bytes.Buffer
 			checked := ""
-			o := Options{TokenStdin: true, Stdin: strings.NewReader(canary), Stdout: &stdout, Stderr: &stderr}
+			o := Options{TokenStdin: true, Stdin: strings.NewReader(canary)}
 			o.CheckToken = func(_ context.Context, config *schema.Config, pool string) (string, bool) {
 				checked = pool + " " + config.Pools[0].Token.Reveal()
 				return c.problem, c.reached
 			}
-			code := cli.Exit(&stderr, "cmwa", Run(t.Context(), o))
-			if code != c.code || stderr.String() != c.stderr || (stdout.Len() > 0) != (code == cli.ExitOK) {
-				t.Errorf("exit code %d, stderr %q, stdout %q", code, &stderr, &stdout)
+			got := run(t.Context(), o)
+			if got.code != c.code || got.stderr != c.stderr || (got.stdout != "") != (got.code == cli.ExitOK) {
+				t.Errorf("%+v", got)
 			}
 			if checked != "default "+canary {
 				t.Error("another token or pool is checked")
@@ -218,7 +205,6 @@ func (h *held) Read([]byte) (int, error) {
 func TestRunUnusedToken(t *testing.T) {
 	const warning = "each pool of x.yaml has its own credentials"
 	t.Chdir(t.TempDir())
-	filetest.Put(t, "x.yaml", filetest.OwnTokens, 0o600)
 	filetest.Put(t, "token", "pul-0", 0o600)
 	for name, args := range map[string][]string{
 		"a token":         {"--token-stdin"},
@@ -227,21 +213,17 @@ func TestRunUnusedToken(t *testing.T) {
 		"only the target": {"--target", "docker"},
 	} {
 		filetest.Put(t, "x.yaml", filetest.OwnTokens, 0o600)
-		got := configure(t, canary, nil, append(args, "--config", "x.yaml", "--yes")...)
-		switch name {
-		case "only the target":
-			if got.code != cli.ExitOK || strings.Contains(got.stderr, warning) {
-				t.Errorf("%s: %+v", name, got)
-			}
-		default:
-			if got.code != cli.ExitOK || strings.Count(got.stderr, warning) != 1 {
-				t.Errorf("%s: %+v", name, got)
-			}
+		want := 1
+		if name == "only the target" {
+			want = 0
+		}
+		got := mustConfigure(t, canary, append(args, "--config", "x.yaml", "--yes")...)
+		if strings.Count(got.stderr, warning) != want {
+			t.Errorf("%s: %+v", name, got)
 		}
 	}
 	filetest.Put(t, "x.yaml", filetest.OwnTokens+"- name: c\n", 0o600)
-	if got := configure(t, canary, nil, "--token-stdin", "--config", "x.yaml", "--yes"); got.code != cli.ExitOK ||
-		got.stderr != "" {
+	if got := mustConfigure(t, canary, "--token-stdin", "--config", "x.yaml", "--yes"); got.stderr != "" {
 		t.Errorf("with a pool that inherits the credentials: %+v", got)
 	}
 }
@@ -252,8 +234,8 @@ func TestRunInvalidToken(t *testing.T) {
 		strings.Repeat("\n", 1<<20) + canary,
 	} {
 		t.Chdir(t.TempDir())
-		if got := configure(t, token, nil, "--token-stdin"); got.code != cli.ExitUsage ||
-			!strings.Contains(got.stderr, "the token on standard input must") {
+		got := configure(t, token, nil, "--token-stdin")
+		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "the token on standard input must") {
 			t.Errorf("%+v", got)
 		}
 		filetest.Holds(t)
@@ -268,10 +250,7 @@ func TestRunExistingFile(t *testing.T) {
 		filetest.Content(t, "x.yaml") != filetest.Existing {
 		t.Errorf("%+v", got)
 	}
-	got = configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
-	if got.code != cli.ExitOK {
-		t.Fatalf("%+v", got)
-	}
+	got = mustConfigure(t, canary, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
 	if filetest.Content(t, "x.yaml.bak") != filetest.Existing || filetest.Mode(t, "x.yaml.bak") != 0o600 ||
 		!strings.Contains(got.stdout, "wrote x.yaml; the file with .bak after its name has the previous content") {
 		t.Errorf("%+v; x.yaml.bak contains %q", got, filetest.Content(t, "x.yaml.bak"))
@@ -287,27 +266,19 @@ func TestRunExistingFile(t *testing.T) {
 		t.Errorf("the new part of the file is %q", added)
 	}
 
-	got = configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
-	if got.code != cli.ExitOK || filetest.Content(t, "x.yaml") != text ||
-		!strings.Contains(got.stdout, "x.yaml is unchanged") {
+	got = mustConfigure(t, canary, "--config", "x.yaml", "--token-stdin", "--target", "process", "--yes")
+	if filetest.Content(t, "x.yaml") != text || !strings.Contains(got.stdout, "x.yaml is unchanged") {
 		t.Errorf("the same command again: %+v\n%q", got, filetest.Content(t, "x.yaml"))
 	}
-	got = configure(t, "", nil, "--config", "x.yaml", "--service-url", "http://localhost:9000", "--yes")
-	if p := settings2(t, "x.yaml"); got.code != cli.ExitOK || p.ServiceURL != "http://localhost:9000" ||
-		p.Token.Reveal() != canary {
-		t.Errorf("with only --service-url: want the new URL and the old token, got %+v", got)
-	}
-	filetest.Holds(t, "x.yaml", "x.yaml.bak")
-}
-
-// settings2 loads a file, which may have warnings, and returns its first pool.
-func settings2(t *testing.T, name string) schema.Pool {
-	t.Helper()
-	c, problems := schema.Load(schema.Source{Content: []byte(filetest.Content(t, name))})
+	mustConfigure(t, "", "--config", "x.yaml", "--service-url", "http://localhost:9000", "--yes")
+	c, problems := schema.Load(schema.Source{Content: []byte(filetest.Content(t, "x.yaml"))})
 	if c == nil {
 		t.Fatal(problems)
 	}
-	return c.Pools[0]
+	if p := c.Pools[0]; p.ServiceURL != "http://localhost:9000" || p.Token.Reveal() != canary {
+		t.Errorf("with only --service-url: want the new URL and the old token, got %+v", p)
+	}
+	filetest.Holds(t, "x.yaml", "x.yaml.bak")
 }
 
 func TestRunCredentials(t *testing.T) {
@@ -319,10 +290,8 @@ func TestRunCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{"--config", "x.yaml", "--yes"}
-	if got := configure(t, "", nil, append(args, "--oidc-token-file", "jwt", "--organization", "acme", "--pool-id",
-		"p1")...); got.code != cli.ExitOK {
-		t.Fatalf("%+v", got)
-	}
+
+	mustConfigure(t, "", append(args, "--oidc-token-file", "jwt", "--organization", "acme", "--pool-id", "p1")...)
 	if p := filetest.Settings(t, "x.yaml"); p.OIDCTokenFile != filepath.Join(here, "jwt") ||
 		p.OrganizationName != "acme" || p.RunnerPoolID != "p1" {
 		t.Errorf("%+v", p)
@@ -331,99 +300,78 @@ func TestRunCredentials(t *testing.T) {
 		!strings.HasPrefix(text, "token: \"\" # mine\n") {
 		t.Errorf("the token is still in\n%s", text)
 	}
-	if got := configure(t, "", nil, append(args, "--pool-id", "p2")...); got.code != cli.ExitOK {
-		t.Fatalf("%+v", got)
-	}
+
+	mustConfigure(t, "", append(args, "--pool-id", "p2")...)
 	if p := filetest.Settings(t, "x.yaml"); p.RunnerPoolID != "p2" || p.OrganizationName != "acme" {
 		t.Errorf("%+v", p)
 	}
-	if got := configure(t, "", nil, append(args, "--token-file", "token")...); got.code != cli.ExitOK {
-		t.Fatalf("%+v", got)
-	}
+
+	mustConfigure(t, "", append(args, "--token-file", "token")...)
 	if p := filetest.Settings(t, "x.yaml"); p.OIDCTokenFile != "" || p.Token.Reveal() != "pul-0" ||
 		p.TokenFile != filepath.Join(here, "token") {
 		t.Errorf("%+v", p)
 	}
-	got := configure(t, canary, nil, append(args, "--token-file", "token", "--token-stdin")...)
-	if got.code != cli.ExitOK {
-		t.Fatalf("%+v", got)
-	}
+
+	mustConfigure(t, canary, append(args, "--token-file", "token", "--token-stdin")...)
 	if p := filetest.Settings(t, "x.yaml"); p.Token.Reveal() != canary || filetest.Content(t, "token") != canary+"\n" {
 		t.Errorf("%+v", p)
 	}
-	if got := configure(t, "pul-1", nil, append(args, "--token-stdin")...); got.code != cli.ExitOK {
-		t.Fatalf("%+v", got)
-	}
+
+	mustConfigure(t, "pul-1", append(args, "--token-stdin")...)
 	if p := filetest.Settings(t, "x.yaml"); p.Token.Reveal() != "pul-1" || filetest.Content(t, "token") != "pul-1\n" {
 		t.Errorf("the token did not go to the file that token_file names: %+v", p)
 	}
-	got = configure(t, canary, nil, append(args, "--token-stdin", "--token-file", "x.yaml")...)
+
+	got := configure(t, canary, nil, append(args, "--token-stdin", "--token-file", "x.yaml")...)
 	if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "configuration itself") {
 		t.Errorf("%+v", got)
 	}
 	filetest.Holds(t, "token", "token.bak", "x.yaml", "x.yaml.bak")
 }
 
+// TestRunRelativeTokenFile replaces the token of a configuration that names a relative token
+// file. The file is next to the configuration, also if there is one in the working directory.
 func TestRunRelativeTokenFile(t *testing.T) {
-	// run replaces the token of a configuration that names a relative token file.
-	run := func(t *testing.T, config, want string) {
-		t.Helper()
-		var stdout, stderr bytes.Buffer
-		checked := ""
-		o := Options{Config: config, TokenStdin: true, Yes: true, Stdin: strings.NewReader(canary), Stdout: &stdout,
-			Stderr: &stderr}
-		o.CheckToken = func(_ context.Context, config *schema.Config, _ string) (string, bool) {
-			checked = config.Pools[0].Token.Reveal()
-			return "", true
-		}
-		if code := cli.Exit(&stderr, "cmwa", Run(t.Context(), o)); code != cli.ExitOK {
-			t.Fatalf("exit code %d, stderr %q", code, &stderr)
-		}
-		if checked != canary {
-			t.Errorf("the token %q is checked, want the new one", checked)
-		}
-		if got := filetest.Content(t, want); got != canary+"\n" {
-			t.Errorf("%s contains %q, want the new token", want, got)
-		}
-		if text := filetest.Content(t, config); text != "token_file: x.token\n" {
-			t.Errorf("the configuration is now\n%s", text)
-		}
-	}
-
-	for name, directory := range map[string]string{"relative": "conf", "absolute": t.TempDir()} {
-		t.Run("relative token_file is next to the configuration, whose path is "+name, func(t *testing.T) {
+	for name, c := range map[string]struct {
+		directory string // of the configuration
+		token     string // in the token file; empty if the file is missing
+	}{
+		"relative path of the configuration": {"conf", "pul-0"},
+		"absolute path of the configuration": {t.TempDir(), "pul-0"},
+		"missing token file":                 {t.TempDir(), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
-			if err := os.MkdirAll(directory, 0o700); err != nil {
+			if err := os.MkdirAll(c.directory, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			config, file := filepath.Join(directory, "x.yaml"), filepath.Join(directory, "x.token")
+			config, file := filepath.Join(c.directory, "x.yaml"), filepath.Join(c.directory, "x.token")
 			filetest.Put(t, config, "token_file: x.token\n", 0o600)
-			filetest.Put(t, file, "pul-0", 0o600)
+			if c.token != "" {
+				filetest.Put(t, file, c.token, 0o600)
+			}
 			filetest.Put(t, "x.token", "pul-1", 0o600)
-			run(t, config, file)
-			if got := filetest.Content(t, "x.token"); got != "pul-1" {
-				t.Errorf("the file of the working directory contains %q", got)
+			checked := ""
+			o := Options{Config: config, TokenStdin: true, Yes: true, Stdin: strings.NewReader(canary)}
+			o.CheckToken = func(_ context.Context, config *schema.Config, _ string) (string, bool) {
+				checked = config.Pools[0].Token.Reveal()
+				return "", true
+			}
+			if got := run(t.Context(), o); got.code != cli.ExitOK {
+				t.Fatalf("%+v", got)
+			}
+			if checked != canary {
+				t.Errorf("the token %q is checked, want the new one", checked)
+			}
+			for path, want := range map[string]string{
+				file: canary + "\n", config: "token_file: x.token\n", "x.token": "pul-1",
+			} {
+				if got := filetest.Content(t, path); got != want {
+					t.Errorf("%s contains %q, want %q", path, got, want)
+				}
 			}
 		})
 	}
-	t.Run("missing token file is created in the directory of the configuration", func(t *testing.T) {
-		t.Chdir(t.TempDir())
-		directory := t.TempDir()
-		config := filepath.Join(directory, "x.yaml")
-		filetest.Put(t, config, "token_file: x.token\n", 0o600)
-		run(t, config, filepath.Join(directory, "x.token"))
-	})
-	t.Run("a file that is only in the working directory stays, because the agent does not use it", func(t *testing.T) {
-		t.Chdir(t.TempDir())
-		directory := t.TempDir()
-		config := filepath.Join(directory, "x.yaml")
-		filetest.Put(t, config, "token_file: x.token\n", 0o600)
-		filetest.Put(t, "x.token", "pul-1", 0o600)
-		run(t, config, filepath.Join(directory, "x.token"))
-		if got := filetest.Content(t, "x.token"); got != "pul-1" {
-			t.Errorf("the file of the working directory contains %q", got)
-		}
-	})
 }
 
 func TestRunInvalidResult(t *testing.T) {
@@ -490,8 +438,8 @@ func TestRunLinksOwnersAndModes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got := configure(t, canary, nil, "--config", "x.yaml", "--token-stdin", "--yes")
-		if got.code != cli.ExitOK || strings.Contains(got.stdout, "removed access for other users") != c.warns {
+		got := mustConfigure(t, canary, "--config", "x.yaml", "--token-stdin", "--yes")
+		if strings.Contains(got.stdout, "removed access for other users") != c.warns {
 			t.Errorf("%v: %+v", c.mode, got)
 		}
 		if filetest.Mode(t, "x.yaml")&fs.ModeSymlink == 0 || filetest.Mode(t, "real/deep/link")&fs.ModeSymlink == 0 ||
@@ -538,9 +486,9 @@ func TestRunNotes(t *testing.T) {
 	if err := os.Mkdir("etc", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	environ := []string{
-		"PULUMI_AGENT_CONFIG= etc/x y.yaml ", "PULUMI_AGENT_DEPLOY_TARGET=ecs", "PULUMI_AGENT_TOKEN=" + canary,
-		"PULUMI_AGENT_CA_FILE=x",
+	environ := map[string]string{
+		"PULUMI_AGENT_CONFIG": " etc/x y.yaml ", "PULUMI_AGENT_DEPLOY_TARGET": "ecs", "PULUMI_AGENT_TOKEN": canary,
+		"PULUMI_AGENT_CA_FILE": "x",
 	}
 	got := configure(t, canary, environ, "--token-stdin")
 	if got.code != cli.ExitOK || !strings.Contains(got.stdout, "cmwa vet 'etc/x y.yaml'") {

@@ -111,19 +111,18 @@ func TestCheckMounts(t *testing.T) {
 }
 
 func TestCheckState(t *testing.T) {
-	environ := func(string) (string, bool) { return "", false }
 	directory := t.TempDir()
-	wantResult(t, checkState(&schema.Config{StateDirectory: directory}, environ, false), selfcheck.LevelOK,
-		"supports locks")
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(directory, "new")}, environ, false),
-		selfcheck.LevelOK, "can be created in "+directory)
 	if err := os.WriteFile(filepath.Join(directory, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(directory, "file")}, environ, false),
-		selfcheck.LevelWarning, "set state_directory")
-	wantResult(t, checkState(&schema.Config{StateDirectory: filepath.Join(directory, "file")}, environ, true),
-		selfcheck.LevelOK, "is not needed")
+	check := func(name string, owned bool) selfcheck.Result {
+		environ := func(string) (string, bool) { return "", false }
+		return checkState(&schema.Config{StateDirectory: filepath.Join(directory, name)}, environ, owned)
+	}
+	wantResult(t, check("", false), selfcheck.LevelOK, "supports locks")
+	wantResult(t, check("new", false), selfcheck.LevelOK, "can be created in "+directory)
+	wantResult(t, check("file", false), selfcheck.LevelWarning, "set state_directory")
+	wantResult(t, check("file", true), selfcheck.LevelOK, "is not needed")
 	if entries, err := os.ReadDir(directory); err != nil || len(entries) != 1 {
 		t.Errorf("the directory contains %v (%v), want only the file", entries, err)
 	}

@@ -11,6 +11,17 @@ import (
 	"testing"
 )
 
+// put writes a file, and creates its directory.
+func put(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestReaderDirectory(t *testing.T) {
 	const config = "token_file: /t\n"
 	directory := t.TempDir()
@@ -33,13 +44,7 @@ func TestReaderDirectory(t *testing.T) {
 		"node/UPPER.YAML":     config,
 		"node/notes.txt":      config,
 	} {
-		path := filepath.Join(directory, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		put(t, filepath.Join(directory, name), content)
 	}
 	for link, target := range map[string]string{
 		"mounted.yaml": "..data/mounted.yaml", "dangling.yaml": "none", "node.yaml": "node",
@@ -87,13 +92,7 @@ func TestReaderDirectory(t *testing.T) {
 func TestReader(t *testing.T) {
 	t.Run("a link to a directory is read as the directory", func(t *testing.T) {
 		parent := t.TempDir()
-		if err := os.Mkdir(filepath.Join(parent, "conf"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		config := filepath.Join(parent, "conf", "agent.yaml")
-		if err := os.WriteFile(config, []byte("token_file: /t\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		put(t, filepath.Join(parent, "conf", "agent.yaml"), "token_file: /t\n")
 		link := filepath.Join(parent, "link")
 		if err := os.Symlink("conf", link); err != nil {
 			t.Fatal(err)
@@ -114,10 +113,8 @@ func TestReader(t *testing.T) {
 	t.Run("too many files for the agent are a problem", func(t *testing.T) {
 		directory := t.TempDir()
 		for i := range maxChecked + 1 {
-			name := filepath.Join(directory, strings.Repeat("a", i%100)+string(rune('a'+i/100))+".yaml")
-			if err := os.WriteFile(name, []byte("token: x\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			name := strings.Repeat("a", i%100) + string(rune('a'+i/100)) + ".yaml"
+			put(t, filepath.Join(directory, name), "token: x\n")
 		}
 		files, err := Reader{Directories: true}.Read(t.Context(), []string{directory})
 		last := len(files.Sources) - 1

@@ -3,12 +3,11 @@ package pods
 import (
 	"encoding/json"
 	"hash/fnv"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
+	"github.com/rogpeppe/go-internal/txtar"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cmwa-project/cmwa/runtime/kube"
@@ -25,14 +24,12 @@ func podTemplates(t testing.TB) map[string][]byte {
 	}
 	all := map[string][]byte{}
 	for _, archive := range archives {
-		content, err := os.ReadFile(archive)
+		found, err := txtar.ParseFile(archive)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, files, _ := strings.Cut("\n"+string(content), "\n-- ")
-		for file := range strings.SplitSeq(files, "\n-- ") {
-			name, text, _ := strings.Cut(file, " --\n")
-			all[name] = []byte(text)
+		for _, file := range found.Files {
+			all[file.Name] = file.Data
 		}
 	}
 	return all

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -44,52 +43,59 @@ func values() []any {
 	}
 }
 
-// TestCheckFileChanges compares the check with the API server after each change of one
-// value.
-func TestCheckFileChanges(t *testing.T) {
-	archives, err := filepath.Glob("../testdata/*.txtar")
+// eachGoodValue calls call with every value of every valid template of testdata: the name of the
+// template, the whole template, and the arguments of [each].
+func eachGoodValue(t *testing.T, call func(name string, whole any, path string, set func(any))) {
+	t.Helper()
+	files := templates(t)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		var whole any
+		if strings.Contains(name, "/good-") && yaml.Unmarshal([]byte(files[name]), &whole) == nil {
+			each(whole, "", func(path string, set func(any)) { call(name, whole, path, set) })
+		}
+	}
+}
+
+// compare returns the errors of the check and that of the API server for a template, and
+// reports whether only one of the two rejects it. Fields that the agent sets do not count.
+func compare(t *testing.T, whole any) (problems position.Problems, rejection error, differ bool) {
+	t.Helper()
+	content, err := json.Marshal(whole)
 	if err != nil {
 		t.Fatal(err)
 	}
+	all := podtemplate.CheckFile("pod.json", content)
+	problems, rejection = all.Errors(), oracle.Validate(content)
+	return problems, rejection, (len(problems) == 0) != (rejection == nil) && !slices.ContainsFunc(all, protected)
+}
+
+// TestCheckFileChanges compares the check with the API server after each change of one
+// value.
+func TestCheckFileChanges(t *testing.T) {
 	found := make([]bool, len(differences)) // for each difference, whether a change has shown it
 	tried := map[string]bool{}
-	for _, archive := range archives {
-		files := templates(t, archive)
-		for _, name := range slices.Sorted(maps.Keys(files)) {
-			var whole any
-			if !strings.Contains(name, "/good-") || yaml.Unmarshal([]byte(files[name]), &whole) != nil {
+	eachGoodValue(t, func(name string, whole any, path string, set func(any)) {
+		for _, v := range values() {
+			change := fmt.Sprintf("%s = %T %v", digits.ReplaceAllString(path, ".N"), v, v)
+			if tried[change] {
 				continue
 			}
-			each(whole, "", func(path string, set func(any)) {
-				for _, v := range values() {
-					change := fmt.Sprintf("%s = %T %v", digits.ReplaceAllString(path, ".N"), v, v)
-					if tried[change] {
-						continue
-					}
-					tried[change] = true
-					set(v)
-					content, err := json.Marshal(whole)
-					if err != nil {
-						t.Fatal(err)
-					}
-					all := podtemplate.CheckFile("pod.json", content)
-					problems, rejection := all.Errors(), oracle.Validate(content)
-					if (len(problems) == 0) == (rejection == nil) || slices.ContainsFunc(all, protected) {
-						continue
-					}
-					known := slices.IndexFunc(differences, func(d struct{ path, reason string }) bool {
-						return regexp.MustCompile(d.path).MatchString(path)
-					})
-					if known < 0 {
-						t.Errorf("%s: %s = %v: the check reports %v, the API server %.300v",
-							name, path, v, problems, rejection)
-						continue
-					}
-					found[known] = true
-				}
+			tried[change] = true
+			set(v)
+			problems, rejection, differ := compare(t, whole)
+			if !differ {
+				continue
+			}
+			known := slices.IndexFunc(differences, func(d struct{ path, reason string }) bool {
+				return regexp.MustCompile(d.path).MatchString(path)
 			})
+			if known < 0 {
+				t.Errorf("%s: %s = %v: the check reports %v, the API server %.300v", name, path, v, problems, rejection)
+				continue
+			}
+			found[known] = true
 		}
-	}
+	})
 	for i, d := range differences {
 		if !found[i] {
 			t.Errorf("no change of %s shows a difference: remove this path from differences", d.path)
@@ -107,38 +113,18 @@ func protected(p position.Problem) bool { return p.Rule == position.RuleProtecte
 // TestCheckFileDuplicates compares the check with the API server after each duplication
 // of the last entry of a list.
 func TestCheckFileDuplicates(t *testing.T) {
-	archives, err := filepath.Glob("../testdata/*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
 	count := 0
-	for _, archive := range archives {
-		files := templates(t, archive)
-		for _, name := range slices.Sorted(maps.Keys(files)) {
-			var whole any
-			if !strings.Contains(name, "/good-") || yaml.Unmarshal([]byte(files[name]), &whole) != nil {
-				continue
-			}
-			each(whole, "", func(path string, set func(any)) {
-				list, ok := at(whole, path).([]any)
-				if !ok || len(list) == 0 || merged.MatchString(path) {
-					return
-				}
-				set(append(slices.Clone(list), list[len(list)-1]))
-				content, err := json.Marshal(whole)
-				if err != nil {
-					t.Fatal(err)
-				}
-				count++
-				all := podtemplate.CheckFile("pod.json", content)
-				problems := all.Errors()
-				rejection := oracle.Validate(content)
-				if (len(problems) == 0) != (rejection == nil) && !slices.ContainsFunc(all, protected) {
-					t.Errorf("%s: %s: the check reports %v, the API server %.300v", name, path, problems, rejection)
-				}
-			})
+	eachGoodValue(t, func(name string, whole any, path string, set func(any)) {
+		list, ok := at(whole, path).([]any)
+		if !ok || len(list) == 0 || merged.MatchString(path) {
+			return
 		}
-	}
+		set(append(slices.Clone(list), list[len(list)-1]))
+		count++
+		if problems, rejection, differ := compare(t, whole); differ {
+			t.Errorf("%s: %s: the check reports %v, the API server %.300v", name, path, problems, rejection)
+		}
+	})
 	t.Logf("%d lists", count)
 }
 

@@ -1,7 +1,6 @@
 package oracle_test
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -39,69 +38,64 @@ var looser = map[string]string{}
 
 // TestCheckFile compares the check with the API server for each template of testdata.
 func TestCheckFile(t *testing.T) {
-	archives, err := filepath.Glob("../testdata/*.txtar")
-	if err != nil || len(archives) < 5 {
-		t.Fatalf("found %d archives, %v", len(archives), err)
-	}
-	tested := map[string]bool{}
-	count := 0
-	for _, archive := range archives {
-		for name, content := range templates(t, archive) {
-			count++
-			tested[name] = true
-			t.Run(name, func(t *testing.T) {
-				all := podtemplate.CheckFile(name, []byte(content))
-				problems := all.Errors()
-				rejection := oracle.Validate([]byte(content))
-				if len(problems) == 0 && slices.ContainsFunc(all, protected) {
-					return // the agent sets the field again after the merge, so the API server never gets the value
-				}
-				ours, theirs := len(problems) == 0, rejection == nil
-				_, isStricter := stricter[name]
-				_, isLooser := looser[name]
-				switch {
-				case !ours && theirs && !isStricter:
-					t.Errorf("the API server accepts the template, and the check rejects it:\n%v", problems)
-				case ours && !theirs && !isLooser:
-					t.Errorf("the check accepts the template, and the API server rejects it:\n%v", rejection)
-				case isStricter && (ours || !theirs):
-					t.Errorf("the template must not be in stricter: the check reports %v, the API server %v",
-						problems, rejection)
-				case isLooser && (!ours || theirs):
-					t.Errorf("the template must not be in looser: the check reports %v, the API server %v",
-						problems, rejection)
-				}
-			})
-		}
+	files := templates(t)
+	for name, content := range files {
+		t.Run(name, func(t *testing.T) {
+			all := podtemplate.CheckFile(name, []byte(content))
+			problems := all.Errors()
+			rejection := oracle.Validate([]byte(content))
+			if len(problems) == 0 && slices.ContainsFunc(all, protected) {
+				return // the agent sets the field again after the merge, so the API server never gets the value
+			}
+			ours, theirs := len(problems) == 0, rejection == nil
+			_, isStricter := stricter[name]
+			_, isLooser := looser[name]
+			switch {
+			case !ours && theirs && !isStricter:
+				t.Errorf("the API server accepts the template, and the check rejects it:\n%v", problems)
+			case ours && !theirs && !isLooser:
+				t.Errorf("the check accepts the template, and the API server rejects it:\n%v", rejection)
+			case isStricter && (ours || !theirs):
+				t.Errorf("the template must not be in stricter: the check reports %v, the API server %v",
+					problems, rejection)
+			case isLooser && (!ours || theirs):
+				t.Errorf("the template must not be in looser: the check reports %v, the API server %v",
+					problems, rejection)
+			}
+		})
 	}
 	for _, list := range []map[string]string{stricter, looser} {
 		for name, reason := range list {
-			if !tested[name] || reason == "" {
+			if _, tested := files[name]; !tested || reason == "" {
 				t.Errorf("exception %s does not name a template, or has no reason", name)
 			}
 		}
 	}
-	t.Logf("%d templates, %d exceptions", count, len(stricter)+len(looser))
+	t.Logf("%d templates, %d exceptions", len(files), len(stricter)+len(looser))
 }
 
-// templates reads the files of an archive. Each file follows a line such as -- name.yaml --.
-// The keys of the result begin with the name of the archive, as in volumes/name.yaml.
-func templates(t *testing.T, archive string) map[string]string {
-	content, err := os.ReadFile(archive)
-	if err != nil {
-		t.Fatal(err)
+// templates returns the files of the archives in testdata. Each file follows a line such as
+// -- name.yaml --. The keys of the result begin with the name of the archive, as in
+// volumes/name.yaml.
+func templates(t *testing.T) map[string]string {
+	t.Helper()
+	archives, err := filepath.Glob("../testdata/*.txtar")
+	if err != nil || len(archives) < 5 {
+		t.Fatalf("found %d archives, %v", len(archives), err)
 	}
-	theme := strings.TrimSuffix(filepath.Base(archive), ".txtar")
 	files := map[string]string{}
-	current := ""
-	for line := range strings.Lines(string(content)) {
-		name, ok := strings.CutPrefix(line, "-- ")
-		switch {
-		case ok:
-			current = theme + "/" + strings.TrimSuffix(name, " --\n")
-			files[current] = ""
-		case current != "":
-			files[current] += line
+	for _, archive := range archives {
+		theme := strings.TrimSuffix(filepath.Base(archive), ".txtar")
+		current := ""
+		for line := range strings.Lines(read(t, archive)) {
+			name, ok := strings.CutPrefix(line, "-- ")
+			switch {
+			case ok:
+				current = theme + "/" + strings.TrimSuffix(name, " --\n")
+				files[current] = ""
+			case current != "":
+				files[current] += line
+			}
 		}
 	}
 	return files

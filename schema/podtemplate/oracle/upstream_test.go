@@ -1,7 +1,6 @@
 package oracle_test
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,23 +36,13 @@ var exceptions = map[string]string{
 	"TolerationOperator":                      "Gt and Lt need a feature gate",
 }
 
-// directory returns the directory of a module.
+// directory returns the directory of a module, or of the module that replaces it.
 func directory(t *testing.T, module string) string {
-	output, err := exec.Command("go", "list", "-m", "-json", module).Output()
+	output, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found struct {
-		Dir     string
-		Replace *struct{ Dir string }
-	}
-	if err := json.Unmarshal(output, &found); err != nil {
-		t.Fatal(err)
-	}
-	if found.Replace != nil {
-		return found.Replace.Dir
-	}
-	return found.Dir
+	return strings.TrimSpace(string(output))
 }
 
 func read(t *testing.T, path string) string {
