@@ -2,16 +2,10 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,8 +31,6 @@ var anonymousLimitMB = map[string]float64{"docker": 12, "kubernetes": 13}
 // jobTimer is a proxy between agents and the service. It records when a job was claimed,
 // when its end was accepted, and how old its log lines were on arrival.
 type jobTimer struct {
-	url string
-
 	mu      sync.Mutex
 	claimed map[string]time.Time // by job id
 	ended   map[string]time.Time // by job id: the last accepted status
@@ -51,29 +43,16 @@ type jobTimer struct {
 // the URL of the jobTimer.
 func (w *world) timeJobs() *jobTimer {
 	w.t.Helper()
-	target, err := url.Parse(w.url)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", net.JoinHostPort(target.Hostname(), "0"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	v := &jobTimer{
-		url: "http://" + listener.Addr().String(), claimed: map[string]time.Time{}, ended: map[string]time.Time{},
-		over: map[string]bool{},
-	}
-	proxy := httputil.NewSingleHostReverseProxy(target)
-	proxy.ModifyResponse = v.answered
-	server := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		v.asked(r)
-		proxy.ServeHTTP(rw, r)
-	})}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(listener) }()
-	w.t.Cleanup(func() { _ = server.Close(); <-done })
-	w.url = v.url
+	v := &jobTimer{claimed: map[string]time.Time{}, ended: map[string]time.Time{}, over: map[string]bool{}}
+	_, w.url = w.front(v.asked, v.answered)
 	return v
+}
+
+// forget makes the jobTimer forget the claims so far.
+func (v *jobTimer) forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	clear(v.claimed)
 }
 
 // parts splits /api/workflow/jobs/{job}/{step}/{what}.
@@ -87,20 +66,14 @@ func parts(path string) (job, step, what string) {
 
 func (v *jobTimer) asked(r *http.Request) {
 	job, step, what := parts(r.URL.Path)
-	if what == "" {
-		return
-	}
-	text, _ := io.ReadAll(r.Body)
-	r.Body = io.NopCloser(bytes.NewReader(text))
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var status cloud.StepStatus
-	if what == "status" && json.Unmarshal(text, &status) == nil && (status.Status == "succeeded" ||
-		status.Status == "failed") {
+	if what == "status" && bodyTo(r, &status) == nil && (status.Status == "succeeded" || status.Status == "failed") {
 		v.over[job+"/"+step] = true
 	}
 	var batch cloud.LogBatch
-	if what != "logs" || json.Unmarshal(text, &batch) != nil || len(batch.Lines) == 0 {
+	if what != "logs" || bodyTo(r, &batch) != nil || len(batch.Lines) == 0 {
 		return
 	}
 	v.late = v.late || v.over[job+"/"+step]
@@ -110,23 +83,16 @@ func (v *jobTimer) asked(r *http.Request) {
 }
 
 func (v *jobTimer) answered(r *http.Response) error {
+	claim, err := claimOf(r)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if r.Request.URL.Path == "/api/deployments/poll" && r.StatusCode == http.StatusOK {
-		text, err := io.ReadAll(r.Body)
-		if err != nil {
-			return err
-		}
-		r.Body = io.NopCloser(bytes.NewReader(text))
-		var poll cloud.Poll
-		if json.Unmarshal(text, &poll) == nil {
-			v.claimed[poll.JobID] = time.Now()
-		}
+	if claim.JobID != "" {
+		v.claimed[claim.JobID] = time.Now()
 	}
 	if job, _, what := parts(r.Request.URL.Path); what == "status" && r.StatusCode/100 == 2 {
 		v.ended[job] = time.Now() // the last one counts
 	}
-	return nil
+	return err
 }
 
 // spans returns the time from claim to accepted end of each job, and the time from the
@@ -176,15 +142,12 @@ func BenchmarkJobBesideDockerRun(b *testing.B) {
 		w.agent("polling_interval: 100ms", bridgeNetwork)
 		one := func(i int) {
 			name := fmt.Sprint("pair-", i)
-			w.queue(name, order{Steps: []step{{Name: "a", Run: "true"}}})
-			w.await(name, "succeeded")
-			w.eventually("the container is removed", func() bool { return len(w.containers(name)) == 0 })
+			w.runShort(name, w.poolID)
+			w.waitRemoved(name)
 		}
 		one(-1) // the first job copies the runner
 		dockerRun(b)
-		v.mu.Lock()
-		clear(v.claimed)
-		v.mu.Unlock()
+		v.forget()
 		var peer []time.Duration
 		for i := range pairs {
 			peer = append(peer, dockerRun(b))
@@ -212,24 +175,16 @@ func BenchmarkJobBurst(b *testing.B) {
 		w := newWorld(b, "docker")
 		v := w.timeJobs()
 		agent := w.agent("max_concurrent_workflows: 1", bridgeNetwork)
-		w.queue("first", order{Steps: []step{{Name: "a", Run: "true"}}})
-		w.await("first", "succeeded")
+		w.runShort("first", w.poolID)
 		agent.signal(os.Interrupt)
 		agent.exit(cli.ExitOK)
-		v.mu.Lock()
-		clear(v.claimed)
-		v.mu.Unlock()
+		v.forget()
 
 		began := time.Now()
-		tickets := make(chan struct{}, jobs)
-		for range jobs {
-			tickets <- struct{}{}
-		}
-		close(tickets)
 		var all sync.WaitGroup
 		for range atOnce {
 			all.Go(func() {
-				for range tickets {
+				for range jobs / atOnce {
 					dockerRun(b)
 				}
 			})
@@ -238,7 +193,7 @@ func BenchmarkJobBurst(b *testing.B) {
 		its := time.Since(began)
 
 		for i := range jobs {
-			w.queue(fmt.Sprint("burst-", i), order{Steps: []step{{Name: "a", Run: "true"}}})
+			w.queueShort(fmt.Sprint("burst-", i), w.poolID)
 		}
 		w.agent("max_concurrent_workflows: 4", bridgeNetwork)
 		for i := range jobs {
@@ -277,10 +232,8 @@ func BenchmarkRunIdle(b *testing.B) {
 
 // cpu returns the CPU time of a program, in ticks of 10 ms (proc(5)).
 func cpu(tb testing.TB, p *program) int {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "stat"))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	noError(tb, err)
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')'):]))
 	user, _ := strconv.Atoi(fields[12])
 	system, _ := strconv.Atoi(fields[13])
@@ -289,19 +242,21 @@ func cpu(tb testing.TB, p *program) int {
 
 // anonymousMB returns the resident anonymous memory of a program, its heap and stacks (proc(5)).
 func anonymousMB(tb testing.TB, p *program) float64 {
-	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "status"))
-	if err != nil {
-		tb.Fatal(err)
+	kB := memoryOf(p.cmd.Process.Pid, "RssAnon")
+	if kB == 0 {
+		tb.Fatal("no RssAnon")
 	}
+	return float64(kB) / 1024
+}
+
+// memoryOf returns a field of /proc/PID/status in kB, or 0 if there is none.
+func memoryOf(pid int, field string) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "RssAnon:"); ok {
-			kb, err := strconv.ParseFloat(strings.Fields(value)[0], 64)
-			if err != nil {
-				tb.Fatal(err)
-			}
-			return kb / 1024
+		if value, ok := strings.CutPrefix(line, field+":"); ok {
+			kB, _ := strconv.Atoi(strings.Fields(value)[0])
+			return kB
 		}
 	}
-	tb.Fatal("no RssAnon")
 	return 0
 }

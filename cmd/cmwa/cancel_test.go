@@ -31,9 +31,7 @@ func stackLocks(t *testing.T, state string) (locks []string) {
 		}
 		return nil // the directory may not exist yet
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return locks
 }
 
@@ -50,9 +48,7 @@ func TestCancelPulumi(t *testing.T) {
 	at(t, targets, func(t *testing.T, w *world) {
 		// Prepare a stack whose backend has locks.
 		state := filepath.Join(w.directory, "state")
-		if err := os.MkdirAll(state, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.MkdirAll(state, 0o755))
 		settings := []string{"shutdown_timeout: 1s", "cancel_grace_period: 2m"}
 		if w.target == "docker" {
 			settings = append(settings, `docker: {volumes: ["`+state+":"+state+`"]}`)
@@ -93,11 +89,7 @@ func TestCancelPulumi(t *testing.T) {
 		agent := w.agent(settings...)
 		deploy("60s", "20s")
 		w.await("dev", "failed")
-		for _, want := range []string{"Interrupting pulumi (process ", ended, "longer than its time limit of 20s"} {
-			if log := w.log("dev"); !strings.Contains(log, want) {
-				t.Errorf("the log after the time limit lacks %q:\n%s", want, log)
-			}
-		}
+		w.wantLog("dev", "Interrupting pulumi (process ", ended, "longer than its time limit of 20s")
 		released(agent)
 		begin()
 		w.call(http.MethodPost, w.path("dev")+"/cancel", nil, nil)
@@ -113,15 +105,11 @@ func TestCancelPulumi(t *testing.T) {
 		begin()
 		agent.signal(syscall.SIGTERM)
 		agent.exit(0)
-		if log := w.log("dev"); !strings.Contains(log, ended) ||
-			!strings.Contains(log, "Reason: the agent is stopping, and shutdown_timeout has passed") {
-			t.Errorf("the log after the drain:\n%s", log)
-		}
+		w.wantLog("dev", ended, "Reason: the agent is stopping, and shutdown_timeout has passed")
 		agent = w.agent(settings...)
 		released(agent)
 		begin()
-		agent.signal(syscall.SIGKILL)
-		agent.ends(storyLimit)
+		w.kill(agent)
 		agent = w.agent(settings...)
 		agent.waitFor("job resumed")
 		w.call(http.MethodPost, w.path("dev")+"/cancel", nil, nil)

@@ -1,29 +1,19 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 const chartDirectory = "../../examples/chart"
 
-// render runs helm template on the chart, with files of values and with single values. It
-// returns the manifests and the standard error of helm.
-func render(t *testing.T, values []string, set ...string) (manifests, message string, err error) {
+// render runs helm template on the chart, and returns the manifests and the standard error of helm.
+func render(t *testing.T, args ...string) (manifests, message string, err error) {
 	t.Helper()
-	args := []string{"template", "release", chartDirectory, "--namespace", "pulumi"}
-	for _, file := range values {
-		args = append(args, "--values", file)
-	}
-	for _, value := range set {
-		args = append(args, "--set", value)
-	}
-	return try(t, helmVariable, args...)
+	return try(t, helmVariable,
+		append([]string{"template", "release", chartDirectory, "--namespace", "pulumi"}, args...)...)
 }
 
 func TestChart(t *testing.T) {
@@ -41,24 +31,11 @@ func TestChart(t *testing.T) {
 			}
 		})
 		t.Run(name+" renders valid manifests", func(t *testing.T) {
-			got, message, err := render(t, []string{file})
+			got, message, err := render(t, "--values", file)
 			if err != nil {
 				t.Fatal(message)
 			}
-			golden := strings.TrimSuffix(file, ".values.yaml") + ".golden.yaml"
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("helm template differs from %s; if that is right, run the test with -update:\n%s", golden,
-					diff)
-			}
+			wantGolden(t, strings.TrimSuffix(file, ".values.yaml")+".golden.yaml", got)
 			if kinds := checkManifests(t, got); !slices.Contains(kinds, "Deployment") {
 				t.Errorf("the kinds are %v", kinds)
 			}
@@ -70,9 +47,7 @@ func TestChartRefuses(t *testing.T) {
 	t.Parallel()
 	const token = "agent.token=pul-1 "
 	for name, test := range map[string]struct{ set, want string }{
-		"no token": {
-			"", "there is no pool access token: set agent.token, or agent.existingSecretName",
-		},
+		"no token":                 {"", "there is no pool access token: set agent.token, or agent.existingSecretName"},
 		"two tokens":               {token + "agent.existingSecretName=x", "are both set: keep one of them"},
 		"a token in the ConfigMap": {"config.token=pul-1", "config.token would be stored in a ConfigMap"},
 		"a pool's token in the ConfigMap": {
@@ -103,7 +78,11 @@ func TestChartRefuses(t *testing.T) {
 		"another deployTarget": {token + "agent.deployTarget=ecs", "at '/agent/deployTarget'"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			manifests, message, err := render(t, nil, strings.Fields(test.set)...)
+			var args []string
+			for _, value := range strings.Fields(test.set) {
+				args = append(args, "--set", value)
+			}
+			manifests, message, err := render(t, args...)
 			if err == nil || !strings.Contains(message, test.want) {
 				t.Errorf("helm prints %q, want %q\n%s", message, test.want, manifests)
 			}

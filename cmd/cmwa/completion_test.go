@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"os"
@@ -18,33 +17,11 @@ import (
 
 var update = flag.Bool("update", false, "write golden files")
 
-// output is the result of one command line.
-type output struct {
-	code           int
-	stdout, stderr string
-}
-
-// tell runs one command line in the process of the test, with only these variables.
-func tell(environ []string, args ...string) output {
-	var stdout, stderr bytes.Buffer
-	ctx := context.Background()
-	code := execute(ctx, ctx, args, stdio{environ, strings.NewReader(""), &stdout, &stderr})
-	return output{code, stdout.String(), stderr.String()}
-}
-
 // bash completes a command line as bash itself does: it reads the script, and
 // calls the function that the script has registered.
 func bash(t *testing.T, args ...string) []string {
 	t.Helper()
-	bin, err := staticPrograms()
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := filepath.Join(t.TempDir(), "cmwa.bash")
-	output := tell(nil, "completion", "bash")
-	if err := os.WriteFile(script, []byte(output.stdout), 0o600); err != nil || output.code != 0 {
-		t.Fatal(output, err)
-	}
+	script := fileOf(t, "cmwa.bash", cmwa(nil, "completion", "bash").stdout)
 	const asked = `set -eu
 source "$1"
 shift
@@ -54,7 +31,7 @@ COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
 _cmwa
 printf '%s\n' "${COMPREPLY[@]}"`
 	cmd := exec.Command("bash", append([]string{"--norc", "--noprofile", "-c", asked, "bash", script}, args...)...)
-	cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH")}
+	cmd.Env = []string{"PATH=" + filepath.Dir(staticCmwa(t)) + ":" + os.Getenv("PATH")}
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("bash: %v\n%s", err, out)
@@ -70,36 +47,27 @@ func TestCompletion(t *testing.T) {
 	t.Parallel()
 	t.Run("bash completes command lines", func(t *testing.T) {
 		for line, want := range map[string][]string{
-			"cmwa ex":                          {noFiles, "explain"},
-			"cmwa conf":                        {noFiles, "configure", "config"},
-			"cmwa stat":                        {noFiles, "status"},
-			"cmwa schema --":                   {noFiles, "--format", "--help"},
-			"cmwa schema --format ":            {noFiles, "json", "json-standard", "cue"},
-			"cmwa schema --format = c":         {noFiles, "cue"},
-			"cmwa schema --format =":           {noFiles, "json", "json-standard", "cue"},
-			"cmwa schema -format j":            {noFiles, "json", "json-standard"},
-			"cmwa schema x":                    {noFiles},
-			"cmwa vet --format s":              {noFiles, "sarif"},
-			"cmwa vet ":                        nil,
-			"cmwa vet --format json ":          nil,
-			"cmwa plan one.yaml ":              nil,
-			"cmwa run --config ":               nil,
-			"cmwa run ":                        {noFiles},
-			"cmwa config --o":                  {noFiles, "--origin"},
-			"cmwa config --config a.yaml --or": {noFiles, "--origin"},
-			"cmwa completion ":                 {noFiles, "bash", "zsh", "fish"},
-			"cmwa explain polling_":            {noFiles, "polling_interval", "polling_interval_override"},
-			"cmwa explain ecs.su":              {noFiles, "ecs.subnets"},
-			"cmwa explain PULUMI_AGENT_SYS":    {noFiles, "PULUMI_AGENT_SYSLOG"},
-			"cmwa explain missing-t":           {noFiles, "missing-token"},
-			"cmwa version ":                    {noFiles},
-			"cmwa help conf":                   {noFiles, "configure", "config"},
-			"cmwa nothing ":                    {noFiles},
+			"cmwa ex":                       {noFiles, "explain"},
+			"cmwa conf":                     {noFiles, "configure", "config"},
+			"cmwa stat":                     {noFiles, "status"},
+			"cmwa schema --":                {noFiles, "--format", "--help"},
+			"cmwa schema --format ":         {noFiles, "json", "json-standard", "cue"},
+			"cmwa schema --format = c":      {noFiles, "cue"},
+			"cmwa schema --format =":        {noFiles, "json", "json-standard", "cue"},
+			"cmwa vet --format s":           {noFiles, "sarif"},
+			"cmwa vet ":                     nil,
+			"cmwa run --config ":            nil,
+			"cmwa run ":                     {noFiles},
+			"cmwa config --o":               {noFiles, "--origin"},
+			"cmwa completion ":              {noFiles, "bash", "zsh", "fish"},
+			"cmwa explain polling_":         {noFiles, "polling_interval", "polling_interval_override"},
+			"cmwa explain ecs.su":           {noFiles, "ecs.subnets"},
+			"cmwa explain PULUMI_AGENT_SYS": {noFiles, "PULUMI_AGENT_SYSLOG"},
+			"cmwa explain missing-t":        {noFiles, "missing-token"},
+			"cmwa help conf":                {noFiles, "configure", "config"},
 		} {
-			args := strings.Split(line, " ")
-			if diff := cmp.Diff(want, bash(t, args...), cmp.Transformer("empty",
-				func(list []string) []string { return append([]string{}, list...) })); diff != "" {
-				t.Errorf("%q:\n%s", line, diff)
+			if got := bash(t, strings.Split(line, " ")...); !slices.Equal(got, want) {
+				t.Errorf("%q: got %q, want %q", line, got, want)
 			}
 		}
 	})
@@ -142,9 +110,8 @@ func TestCompletion(t *testing.T) {
 
 	t.Run("cmwa explain --names prints every name in the schema", func(t *testing.T) {
 		names := schema.Names()
-		output := tell(nil, "explain", "--names")
-		if output.stdout != strings.Join(names, "\n")+"\n" || output.code != 0 {
-			t.Errorf("%+v", output)
+		if got := cmwa(nil, "explain", "--names"); got.stdout != strings.Join(names, "\n")+"\n" || got.code != 0 {
+			t.Errorf("%+v", got)
 		}
 		for _, name := range names {
 			if strings.ContainsAny(name, " \t'\"$`\\") {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,29 +12,28 @@ import (
 // canary is a token that no output may show.
 const canary = filetest.Canary
 
-// configured is the result of cmwa configure without a terminal.
-type configured struct {
-	code           int
-	stdout, stderr string
+// runConfigure runs cmwa configure with no terminal. The test fails if the output shows the token canary.
+func runConfigure(t *testing.T, stdin string, args ...string) output {
+	t.Helper()
+	got := cmwaReads(stdin, nil, append([]string{"configure"}, args...)...)
+	if all := got.stdout + got.stderr; strings.Contains(all, canary[4:12]) {
+		t.Errorf("the output shows the token:\n%s", all)
+	}
+	return got
 }
 
-// runConfigure runs cmwa configure in a new directory, with no terminal.
-func runConfigure(t *testing.T, stdin string, environ []string, args ...string) configured {
+// wantContent checks the content of a file.
+func wantContent(t *testing.T, name, want string) {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
-	ctx := context.Background()
-	code := execute(ctx, ctx, append([]string{"configure"}, args...),
-		stdio{environ, strings.NewReader(stdin), &stdout, &stderr})
-	if out := stdout.String() + stderr.String(); strings.Contains(out, canary[4:12]) {
-		t.Errorf("the output shows the token:\n%s", out)
+	if got := filetest.Content(t, name); got != want {
+		t.Errorf("%s contains %q, want %q", name, got, want)
 	}
-	return configured{code, stdout.String(), stderr.String()}
 }
 
 func TestConfigureCommand(t *testing.T) {
 	t.Run("each flag sets its option", func(t *testing.T) {
 		t.Chdir(t.TempDir())
-		got := runConfigure(t, "", nil, "--config", "x.yaml", "--oidc-token-file", "jwt", "--organization", "acme",
+		got := runConfigure(t, "", "--config", "x.yaml", "--oidc-token-file", "jwt", "--organization", "acme",
 			"--pool-id", "p1", "--service-url", "https://pulumi.example.com", "--target", "process")
 		if got.code != cli.ExitOK || got.stderr != "" {
 			t.Fatalf("%+v", got)
@@ -46,12 +43,12 @@ func TestConfigureCommand(t *testing.T) {
 			p.ServiceURL != "https://pulumi.example.com" || p.DeployTarget != "process" {
 			t.Errorf("%+v", p)
 		}
-		got = runConfigure(t, canary, nil, "--config", "x.yaml", "--yes", "--token-stdin", "--token-file", "token",
+		got = runConfigure(t, canary, "--config", "x.yaml", "--yes", "--token-stdin", "--token-file", "token",
 			"--service-url", "http://127.0.0.1:1")
-		if p := filetest.Settings(t, "x.yaml"); got.code != cli.ExitOK || p.Token.Reveal() != canary ||
-			filetest.Content(t, "token") != canary+"\n" {
+		if p := filetest.Settings(t, "x.yaml"); got.code != cli.ExitOK || p.Token.Reveal() != canary {
 			t.Errorf("%+v", got)
 		}
+		wantContent(t, "token", canary+"\n")
 		filetest.Holds(t, "token", "x.yaml", "x.yaml.bak")
 	})
 	t.Run("a token is neither a flag nor an argument", func(t *testing.T) {
@@ -61,7 +58,7 @@ func TestConfigureCommand(t *testing.T) {
 		} {
 			for _, args := range lines {
 				t.Chdir(t.TempDir())
-				got := runConfigure(t, "", nil, args...)
+				got := runConfigure(t, "", args...)
 				if got.code != cli.ExitUsage || !strings.Contains(got.stderr, want) || got.stdout != "" {
 					t.Errorf("%q: %+v", args, got)
 				}

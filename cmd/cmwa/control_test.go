@@ -3,12 +3,10 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,10 +29,10 @@ func (w *world) control(code int, args ...string) string {
 func TestControlPause(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p, port := w.countPolls(), w.pools(2), freePort(t)
+	v, p, port := w.countPolls(), w.pools(2), agentPort(freePort(t))
 	lines := []string{
 		"pools: [{name: blue, token: " + p[0].token + "}, {name: green, token: " + p[1].token + "}]",
-		fmt.Sprint("http_server_port: ", port), "max_concurrent_workflows: 2",
+		port.setting(), "max_concurrent_workflows: 2",
 	}
 	agent := w.follow(nil, lines...)
 	w.hold("held", p[0].id)
@@ -60,7 +58,11 @@ func TestControlPause(t *testing.T) {
 	}
 	agent.waitFor("pool paused by cmwa pause")
 	w.eventually("the status shows the pause", func() bool {
-		return w.phaseReason(port, "blue") == "paused: paused by cmwa pause"
+		d, err := status.Fetch(t.Context(), port.url("/status"), true)
+		w.must(err)
+		return slices.ContainsFunc(d.Pools, func(p status.Pool) bool {
+			return p.Name == "blue" && p.Phase == "paused" && p.Reason == "paused by cmwa pause"
+		})
 	})
 	w.wantNoPolls(v, p[0].token, p[1].token)
 	w.save(append(lines, "log_level: debug")...)
@@ -69,7 +71,7 @@ func TestControlPause(t *testing.T) {
 	w.queueShort("short", p[0].id)
 	w.release("held")
 	w.wantNoPolls(v, p[0].token, p[1].token)
-	if code := probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", port)); code != http.StatusOK {
+	if code := port.readyz(); code != http.StatusOK {
 		t.Errorf("with a paused pool /readyz is %d, want 200", code)
 	}
 
@@ -92,24 +94,11 @@ func TestControlPause(t *testing.T) {
 	}
 }
 
-// phaseReason returns the phase and the reason of a pool in the status of an agent.
-func (w *world) phaseReason(port int, name string) string {
-	d, err := status.Fetch(w.t.Context(), fmt.Sprintf("http://127.0.0.1:%d/status", port), true)
-	w.must(err)
-	for _, p := range d.Pools {
-		if p.Name == name {
-			return p.Phase + ": " + p.Reason
-		}
-	}
-	return ""
-}
-
 func TestControlDrain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	port := freePort(t)
-	lines := []string{"token: " + w.pool, fmt.Sprint("http_server_port: ", port), "shutdown_timeout: 1h"}
-	agent := w.follow(nil, lines...)
+	port := agentPort(freePort(t))
+	agent := w.follow(nil, "token: "+w.pool, port.setting(), "shutdown_timeout: 1h")
 	w.hold("held", w.poolID)
 	for _, want := range []string{"the agent claims no more jobs; running jobs (1) may finish until 20",
 		"the agent is draining already; running jobs (1) may finish until 20"} {
@@ -118,7 +107,7 @@ func TestControlDrain(t *testing.T) {
 		}
 	}
 	agent.waitFor("stopping: no new jobs")
-	if code := probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", port)); code != http.StatusServiceUnavailable {
+	if code := port.readyz(); code != http.StatusServiceUnavailable {
 		t.Errorf("while the agent drains, /readyz is %d, want 503", code)
 	}
 
@@ -149,14 +138,14 @@ func TestSignalsClaimInFlight(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "process")
 		held, release := w.holdClaims()
-		port := freePort(t)
-		agent := w.agent(fmt.Sprint("http_server_port: ", port))
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
+		port := agentPort(freePort(t))
+		agent := w.agent(port.setting())
+		w.queue("one", oneStep("true"))
 		<-held
 		for i, condition := range conditions {
 			agent.signal(syscall.SIGTERM)
 			w.eventually(fmt.Sprint("the agent has handled signal ", i+1), func() bool {
-				d, err := status.Fetch(t.Context(), fmt.Sprintf("http://127.0.0.1:%d/status", port), true)
+				d, err := status.Fetch(t.Context(), port.url("/status"), true)
 				return err == nil && condition(d)
 			})
 		}
@@ -174,9 +163,7 @@ func TestSignalsClaimInFlight(t *testing.T) {
 		w := story(t, drains, stops)
 		w.await("one", "failed")
 		w.wantSteps("one", "failed", "not-started")
-		if log := w.log("one"); !strings.Contains(log, "the agent is stopping") {
-			t.Errorf("the log does not name the reason:\n%s", log)
-		}
+		w.wantLog("one", "the agent is stopping")
 	})
 }
 
@@ -185,22 +172,17 @@ func TestSignalsClaimInFlight(t *testing.T) {
 // arrives.
 func (w *world) holdClaims() (held <-chan struct{}, release func()) {
 	w.t.Helper()
-	service, err := url.Parse(w.url)
-	w.must(err)
 	has, gate := make(chan struct{}), make(chan struct{})
 	first := sync.OnceFunc(func() { close(has) })
-	proxy := httputil.NewSingleHostReverseProxy(service)
-	proxy.ModifyResponse = func(r *http.Response) error {
+	_, w.url = w.front(func(*http.Request) {}, func(r *http.Response) error {
 		if isPoll(r.Request) && r.StatusCode == http.StatusOK {
 			first()
 			<-gate
 		}
 		return nil
-	}
-	server := httptest.NewServer(proxy)
+	})
 	release = sync.OnceFunc(func() { close(gate) })
-	w.t.Cleanup(func() { release(); server.Close() })
-	w.url = server.URL
+	w.t.Cleanup(release)
 	return has, release
 }
 
@@ -210,8 +192,8 @@ func TestSignalsThird(t *testing.T) {
 	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		agent := w.agent()
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "trap 'echo asked' INT TERM; echo running\n" +
-			"n=0; while [ $n -lt 400 ]; do n=$((n+1)); sleep 0.02; done; echo finished"}}})
+		w.queue("one", oneStep("trap 'echo asked' INT TERM; echo running\n"+
+			"n=0; while [ $n -lt 400 ]; do n=$((n+1)); sleep 0.02; done; echo finished"))
 		w.waitStarted("one")
 		agent.signal(syscall.SIGTERM)
 		agent.waitFor("stopping: no new jobs")
@@ -219,9 +201,7 @@ func TestSignalsThird(t *testing.T) {
 		agent.waitFor("stopping job")
 		agent.signal(syscall.SIGTERM)
 		agent.exit(128 + int(syscall.SIGTERM))
-		if status, _ := w.status("one"); status != "running" {
-			t.Errorf("after the third signal the job is %s, want running", status)
-		}
+		w.wantStatus("one", "running")
 		again := w.agent()
 		again.waitFor("job resumed")
 		w.await("one", "succeeded", "failed")
@@ -231,8 +211,6 @@ func TestSignalsThird(t *testing.T) {
 			t.Errorf("the step has started %d times and finished %d times:\n%s", started, finished, log)
 		}
 		again.waitForMatch(regexp.MustCompile(`job (succeeded|failed)`))
-		if w.target != "process" {
-			w.eventually("the instance is removed", func() bool { return len(w.containers("one")) == 0 })
-		}
+		w.waitRemoved("one")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/cmwa-project/cmwa/runtime/killpoint"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
@@ -72,7 +74,13 @@ func (o outcome) at(since time.Time) outcome {
 // hangingJob starts an agent and a job that runs until it is killed.
 func (w *world) hangingJob(service *observer) *program {
 	w.t.Helper()
-	w.queue(w.stack(), order{Steps: []step{{Name: "a", Run: service.witness(w) + "\necho running; sleep 600"}}})
+	return w.startedJob(oneStep(service.witness(w) + "\necho running; sleep 600"))
+}
+
+// startedJob starts an agent and a job, and blocks until the job runs.
+func (w *world) startedJob(job order) *program {
+	w.t.Helper()
+	w.queue(w.stack(), job)
 	agent := w.agent()
 	w.waitStarted(w.stack())
 	return agent
@@ -82,13 +90,13 @@ func (w *world) hangingJob(service *observer) *program {
 func (w *world) killRunner() {
 	w.t.Helper()
 	if w.target == "docker" {
-		w.engine("kill", "--signal", "KILL", w.containers(w.stack())[0])
+		w.engine("kill", "--signal", "KILL", w.container(w.stack()))
 		return
 	}
-	mark, file := w.directory, "environ"
+	file, mark := "environ", regexp.QuoteMeta(w.directory)
 	if w.cluster != nil {
-		mark, file = string(w.worker(w.stack()).UID), "cgroup"
-		mark = strings.ReplaceAll(mark, "-", "?") // a cgroup's name has dashes or underscores
+		file, mark = "cgroup", string(w.worker(w.stack()).UID)
+		mark = strings.ReplaceAll(mark, "-", "[-_]") // a cgroup's name has dashes or underscores
 	}
 	killed := false
 	for _, pid := range processesWith(file, mark) {
@@ -104,31 +112,17 @@ func (w *world) killRunner() {
 	}
 }
 
-// processesWith returns the processes whose file in /proc contains a text. A question mark
-// in the text stands for any byte.
-func processesWith(file, text string) (pids []int) {
+// processesWith returns the processes whose file in /proc has a match of a regular expression.
+func processesWith(file, expression string) (pids []int) {
+	match := regexp.MustCompile(expression).Match
 	all, _ := filepath.Glob("/proc/[0-9]*/" + file)
 	for _, path := range all {
-		content, err := os.ReadFile(path)
-		if err == nil && containsPattern(content, text) {
+		if content, err := os.ReadFile(path); err == nil && match(content) {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 			pids = append(pids, pid)
 		}
 	}
 	return pids
-}
-
-func containsPattern(content []byte, pattern string) bool {
-	for i := range len(content) - len(pattern) + 1 {
-		j := 0
-		for j < len(pattern) && (pattern[j] == '?' || content[i+j] == pattern[j]) {
-			j++
-		}
-		if j == len(pattern) {
-			return true
-		}
-	}
-	return false
 }
 
 // endInstance ends the instance of the world's only job, as a restart of the machine or an
@@ -137,14 +131,14 @@ func (w *world) endInstance() {
 	w.t.Helper()
 	switch w.target {
 	case "docker":
-		w.engine("rm", "--force", w.containers(w.stack())[0])
+		w.engine("rm", "--force", w.container(w.stack()))
 	case "kubernetes":
 		pods := kubetest.Client(w.t, w.cluster.Admin, corev1.SchemeGroupVersion).Delete().
 			Namespace(w.cluster.Name).Resource("pods")
 		options := &metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
 		w.must(pods.Name(w.worker(w.stack()).Name).Body(options).Do(w.t.Context()).Error())
 	default:
-		for _, pid := range processesWith("environ", "CMWA_JOB_DIRECTORY="+w.directory) {
+		for _, pid := range processesWith("environ", regexp.QuoteMeta("CMWA_JOB_DIRECTORY="+w.directory)) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
@@ -155,29 +149,17 @@ func (w *world) endInstance() {
 // the container belonged to an earlier run of the same agent.
 func (w *world) loseState(service *observer) {
 	w.t.Helper()
-	t := w.t
-	w.queue(w.stack(), order{Steps: []step{{
-		Name: "a", Run: service.witness(w) + "\necho running; sleep 3; echo finished",
-	}}})
-	agent := w.agent()
-	w.waitStarted(w.stack())
-	w.kill(agent)
+	w.kill(w.startedJob(oneStep(service.witness(w) + "\necho running; sleep 3; echo finished")))
 	w.must(os.RemoveAll(filepath.Join(w.directory, "state")))
 	again := w.agent()
 	again.waitFor("converged")
 	w.await(w.stack(), "succeeded")
 	if saw, _ := service.of(w, w.stack()); saw != (observed{claims: 1, runs: 1, finals: 1}) {
-		t.Errorf("the service has received %+v, want 1 claim, 1 run and 1 final status", saw)
+		w.t.Errorf("the service has received %+v, want 1 claim, 1 run and 1 final status", saw)
 	}
-	if strings.Contains(again.output(), "job resumed") {
-		t.Errorf("the agent has adopted a job of another agent:\n%s", again.output())
-	}
+	again.wantPrinted(0, "job resumed")
 	if w.target == "docker" {
-		left := w.containers(w.stack())
-		if len(left) != 1 {
-			t.Fatalf("the job has the containers %v, want one that no agent knows:\n%s", left, w.logs())
-		}
-		w.engine("rm", "--force", left[0])
+		w.engine("rm", "--force", w.container(w.stack())) // which no agent knows
 	}
 }
 
@@ -189,8 +171,7 @@ func TestRunLostClaim(t *testing.T) {
 	service := w.observe()
 	stories{"claimed job": func(w *world) {
 		w.queue(w.stack(), w.shortJob(service))
-		first := w.agentWith([]string{"CMWA_KILL_AT=definition_fetched"})
-		first.exit(-1)
+		w.runUntil(killpoint.DefinitionFetched)
 		w.must(os.RemoveAll(filepath.Join(w.directory, "state")))
 		since := time.Now()
 		again := w.agent()
@@ -215,24 +196,12 @@ func TestRunEngineCrash(t *testing.T) {
 		sleep   int // seconds until the job ends by itself
 		end     outcome
 	}{
-		"dockerd killed with live-restore": {
-			options: []string{"--live-restore"},
-			fault:   func(e *ownEngine) { e.kill(); e.start() },
-			sleep:   3,
-			end:     success,
-		},
+		"dockerd killed with live-restore": {[]string{"--live-restore"}, (*ownEngine).restart, 3, success},
 		"dockerd killed without live-restore": {
-			fault: func(e *ownEngine) { e.kill(); e.start() },
-			sleep: 600, // the engine stops the container when it starts again
-			end: outcome{
-				status: "failed", reason: "Error: the job was stopped", runs: 1, claims: 1,
-			},
+			nil, (*ownEngine).restart, 600, // the engine stops the container when it starts again
+			outcome{status: "failed", reason: "Error: the job was stopped", runs: 1, claims: 1},
 		},
-		"containerd killed": {
-			fault: func(e *ownEngine) { e.killContainerd() },
-			sleep: 3,
-			end:   success,
-		},
+		"containerd killed": {nil, (*ownEngine).killContainerd, 3, success},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -240,12 +209,8 @@ func TestRunEngineCrash(t *testing.T) {
 			engine := w.newEngine(story.options...)
 			service := w.observe()
 			stories{name: func(w *world) {
-				w.queue(w.stack(), order{Steps: []step{{
-					Name: "a",
-					Run:  service.witness(w) + fmt.Sprintf("\necho running; sleep %d; echo finished", story.sleep),
-				}}})
-				agent := w.agent()
-				w.waitStarted(w.stack())
+				agent := w.startedJob(oneStep(
+					service.witness(w) + fmt.Sprintf("\necho running; sleep %d; echo finished", story.sleep)))
 				story.fault(engine)
 				w.judge(service, agent, story.end.at(time.Now()))
 			}}.run(w, service)

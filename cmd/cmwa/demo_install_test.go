@@ -44,9 +44,7 @@ func TestDemoInstall(t *testing.T) {
 				}
 			}
 			script := "#!/bin/sh\necho \"$@\" >>" + record + "\nexit 1\n"
-			if err := os.WriteFile(filepath.Join(programs, "apt-get"), []byte(script), 0o755); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.WriteFile(filepath.Join(programs, "apt-get"), []byte(script), 0o755))
 
 			// Run the demo, which must end before it builds anything.
 			cmd := exec.Command("../../examples/demo/run")

@@ -46,9 +46,7 @@ type deployment struct {
 // in the world.
 func (w *world) deploy(name string, replicas int32, lines ...string) *deployment {
 	w.t.Helper()
-	if err := clusterImage(); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(clusterImage())
 	d := w.deployed(w.cluster.Name, name, nameLabel+"="+name)
 	meta := metav1.ObjectMeta{Name: name}
 	d.create(d.core, "secrets", &corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"token": w.pool}})
@@ -137,13 +135,16 @@ func (d *deployment) pods() []corev1.Pod {
 // allPods returns the Pods of the Deployment, also those that are being deleted.
 func (d *deployment) allPods() []corev1.Pod {
 	d.w.t.Helper()
+	pods, err := d.list(d.w.t.Context())
+	d.w.must(err)
+	return pods
+}
+
+func (d *deployment) list(ctx context.Context) ([]corev1.Pod, error) {
 	var all corev1.PodList
 	err := d.core.Get().Namespace(d.namespace).Resource("pods").
-		Param("labelSelector", d.selector).Do(d.w.t.Context()).Into(&all)
-	if err != nil {
-		d.w.t.Fatal(err)
-	}
-	return all.Items
+		Param("labelSelector", d.selector).Do(ctx).Into(&all)
+	return all.Items, err
 }
 
 // awaitReady blocks until this number of Pods exists and all are ready, and returns them.
@@ -151,24 +152,16 @@ func (d *deployment) awaitReady(count int) (pods []corev1.Pod) {
 	d.w.t.Helper()
 	d.w.eventually(fmt.Sprintf("Deployment %s has %d ready Pods", d.name, count), func() bool {
 		pods = d.pods()
-		ready := 0
-		for _, pod := range pods {
-			if isReady(pod) {
-				ready++
-			}
-		}
-		return ready == count && len(pods) == count
+		isUnready := func(pod corev1.Pod) bool { return !isReady(pod) }
+		return len(pods) == count && !slices.ContainsFunc(pods, isUnready)
 	})
 	return pods
 }
 
 func isReady(pod corev1.Pod) bool {
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodReady {
-			return condition.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 // change updates the Deployment: for example its replicas, or an annotation of its template.
@@ -246,17 +239,11 @@ func (d *deployment) status(pod corev1.Pod) (document status.Document) {
 	ctx, cancel := context.WithTimeout(d.w.t.Context(), storyLimit)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+pod.Status.PodIP+":8080/status", nil)
-	if err != nil {
-		d.w.t.Fatal(err)
-	}
+	d.w.must(err)
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		d.w.t.Fatal(err)
-	}
+	d.w.must(err)
 	defer response.Body.Close()
-	if err := json.NewDecoder(response.Body).Decode(&document); err != nil {
-		d.w.t.Fatalf("status of %s: %v", pod.Name, err)
-	}
+	d.w.must(json.NewDecoder(response.Body).Decode(&document))
 	return document
 }
 
@@ -277,11 +264,9 @@ func (d *deployment) remove() {
 	ctx, cancel := context.WithTimeout(context.Background(), storyLimit)
 	defer cancel()
 	if d.w.t.Failed() {
-		var pods corev1.PodList
-		err := d.core.Get().Namespace(d.namespace).Resource("pods").
-			Param("labelSelector", d.selector).Do(ctx).Into(&pods)
-		d.w.t.Logf("%d agents, %v", len(pods.Items), err)
-		for _, pod := range pods.Items {
+		pods, err := d.list(ctx)
+		d.w.t.Logf("%d agents, %v", len(pods), err)
+		for _, pod := range pods {
 			d.w.t.Logf("-- log of Pod %s:\n%s", pod.Name, d.log(pod.Name))
 		}
 	}
@@ -295,10 +280,7 @@ func (d *deployment) remove() {
 // create creates an object in the namespace of the Deployment.
 func (d *deployment) create(client *rest.RESTClient, resource string, object runtime.Object) {
 	d.w.t.Helper()
-	err := client.Post().Namespace(d.namespace).Resource(resource).Body(object).Do(d.w.t.Context()).Error()
-	if err != nil {
-		d.w.t.Fatalf("create %s: %v", resource, err)
-	}
+	d.w.must(client.Post().Namespace(d.namespace).Resource(resource).Body(object).Do(d.w.t.Context()).Error())
 }
 
 // updateObject changes an object in the namespace of a Deployment, and retries after a
@@ -309,16 +291,15 @@ func updateObject[T runtime.Object](
 	d.w.t.Helper()
 	d.w.eventually("update of "+resource+"/"+name, func() bool {
 		get := client.Get().Namespace(d.namespace).Resource(resource).Name(name)
-		if err := get.Do(d.w.t.Context()).Into(object); err != nil {
-			d.w.t.Fatal(err)
-		}
+		d.w.must(get.Do(d.w.t.Context()).Into(object))
 		edit(object)
 		put := client.Put().Namespace(d.namespace).Resource(resource).Name(name).Body(object)
 		err := put.Do(d.w.t.Context()).Error()
-		if err != nil && !apierrors.IsConflict(err) {
-			d.w.t.Fatal(err)
+		if apierrors.IsConflict(err) {
+			return false
 		}
-		return err == nil
+		d.w.must(err)
+		return true
 	})
 }
 

@@ -36,8 +36,7 @@ func TestReloadWithoutWorkingDirectory(t *testing.T) {
 			agent.waitFor("configuration rejected")
 			w.replace(file, w.content("token: "+p[1].token))
 			agent.waitFor("configuration file is valid again, no change")
-			w.queueShort("job", p[1].id)
-			w.await("job", "succeeded")
+			w.runShort("job", p[1].id)
 		})
 	}
 }

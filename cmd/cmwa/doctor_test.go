@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,24 +17,28 @@ import (
 
 // doctor runs cmwa doctor --json with the configuration that [world.agent] writes, as
 // changed by settings, and returns the levels of the checks.
-func (w *world) doctor(code int, env []string, settings ...string) map[string]selfcheck.Level {
+func (w *world) doctor(code int, settings ...string) map[string]selfcheck.Level {
 	w.t.Helper()
-	config, env := w.configure(env, settings...)
+	config, env := w.configure(nil, settings...)
 	p := w.start("doctor", env, "cmwa", "doctor", "--json", "--config", config)
 	p.exit(code)
-	var d doctor.Document
-	if err := json.Unmarshal([]byte(p.output()), &d); err != nil || d.Passed != (code == cli.ExitOK) {
-		w.t.Fatalf("the document: %v, passed %v:\n%s", err, d.Passed, p.output())
-	}
 	if strings.Contains(p.output(), w.pool) {
 		w.t.Errorf("the token is shown:\n%s", p.output())
+	}
+	return levelsOf(w.t, p.output(), code == cli.ExitOK)
+}
+
+// levelsOf returns the levels of the checks in the document that cmwa doctor --json prints.
+func levelsOf(t testing.TB, text string, passed bool) map[string]selfcheck.Level {
+	t.Helper()
+	var d doctor.Document
+	decode(t, []byte(text), &d)
+	if d.Passed != passed {
+		t.Fatalf("passed is %t, want %t:\n%s", d.Passed, passed, text)
 	}
 	levels := map[string]selfcheck.Level{}
 	for _, c := range d.Checks {
 		levels[c.Name] = c.Result
-		if c.Result == selfcheck.LevelFailed && code == cli.ExitOK {
-			w.t.Errorf("%+v", c)
-		}
 	}
 	return levels
 }
@@ -45,7 +47,7 @@ func TestDoctor(t *testing.T) {
 	t.Parallel()
 	atEachTarget(t, func(t *testing.T, w *world) {
 		// A job is queued, and must still be queued afterwards.
-		w.queue("one", order{Steps: []step{{Name: "a", Run: "true"}}})
+		w.queue("one", oneStep("true"))
 		own := map[string][]string{
 			"docker":     {"docker-engine", "docker-runner", "docker-image", "docker-network", "docker-service"},
 			"kubernetes": {"kubernetes-api", "kubernetes-access-pods", "kubernetes-access-logs", "kubernetes-pod"},
@@ -53,47 +55,45 @@ func TestDoctor(t *testing.T) {
 		}[w.target]
 
 		// Everything works.
-		levels := w.doctor(cli.ExitOK, nil)
+		levels := w.doctor(cli.ExitOK)
 		for _, name := range append(own, "configuration", "service-connection", "service-answer", "service-token",
 			"state-directory") {
-			if levels[name] != selfcheck.LevelOK &&
-				!(name == "docker-image" && levels[name] == selfcheck.LevelWarning) {
-				t.Errorf("%s is %q, want ok", name, levels[name])
+			got := levels[name]
+			if got != selfcheck.LevelOK && !(name == "docker-image" && got == selfcheck.LevelWarning) {
+				t.Errorf("%s is %q, want ok", name, got)
 			}
 		}
 
 		// With each of these wrong settings, the check in the key fails.
-		broken := map[string][]string{
-			"service-connection":  {"service_url: http://127.0.0.1:1"},
-			"service-certificate": {"service_url: " + strings.Replace(w.url, "http:", "https:", 1)},
-			"service-token":       {"token: pul-another-token"},
-			"configuration":       {"polling_interval: soon"},
+		broken := map[string]string{
+			"service-connection":  "service_url: http://127.0.0.1:1",
+			"service-certificate": "service_url: " + strings.Replace(w.url, "http:", "https:", 1),
+			"service-token":       "token: pul-another-token",
+			"configuration":       "polling_interval: soon",
 		}
 		switch w.target {
 		case "docker":
-			broken["docker-runner"] = []string{"working_directory: " + t.TempDir()}
-			broken["docker-network"] = []string{"docker: {network: cmwa-none}"}
+			broken["docker-runner"] = "working_directory: " + t.TempDir()
+			broken["docker-network"] = "docker: {network: cmwa-none}"
 		case "kubernetes":
-			broken["kubernetes-pod"] = []string{"pod_template: {spec: {serviceAccountName: cmwa-none}}"}
-			broken["kubernetes-access-pods"] = []string{"kubernetes: {namespace: kube-system}"}
+			broken["kubernetes-pod"] = "pod_template: {spec: {serviceAccountName: cmwa-none}}"
+			broken["kubernetes-access-pods"] = "kubernetes: {namespace: kube-system}"
 		case "process":
-			broken["process-runner"] = []string{"working_directory: " + t.TempDir()}
+			broken["process-runner"] = "working_directory: " + t.TempDir()
 		}
-		for name, settings := range broken {
-			if levels := w.doctor(cli.ExitFailure, nil, settings...); levels[name] != selfcheck.LevelFailed {
-				t.Errorf("with %q, %s is %q, want failed", settings, name, levels[name])
+		for name, setting := range broken {
+			if levels := w.doctor(cli.ExitFailure, setting); levels[name] != selfcheck.LevelFailed {
+				t.Errorf("with %q, %s is %q, want failed", setting, name, levels[name])
 			}
 		}
-		if status, _ := w.status("one"); status != "not-started" {
-			t.Errorf("the queued job is %s, want not-started", status)
-		}
+		w.wantStatus("one", "not-started")
 
 		// Doctor changes nothing for a running agent.
 		agent := w.agent()
 		w.await("one", "succeeded")
 		w.wantNoRecord()
 		before := w.stateDirectories()
-		w.doctor(cli.ExitOK, nil)
+		w.doctor(cli.ExitOK)
 		if after := w.stateDirectories(); !slices.Equal(before, after) {
 			t.Errorf("the state directory had %q before, and has %q after cmwa doctor", before, after)
 		}
@@ -109,9 +109,7 @@ func (w *world) stateDirectories() (paths []string) {
 		paths = append(paths, path)
 		return err
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	return paths
 }
 
@@ -120,16 +118,7 @@ func (w *world) stateDirectories() (paths []string) {
 func (d *deployment) doctor(args ...string) map[string]selfcheck.Level {
 	d.w.t.Helper()
 	command := []string{"exec", "--namespace", d.namespace, "deploy/" + d.name, "--", "cmwa", "doctor", "--json"}
-	stdout, stderr, err := try(d.w.t, kubectlVariable, append(command, args...)...)
-	var document doctor.Document
-	if err != nil || json.Unmarshal([]byte(stdout), &document) != nil || !document.Passed {
-		d.w.t.Fatalf("cmwa doctor in the Pod: %v: %s\n%s", err, stderr, stdout)
-	}
-	levels := map[string]selfcheck.Level{}
-	for _, c := range document.Checks {
-		levels[c.Name] = c.Result
-	}
-	return levels
+	return levelsOf(d.w.t, must(d.w.t, kubectlVariable, append(command, args...)...), true)
 }
 
 func TestDoctorInAPod(t *testing.T) {
@@ -168,14 +157,10 @@ func TestDoctorInAPod(t *testing.T) {
 }
 
 func TestDoctorText(t *testing.T) {
-	config := filepath.Join(t.TempDir(), "agent.yaml")
-	text := "token: pul-0123456789\nservice_url: http://127.0.0.1:1\ndeploy_target: process\nhttp_server_port: 0\n" +
-		"state_directory: " + t.TempDir() + "\n"
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	result := tell(nil, "doctor", "--config", config)
-	if result.code != cli.ExitFailure || strings.Contains(result.stdout+result.stderr, "pul-") || result.stderr != "" {
+	config := fileOf(t, "agent.yaml", "token: pul-0123456789\nservice_url: http://127.0.0.1:1\n"+
+		"deploy_target: process\nhttp_server_port: 0\nstate_directory: "+t.TempDir()+"\n")
+	result := cmwa(nil, "doctor", "--config", config)
+	if result.code != cli.ExitFailure || strings.Contains(result.stdout, "pul-") || result.stderr != "" {
 		t.Errorf("%+v", result)
 	}
 	for _, line := range []string{"ok       configuration ", "failed   service-connection ",
@@ -184,20 +169,10 @@ func TestDoctorText(t *testing.T) {
 			t.Errorf("no line has %q:\n%s", line, result.stdout)
 		}
 	}
-	for args, code := range map[string]int{
-		"doctor --config /nowhere/agent.yaml": cli.ExitFailure,
-		"doctor agent.yaml":                   cli.ExitUsage,
-		"doctor --jsn":                        cli.ExitUsage,
-		"doctor --help":                       cli.ExitOK,
-	} {
-		if result := tell(nil, strings.Fields(args)...); result.code != code {
-			t.Errorf("%s ends with %d, want %d: %+v", args, result.code, code, result)
-		}
-	}
-	result = tell(nil, "doctor", "--json", "--config", "/nowhere/agent.yaml")
+	result = cmwa(nil, "doctor", "--json", "--config", "/nowhere/agent.yaml")
 	var d doctor.Document
-	if err := json.Unmarshal([]byte(result.stdout), &d); err != nil || d.Passed || len(d.Checks) != 1 ||
-		d.Checks[0].Result != selfcheck.LevelFailed {
-		t.Errorf("%v, %s", err, fmt.Sprint(d))
+	decode(t, []byte(result.stdout), &d)
+	if result.code != cli.ExitFailure || d.Passed || len(d.Checks) != 1 || d.Checks[0].Result != selfcheck.LevelFailed {
+		t.Errorf("%+v", result)
 	}
 }

@@ -96,23 +96,14 @@ func (f footprint) beyond(first footprint) (more []string) {
 func profiled(t *testing.T) (path string) {
 	t.Helper()
 	directory, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {
 		filepath.Join(directory, "profile.go"): filepath.Join(directory, "testdata", "profile", "profile.go"),
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "overlay.json")
-	if err := os.WriteFile(file, overlay, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
+	file := fileOf(t, "overlay.json", string(overlay))
 	path = filepath.Join(t.TempDir(), "cmwa")
-	if err := build(raceEnvironment, raceFlag(), "-overlay", file, "-o", path, "."); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, build(raceEnvironment, raceFlag(), "-overlay", file, "-o", path, "."))
 	return path
 }
 
@@ -167,64 +158,49 @@ func owner(stack string) string {
 // can close idle connections. Host is the DOCKER_HOST for the agent.
 func engineProxy(t *testing.T) (server *http.Server, host string) {
 	t.Helper()
-	engine := os.Getenv("DOCKER_HOST")
-	if engine == "" {
-		engine = "unix:///var/run/docker.sock"
-	}
-	network, address, _ := strings.Cut(engine, "://")
-	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "engine.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "docker"})
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, address)
+		return new(net.Dialer).DialContext(ctx, "unix", engineSocket())
 	}
 	proxy.Transport = &http.Transport{DialContext: dial, DisableKeepAlives: true}
 	proxy.ErrorLog = log.New(io.Discard, "", 0) // it would report calls that the agent cancels
-	server = &http.Server{Handler: proxy}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(listener) }()
-	t.Cleanup(func() { _ = server.Close(); <-done })
-	return server, "unix://" + listener.Addr().String()
-}
-
-// idle closes the idle connections to the servers and runs act. While act runs, the servers
-// keep no idle connections.
-func idle(act func(), servers ...*http.Server) {
-	for _, server := range servers {
-		server.SetKeepAlivesEnabled(false)
-		defer server.SetKeepAlivesEnabled(true)
-	}
-	http.DefaultClient.CloseIdleConnections()
-	act()
+	server, socket := serve(t, "unix", filepath.Join(t.TempDir(), "engine.sock"), proxy)
+	return server, "unix://" + socket
 }
 
 // footprint returns the smallest counts of a program within five seconds.
-func (p *program) footprint(socket string, servers ...*http.Server) (least footprint) {
+func (p *program) footprint(socket string, servers ...*http.Server) footprint {
 	p.w.t.Helper()
-	idle(func() {
-		least = p.look(socket)
-		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
-			least = least.least(p.look(socket))
-		}
-	}, servers...)
-	return least
+	return p.leastUntil(func(footprint) bool { return false }, 5*time.Second, socket, servers...)
 }
 
 // holdsNoMore blocks until no count of a program exceeds the same count in its first
 // footprint, and fails the test after a minute. The program closes unused resources within
 // a minute, but never closes leaked ones.
-func (p *program) holdsNoMore(first footprint, socket string, servers ...*http.Server) (least footprint) {
+func (p *program) holdsNoMore(first footprint, socket string, servers ...*http.Server) footprint {
 	p.w.t.Helper()
-	idle(func() {
-		least = p.look(socket)
-		for end := time.Now().Add(time.Minute); len(least.beyond(first)) > 0 && time.Now().Before(end); {
-			least = least.least(p.look(socket))
-		}
-	}, servers...)
+	holds := func(f footprint) bool { return len(f.beyond(first)) == 0 }
+	least := p.leastUntil(holds, time.Minute, socket, servers...)
 	if more := least.beyond(first); len(more) > 0 {
 		p.w.t.Errorf("the agent uses more resources than at first:\n%s", strings.Join(more, "\n"))
+	}
+	return least
+}
+
+// leastUntil returns the smallest counts of a program when they are enough or the limit has passed.
+// It closes the idle connections to the servers, which keep none meanwhile.
+func (p *program) leastUntil(
+	enough func(footprint) bool, limit time.Duration, socket string, servers ...*http.Server,
+) (least footprint) {
+	p.w.t.Helper()
+	for _, server := range servers {
+		server.SetKeepAlivesEnabled(false)
+		defer server.SetKeepAlivesEnabled(true)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	least = p.look(socket)
+	for end := time.Now().Add(limit); !enough(least) && time.Now().Before(end); {
+		least = least.least(p.look(socket))
 	}
 	return least
 }

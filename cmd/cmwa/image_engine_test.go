@@ -31,11 +31,7 @@ func testImageInDocker(t *testing.T, directory, id string) {
 	if got := w.engine("image", "inspect", "--format", "{{.Id}}", imageName); got != id {
 		t.Errorf("the engine has the image %s, want %s", got, id)
 	}
-	socket := "/var/run/docker.sock"
-	if host, ok := strings.CutPrefix(os.Getenv("DOCKER_HOST"), "unix://"); ok {
-		socket = host
-	}
-	info, err := os.Stat(socket)
+	info, err := os.Stat(engineSocket())
 	w.must(err)
 	group := fmt.Sprint(info.Sys().(*syscall.Stat_t).Gid)
 
@@ -43,7 +39,7 @@ func testImageInDocker(t *testing.T, directory, id string) {
 	start := func(t *testing.T, options ...string) (container string) {
 		t.Helper()
 		args := append([]string{"run", "--detach", "--read-only",
-			"--volume", socket + ":/var/run/docker.sock", "--group-add", group,
+			"--volume", engineSocket() + ":/var/run/docker.sock", "--group-add", group,
 			"--env", "PULUMI_AGENT_TOKEN=" + w.pool, "--env", "PULUMI_AGENT_SERVICE_URL=" + w.url,
 			"--env", "PULUMI_AGENT_DEPLOY_TARGET=docker", "--env", "PULUMI_AGENT_PULL_IMAGE=false",
 			"--env", "PULUMI_AGENT_POLLING_INTERVAL=200ms"}, options...)
@@ -70,9 +66,7 @@ func testImageInDocker(t *testing.T, directory, id string) {
 		volume := w.engine("volume", "create")
 		t.Cleanup(func() { _ = exec.Command("docker", "volume", "rm", "--force", volume).Run() })
 		container := start(t, "--volume", volume+":/var/lib/cmwa")
-		w.queue("image", order{Steps: []step{{Name: "one", Run: "echo it runs"}}})
-		w.await("image", "succeeded", "failed")
-		w.wantSteps("image", "succeeded", "succeeded")
+		w.runs("image", oneStep("echo it runs"), "it runs")
 		w.engine("stop", container)
 		if output := logsOf(container); strings.Contains(output, "WRN") {
 			t.Errorf("the agent logs a warning:\n%s", output)
@@ -80,9 +74,7 @@ func testImageInDocker(t *testing.T, directory, id string) {
 	})
 	t.Run("an agent without a volume works, and names the volume to mount", func(t *testing.T) {
 		container := start(t)
-		w.queue("without", order{Steps: []step{{Name: "one", Run: "echo it runs"}}})
-		w.await("without", "succeeded", "failed")
-		w.wantSteps("without", "succeeded", "succeeded")
+		w.runs("without", oneStep("echo it runs"), "it runs")
 		output := logsOf(container)
 		for _, want := range []string{
 			"in a container: mount a volume there", "directory=/var/lib/cmwa", "read-only file system",
@@ -94,9 +86,8 @@ func testImageInDocker(t *testing.T, directory, id string) {
 	})
 	t.Run("the Dockerfile makes the same image", func(t *testing.T) {
 		const tag = "cmwa/cmwa:dockerfile-test"
-		w.engine("build", "--quiet", "--file", "../../examples/image/Dockerfile",
-			"--build-arg", "TARGETARCH="+goruntime.GOARCH, "--build-arg", "VERSION="+
-				imageVersion, "--tag", tag, directory)
+		w.engine("build", "--quiet", "--file", "../../examples/image/Dockerfile", "--tag", tag,
+			"--build-arg", "TARGETARCH="+goruntime.GOARCH, "--build-arg", "VERSION="+imageVersion, directory)
 		t.Cleanup(func() { _ = exec.Command("docker", "image", "rm", tag).Run() })
 		ours, theirs := w.describeImage(imageName), w.describeImage(tag)
 		if !reflect.DeepEqual(ours, theirs) {
@@ -164,16 +155,10 @@ func testImageInKubernetes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), storyLimit)
 	defer cancel()
 	var namespace corev1.Namespace
-	if err := admin.Get().Resource("namespaces").Name(n.Name).Do(ctx).Into(&namespace); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, admin.Get().Resource("namespaces").Name(n.Name).Do(ctx).Into(&namespace))
 	namespace.Labels["pod-security.kubernetes.io/enforce"] = "restricted"
-	if err := admin.Put().Resource("namespaces").Name(n.Name).Body(&namespace).Do(ctx).Error(); err != nil {
-		t.Fatal(err)
-	}
-	if err := clusterImage(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, admin.Put().Resource("namespaces").Name(n.Name).Body(&namespace).Do(ctx).Error())
+	noError(t, clusterImage())
 
 	pods := kubetest.Client(t, n.Agent, corev1.SchemeGroupVersion)
 	pod := &corev1.Pod{
@@ -192,20 +177,16 @@ func testImageInKubernetes(t *testing.T) {
 			}},
 		},
 	}
-	if err := pods.Post().Namespace(n.Name).Resource("pods").Body(pod).Do(ctx).Error(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, pods.Post().Namespace(n.Name).Resource("pods").Body(pod).Do(ctx).Error())
 	look := time.NewTicker(lookEvery)
 	defer look.Stop()
 	for pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
 		<-look.C
-		if err := pods.Get().Namespace(n.Name).Resource("pods").Name(pod.Name).Do(ctx).Into(pod); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, pods.Get().Namespace(n.Name).Resource("pods").Name(pod.Name).Do(ctx).Into(pod))
 	}
 	log, err := pods.Get().Namespace(n.Name).Resource("pods").Name(pod.Name).SubResource("log").Do(ctx).Raw()
-	if err != nil || pod.Status.Phase != corev1.PodSucceeded || !strings.HasPrefix(string(log), "cmwa "+imageVersion+
-		"\n") {
+	if err != nil || pod.Status.Phase != corev1.PodSucceeded ||
+		!strings.HasPrefix(string(log), "cmwa "+imageVersion+"\n") {
 		t.Errorf("the Pod is %s, its log %q, %v", pod.Status.Phase, log, err)
 	}
 }

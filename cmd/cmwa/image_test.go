@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"debug/elf"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -84,20 +83,14 @@ func makeImage(directory string) (builtImage, error) {
 	if err != nil {
 		return builtImage{}, err
 	}
-	out, err := exec.Command("make", "--directory", sources, "--silent", "image", "VERSION="+imageVersion).Output()
+	cmd := exec.Command("make", "--directory", sources, "--silent", "image", "VERSION="+imageVersion)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
 	if err != nil {
-		return builtImage{}, fmt.Errorf("make image: %w\n%s", err, stderrOf(err))
+		return builtImage{}, fmt.Errorf("make image: %w\n%s", err, stderr.String())
 	}
 	return builtImage{filepath.Join(sources, "bin"), string(out)}, nil
-}
-
-// stderrOf returns the standard error of a program that failed.
-func stderrOf(err error) string {
-	var failed *exec.ExitError
-	if errors.As(err, &failed) {
-		return string(failed.Stderr)
-	}
-	return ""
 }
 
 // descriptor refers to a blob of an OCI image layout.
@@ -138,9 +131,7 @@ func blob(t *testing.T, layout string, d descriptor, kind string) []byte {
 	}
 	algorithm, hash, _ := strings.Cut(d.Digest, ":")
 	content, err := os.ReadFile(filepath.Join(layout, "blobs", algorithm, hash))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if got := digestOf(content); got != d.Digest || int64(len(content)) != d.Size {
 		t.Fatalf("blob %s of %d bytes has the digest %s and %d bytes", d.Digest, d.Size, got, len(content))
 	}
@@ -148,13 +139,6 @@ func blob(t *testing.T, layout string, d descriptor, kind string) []byte {
 }
 
 func digestOf(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
-
-func decode(t testing.TB, content []byte, value any) {
-	t.Helper()
-	if err := json.Unmarshal(content, value); err != nil {
-		t.Fatalf("%v: %s", err, content)
-	}
-}
 
 // layoutImage is one image of an OCI image layout.
 type layoutImage struct {
@@ -168,11 +152,8 @@ func readLayout(t *testing.T, layout string) map[string]layoutImage {
 	t.Helper()
 	// 1. index.json refers to one index, whose name is the version.
 	var entry, index struct{ Manifests []descriptor }
-	content, err := os.ReadFile(filepath.Join(layout, "index.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	decode(t, content, &entry)
+	content := readText(t, filepath.Join(layout, "index.json"))
+	decode(t, []byte(content), &entry)
 	if len(entry.Manifests) != 1 ||
 		entry.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != imageVersion {
 		t.Fatalf("index.json is %s", content)
@@ -199,12 +180,9 @@ func readLayout(t *testing.T, layout string) map[string]layoutImage {
 			t.Fatalf("the image for %+v has %+v and the layers %+v", d.Platform, root, manifest.Layers)
 		}
 		packed, err := gzip.NewReader(bytes.NewReader(blob(t, layout, manifest.Layers[0], "layer.v1.tar+gzip")))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if image.layer, err = io.ReadAll(packed); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
+		image.layer, err = io.ReadAll(packed)
+		noError(t, err)
 		if !packed.ModTime.IsZero() || digestOf(image.layer) != root.DiffIDs[0] {
 			t.Errorf("the layer for %+v has the time %s and the digest %s", d.Platform, packed.ModTime,
 				digestOf(image.layer))
@@ -223,13 +201,10 @@ func entries(t testing.TB, archive []byte) (headers map[string]*tar.Header, cont
 		if errors.Is(err, io.EOF) {
 			return headers, contents
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		headers[header.Name] = header
-		if contents[header.Name], err = io.ReadAll(reader); err != nil {
-			t.Fatal(err)
-		}
+		contents[header.Name], err = io.ReadAll(reader)
+		noError(t, err)
 	}
 }
 
@@ -247,9 +222,7 @@ var imagePaths = []string{
 func TestImage(t *testing.T) {
 	t.Parallel()
 	made, err := madeImage()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	directory := made.directory
 	images := readLayout(t, filepath.Join(directory, "cmwa-image"))
 	id := images[goruntime.GOARCH].id
@@ -272,11 +245,7 @@ func TestImage(t *testing.T) {
 		}
 	})
 	t.Run("the archive has the image of this machine's architecture", func(t *testing.T) {
-		content, err := os.ReadFile(filepath.Join(directory, "cmwa-image.tar"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, contents := entries(t, content)
+		_, contents := entries(t, []byte(readText(t, filepath.Join(directory, "cmwa-image.tar"))))
 		var manifest []struct {
 			Config   string
 			RepoTags []string
@@ -289,17 +258,13 @@ func TestImage(t *testing.T) {
 	})
 	t.Run("a second build in another directory has the same digests", func(t *testing.T) {
 		again, err := makeImage(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if again.identity != made.identity || !strings.Contains(made.identity, "index sha256:") {
 			t.Errorf("the two builds print different digests, or no index:\n%s\n%s", made.identity, again.identity)
 		}
 		for _, name := range []string{"cmwa-image.tar", "cmwa-image/index.json"} {
-			one, errOne := os.ReadFile(filepath.Join(directory, name))
-			other, errOther := os.ReadFile(filepath.Join(again.directory, name))
-			if errOne != nil || errOther != nil || !bytes.Equal(one, other) {
-				t.Errorf("%s differs, or cannot be read: %v, %v", name, errOne, errOther)
+			if readText(t, filepath.Join(directory, name)) != readText(t, filepath.Join(again.directory, name)) {
+				t.Errorf("%s differs", name)
 			}
 		}
 	})

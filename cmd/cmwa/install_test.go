@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,20 +20,14 @@ func TestInstallOriginalDeployment(t *testing.T) {
 	install := func(t *testing.T, template string) (*world, *deployment) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")
-		if err := clusterImage(); err != nil {
-			t.Fatal(err)
-		}
-		text, err := os.ReadFile("testdata/install/original.yaml")
-		w.must(err)
+		noError(t, clusterImage())
 		manifests := strings.NewReplacer("SERVICE_URL/", w.url+"/", "AGENT_IMAGE\n", imageName+"\n", "POOL_TOKEN",
-			w.pool).
-			Replace(string(text))
+			w.pool).Replace(readText(t, "testdata/install/original.yaml"))
 		if template != "" {
 			manifests = strings.Replace(manifests, "\ndata:\n", "\ndata:\n  worker-pod.json: '"+template+"'\n", 1)
 		}
-		file := filepath.Join(w.directory, "original.yaml")
-		w.must(os.WriteFile(file, []byte(manifests), 0o600))
-		must(t, kubectlVariable, "apply", "--namespace", w.cluster.Name, "--filename", file)
+		must(t, kubectlVariable, "apply", "--namespace", w.cluster.Name, "--filename",
+			fileOf(t, "original.yaml", manifests))
 		agents := w.deployed(w.cluster.Name, "workflow-agent-pool", agentSelector)
 		t.Cleanup(agents.remove)
 		w.eventually("the three agents are healthy", func() bool {
@@ -47,18 +39,15 @@ func TestInstallOriginalDeployment(t *testing.T) {
 		})
 		return w, agents
 	}
-	run := func(w *world, command, want string) {
-		w.queue("one", order{Image: jobImage, Steps: []step{{Name: "one", Run: command}}})
-		w.await("one", "succeeded", "failed")
-		w.wantSteps("one", "succeeded", "succeeded")
-		if log := w.log("one"); !strings.Contains(log, want) {
-			w.t.Errorf("there is no %q in the log:\n%s", want, log)
-		}
+	job := func(command string) order {
+		o := oneStep(command)
+		o.Image = jobImage
+		return o
 	}
 
 	t.Run("the kubelet mounts a directory in place of a missing Pod template", func(t *testing.T) {
 		w, agents := install(t, "")
-		run(w, "echo it runs", "it runs")
+		w.runs("one", job("echo it runs"), "it runs")
 		for _, line := range agents.warnings() {
 			if !strings.Contains(line, "cannot detect a replacement of this file") ||
 				!strings.Contains(line, "file=/mnt/worker-pod.json") {
@@ -69,16 +58,14 @@ func TestInstallOriginalDeployment(t *testing.T) {
 	t.Run("with a Pod template", func(t *testing.T) {
 		w, _ := install(t,
 			`{"spec": {"containers": [{"name": "pulumi-workflow", "env": [{"name": "TEAM", "value": "platform"}]}]}}`)
-		run(w, "echo team $TEAM", "team platform")
+		w.runs("one", job("echo team $TEAM"), "team platform")
 	})
 }
 
 func TestInstallHelm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "kubernetes")
-	if err := clusterImage(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, clusterImage())
 	everything := func() string {
 		return must(t, kubectlVariable, "get", "--namespace", w.cluster.Name, "--output", "name",
 			"all,configmaps,secrets,serviceaccounts,roles,rolebindings,poddisruptionbudgets,networkpolicies")
@@ -94,9 +81,7 @@ func TestInstallHelm(t *testing.T) {
 			"config": config, "networkPolicy": map[string]any{"enabled": true},
 		})
 		w.must(err)
-		file := filepath.Join(w.directory, "values.yaml")
-		w.must(os.WriteFile(file, text, 0o600))
-		return file
+		return fileOf(t, "values.yaml", string(text))
 	}
 	helm := func(command string, args ...string) string {
 		t.Helper()
@@ -113,7 +98,7 @@ func TestInstallHelm(t *testing.T) {
 	agents := w.deployed(w.cluster.Name, "tests-agent", "app.kubernetes.io/instance=tests")
 	t.Cleanup(agents.remove)
 	agents.awaitReady(1)
-	w.runs("one", w.poolID, whoAmI, ":"+w.cluster.Name+":tests-agent-runner")
+	w.runs("one", oneStep(whoAmI), ":"+w.cluster.Name+":tests-agent-runner")
 
 	// 2. After helm upgrade with another configuration, the agent reloads it and does not
 	// restart.
@@ -127,7 +112,7 @@ func TestInstallHelm(t *testing.T) {
 		}))
 		agents.awaitReload(generations)
 	})
-	w.runs("two", w.poolID, "echo team $TEAM", "team platform")
+	w.runs("two", oneStep("echo team $TEAM"), "team platform")
 	if lines := agents.warnings(); len(lines) > 0 {
 		t.Errorf("the agent warns: %s", lines)
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -52,9 +51,7 @@ type stories map[string]func(w *world)
 func (s stories) run(w *world, service *observer) {
 	w.t.Helper()
 	bin, err := killPrograms()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	var all sync.WaitGroup
 	defer all.Wait()
 	free := make(chan struct{}, storiesAtOnce)
@@ -67,10 +64,8 @@ func (s stories) run(w *world, service *observer) {
 					t: t, directory: t.TempDir(), bin: bin, url: service.url, user: w.user, target: w.target,
 					cluster: w.cluster, docker: w.docker, ids: map[string]string{},
 				}
-				var pool struct{ ID, TokenValue string }
-				own.call(http.MethodPost, "/api/orgs/organization/agent-pools",
-					map[string]string{"name": own.stack(), "description": "of one story"}, &pool)
-				own.pool, own.poolID = pool.TokenValue, pool.ID
+				pool := own.createPool(own.stack())
+				own.pool, own.poolID = pool.token, pool.id
 				story(own)
 			})
 		})
@@ -81,26 +76,27 @@ func (s stories) run(w *world, service *observer) {
 // checks the job.
 func (w *world) killAt(service *observer, entry killEntry) {
 	w.t.Helper()
-	t, stack := w.t, w.stack()
-
-	// Queue the job, and kill its agent at the point.
 	job, settings := w.killedJob(service, entry.point)
-	w.queue(stack, job)
-	first := w.agentWith([]string{"CMWA_KILL_AT=" + string(entry.point)}, settings...)
-	if !first.ends(storyLimit) {
-		t.Fatalf("the agent does not reach the point %s:\n%s", entry.point, first.output())
-	}
-	if status, ok := first.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
-		t.Fatalf("the agent ended with %v, and was not killed at the point %s:\n%s",
-			first.cmd.ProcessState, entry.point, first.output())
-	}
-
-	// Start the agent again, and check the job.
+	w.queue(w.stack(), job)
+	w.runUntil(entry.point, settings...)
 	end := outcome{status: "succeeded", runs: 1, claims: 1, since: time.Now()}
 	if entry.outcome == requeued {
 		end.claims = 2
 	}
 	w.judge(service, w.agent(settings...), end)
+}
+
+// runUntil starts an agent, and blocks until the agent is killed at a point.
+func (w *world) runUntil(point killpoint.Point, settings ...string) {
+	w.t.Helper()
+	agent := w.agentWith([]string{"CMWA_KILL_AT=" + string(point)}, settings...)
+	if !agent.ends(storyLimit) {
+		w.t.Fatalf("the agent does not reach the point %s:\n%s", point, agent.output())
+	}
+	if status, ok := agent.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+		w.t.Fatalf("the agent ended with %v, and was not killed at the point %s:\n%s",
+			agent.cmd.ProcessState, point, agent.output())
+	}
 }
 
 // killedJob returns the job for a point, and the settings of its agent.
@@ -122,7 +118,7 @@ func (w *world) killedJob(service *observer, point killpoint.Point) (order, []st
 // shortJob returns a job that takes a second. Its script reports each of its runs to the
 // observer.
 func (w *world) shortJob(service *observer) order {
-	return order{Steps: []step{{Name: "a", Run: service.witness(w) + "\nsleep 1; echo finished"}}}
+	return oneStep(service.witness(w) + "\nsleep 1; echo finished")
 }
 
 // stack returns the name of a story's own stack. Stories share a service, and a stack runs
@@ -161,16 +157,13 @@ func (w *world) judge(service *observer, agent *program, want outcome) {
 	if status != want.status {
 		t.Fatalf("the job is %s after %s\n%s\n%s", status, known.Round(time.Millisecond), w.log(stack), w.logs())
 	}
-	log := w.log(stack)
 	if status == "succeeded" {
 		w.wantSteps(stack, "succeeded", "succeeded")
-		if strings.Count(log, "\nfinished\n") != 1 {
+		if log := w.log(stack); strings.Count(log, "\nfinished\n") != 1 {
 			t.Errorf("the log does not contain the last line of the step exactly once:\n%s", log)
 		}
 	}
-	if !strings.Contains(log, want.reason) {
-		t.Errorf("the log lacks %q:\n%s", want.reason, log)
-	}
+	w.wantLog(stack, want.reason)
 
 	// The job was claimed, ran and was reported as often as expected.
 	saw, job := service.of(w, stack)
@@ -196,8 +189,6 @@ func (w *world) judge(service *observer, agent *program, want outcome) {
 	if left := append(w.remains(stack, job), w.processes()...); len(left) > 0 {
 		t.Errorf("not removed after the agent's end: %s\n%s", strings.Join(left, ", "), agent.output())
 	}
-	if strings.Contains(agent.output(), " ERR ") {
-		t.Errorf("the agent logs an error:\n%s", agent.output())
-	}
+	agent.wantPrinted(0, " ERR ")
 	t.Logf("known after %s, clean after %s", known.Round(time.Millisecond), clean.Round(time.Millisecond))
 }

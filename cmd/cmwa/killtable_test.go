@@ -3,12 +3,9 @@ package main
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
@@ -110,13 +107,5 @@ func TestKillPointTable(t *testing.T) {
 	if !slices.Equal(points, killpoint.Points()) {
 		t.Errorf("the table has the points %v, want %v", points, killpoint.Points())
 	}
-	if *update {
-		if err := os.WriteFile(killTable, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(b.String(), readText(t, killTable)); diff != "" {
-		t.Errorf("%s is not current, run go generate ./cmd/cmwa (-want +got):\n%s", killTable, diff)
-	}
+	wantGolden(t, killTable, b.String())
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -37,7 +36,7 @@ func BenchmarkPodBesideByHand(b *testing.B) {
 		v := w.timeJobs()
 		w.agent("polling_interval: 100ms", "log_level: info")
 		pods := kubetest.Client(b, w.cluster.Agent, corev1.SchemeGroupVersion)
-		spec := w.specOfAJob(pods)
+		spec := w.specOfAJob()
 		var ours, byHand []time.Duration
 		beforePod, beforeJob := pauses(pairs), pauses(pairs)
 		for i := range pairs {
@@ -71,13 +70,11 @@ func pauses(n int) []time.Duration {
 
 // specOfAJob runs a job, so that all images are cached, and returns the spec of its Pod
 // with a command instead of the runner.
-func (w *world) specOfAJob(pods *rest.RESTClient) corev1.PodSpec {
+func (w *world) specOfAJob() corev1.PodSpec {
 	w.t.Helper()
-	w.queue("first", order{Steps: []step{{Name: "a", Run: "sleep 1"}}})
-	w.eventually("the job has a Pod", func() bool { return len(w.containers("first")) == 1 })
-	var pod corev1.Pod
-	name := w.containers("first")[0]
-	w.must(pods.Get().Namespace(w.cluster.Name).Resource("pods").Name(name).Do(w.t.Context()).Into(&pod))
+	w.queue("first", oneStep("sleep 1"))
+	w.eventually("the job has a Pod", func() bool { return len(w.workers("first")) == 1 })
+	pod := w.worker("first")
 	w.await("first", "succeeded")
 	pod.Spec.NodeName = "" // the scheduler has set it
 	pod.Spec.Containers[0].Command, pod.Spec.Containers[0].Args = []string{"cat", "/proc/uptime"}, nil
@@ -108,12 +105,10 @@ func (w *world) podByHand(pods *rest.RESTClient, name string, spec corev1.PodSpe
 // the job that time is.
 func (w *world) firstStep(v *jobTimer, stack string) time.Duration {
 	w.t.Helper()
-	v.mu.Lock()
-	clear(v.claimed)
-	v.mu.Unlock()
-	w.queue(stack, order{Steps: []step{{Name: "a", Run: "echo uptime $(cat /proc/uptime)"}}})
+	v.forget()
+	w.queue(stack, oneStep("echo uptime $(cat /proc/uptime)"))
 	w.await(stack, "succeeded")
-	w.eventually("the Pod is removed", func() bool { return len(w.containers(stack)) == 0 })
+	w.waitRemoved(stack)
 	_, text, _ := strings.Cut(w.log(stack), "\nuptime ")
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -146,15 +141,9 @@ func (w *world) printed(text string) time.Time {
 func BenchmarkCmwaSize(b *testing.B) {
 	for b.Loop() {
 		program := filepath.Join(b.TempDir(), "cmwa")
-		cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags", "-s -w", "-o", program, ".")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			b.Fatalf("build: %v\n%s", err, out)
-		}
+		noError(b, build([]string{"CGO_ENABLED=0"}, "-trimpath", "-ldflags", "-s -w", "-o", program, "."))
 		info, err := os.Stat(program)
-		if err != nil {
-			b.Fatal(err)
-		}
+		noError(b, err)
 		size := float64(info.Size()) / (1 << 20)
 		b.ReportMetric(size, "MB")
 		b.Logf("the program cmwa has %.1f MB (limit %d)", size, programSizeMB)

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
-	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
 // killDirectory is the path of the directory of staticPrograms within the agent's container.
@@ -58,7 +57,7 @@ func TestKillPointsInPod(t *testing.T) {
 			if point == killpoint.HandoffStored {
 				script += "\n: " + largeText
 			}
-			w.queue("one", order{Steps: []step{{Name: "a", Run: script}}})
+			w.queue("one", oneStep(script))
 			w.eventually("the agent is killed", func() bool {
 				return slices.ContainsFunc(agents.pods(), func(pod corev1.Pod) bool {
 					status := pod.Status.ContainerStatuses
@@ -82,7 +81,7 @@ func TestKillPointsInPod(t *testing.T) {
 				t.Errorf("the step has run %d times:\n%s", n, w.log("one"))
 			}
 			w.eventually("the Pod and the record are removed", func() bool {
-				return len(w.containers("one"))+w.records() == 0
+				return len(w.containers("one"))+len(w.objects("configmaps", "cmwa.record")) == 0
 			})
 			took := time.Since(returned).Round(time.Second)
 			if t.Logf("nothing is left %s after the new agent was ready", took); took > time.Minute {
@@ -106,14 +105,4 @@ func killAt(pod *corev1.PodSpec, directory string, point killpoint.Point) {
 	agent.VolumeMounts = append(agent.VolumeMounts, corev1.VolumeMount{
 		Name: "killpoints", MountPath: killDirectory, ReadOnly: true,
 	})
-}
-
-// records returns the number of records of jobs in the world's namespace.
-func (w *world) records() int {
-	w.t.Helper()
-	var all corev1.ConfigMapList
-	client := kubetest.Client(w.t, w.cluster.Admin, corev1.SchemeGroupVersion)
-	w.must(client.Get().Namespace(w.cluster.Name).Resource("configmaps").
-		Param("labelSelector", "cmwa.record").Do(w.t.Context()).Into(&all))
-	return len(all.Items)
 }

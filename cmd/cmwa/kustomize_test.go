@@ -37,18 +37,12 @@ type kustomization struct {
 func (k kustomization) write(t *testing.T) (directory string) {
 	t.Helper()
 	root := t.TempDir()
-	if err := os.CopyFS(root, os.DirFS(kustomizeDirectory)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.CopyFS(root, os.DirFS(kustomizeDirectory)))
 	write := func(path, text string) {
 		t.Helper()
 		path = filepath.Join(root, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		noError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 
 	// Write the tokens and the organization, as an operator does.
@@ -57,31 +51,21 @@ func (k kustomization) write(t *testing.T) (directory string) {
 	}
 	if k.organization != "" {
 		path := filepath.Join("overlays", k.overlay, "projected-token.yaml")
-		text, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		write(path, strings.ReplaceAll(string(text), "acme", k.organization))
+		write(path, strings.ReplaceAll(readText(t, filepath.Join(root, path)), "acme", k.organization))
 	}
 
 	// Change the configuration of the example.
-	text, err := os.ReadFile(filepath.Join(root, "overlays", k.overlay, schema.FileName))
-	if os.IsNotExist(err) {
-		text, err = os.ReadFile(filepath.Join(root, "base", schema.FileName))
+	example := filepath.Join(root, "overlays", k.overlay, schema.FileName)
+	if _, err := os.Stat(example); os.IsNotExist(err) {
+		example = filepath.Join(root, "base", schema.FileName)
 	}
 	config := map[string]any{}
-	if err == nil {
-		err = yaml.Unmarshal(text, &config)
-	}
+	noError(t, yaml.Unmarshal([]byte(readText(t, example)), &config))
 	if k.change != nil {
 		k.change(config)
 	}
-	if err == nil {
-		text, err = yaml.Marshal(config)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	text, err := yaml.Marshal(config)
+	noError(t, err)
 	write("overlays/test/"+schema.FileName, string(text))
 
 	// Write the overlay, as an operator does.
@@ -157,9 +141,7 @@ func TestKustomize(t *testing.T) {
 // agent is ready. It changes the configuration with adapt, and then with k.change.
 func (w *world) install(k kustomization) (agents *deployment, directory string) {
 	w.t.Helper()
-	if err := clusterImage(); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(clusterImage())
 	change := k.change
 	k.namespace = w.cluster.Name + "-" + k.overlay
 	k.change = func(config map[string]any) {
@@ -214,18 +196,13 @@ func (w *world) adapt(config map[string]any) {
 	spec["containers"] = containers
 }
 
-// runs queues a job with one command, and checks that the job succeeds and that its log
-// contains want.
-func (w *world) runs(stack, poolID, command, want string) {
+// runs queues a job, and checks that the job succeeds and that its log contains want.
+func (w *world) runs(stack string, job order, want string) {
 	w.t.Helper()
-	w.queue(stack, order{
-		Steps: []step{{Name: "one", Run: command}}, Request: map[string]any{"agentPoolID": poolID},
-	})
+	w.queue(stack, job)
 	w.await(stack, "succeeded", "failed")
 	w.wantSteps(stack, "succeeded", "succeeded")
-	if log := w.log(stack); !strings.Contains(log, want) {
-		w.t.Errorf("there is no %q in the log:\n%s", want, log)
-	}
+	w.wantLog(stack, want)
 }
 
 // whoAmI is a shell command that prints the service account of a job's Pod.
@@ -240,7 +217,7 @@ func TestKustomizeOnCluster(t *testing.T) {
 		agents, directory := w.install(kustomization{
 			overlay: "plain", tokens: map[string]string{"token": w.pool}, components: []string{"network-policy"},
 		})
-		w.runs("one", w.poolID, whoAmI, ":"+agents.namespace+":workflow-runner")
+		w.runs("one", oneStep(whoAmI), ":"+agents.namespace+":workflow-runner")
 
 		// Edit the ConfigMap: the agent reloads and does not restart.
 		agents.keep(func() {
@@ -248,7 +225,7 @@ func TestKustomizeOnCluster(t *testing.T) {
 				return strings.Replace(text, "max_concurrent_workflows: 10", "max_concurrent_workflows: 3", 1)
 			})
 		})
-		w.runs("two", w.poolID, "echo again", "again")
+		w.runs("two", oneStep("echo again"), "again")
 		if levels := agents.doctor(); levels["kubernetes-agent-pod"] != "ok" || levels["http-server"] != "ok" {
 			t.Errorf("cmwa doctor in the agent's Pod finds %v", levels)
 		}
@@ -279,34 +256,27 @@ func TestKustomizeOnCluster(t *testing.T) {
 		if level := namespace.Labels["pod-security.kubernetes.io/enforce"]; err != nil || level != "restricted" {
 			t.Errorf("the namespace has the level %q, %v", level, err)
 		}
-		w.runs("one", w.poolID, `touch "$HOME/file" && echo "user $(id -u)"`, "user 1000\n")
+		w.runs("one", oneStep(`touch "$HOME/file" && echo "user $(id -u)"`), "user 1000\n")
 	})
 
 	t.Run("oidc", func(t *testing.T) {
 		t.Parallel()
-		keys := filepath.Join(t.TempDir(), "jwks.json")
-		text := must(t, kubectlVariable, "get", "--raw", "/openid/v1/jwks")
-		if err := os.WriteFile(keys, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		keys := fileOf(t, "jwks.json", must(t, kubectlVariable, "get", "--raw", "/openid/v1/jwks"))
 		w := newWorld(t, "kubernetes", "--oidc-issuer", "https://kubernetes.default.svc="+keys)
 		w.install(kustomization{overlay: "oidc", organization: "organization", change: func(config map[string]any) {
 			config["organization_name"], config["runner_pool_id"] = "organization", w.poolID
 		}})
-		w.runs("one", w.poolID, "echo it runs", "it runs")
+		w.runs("one", oneStep("echo it runs"), "it runs")
 	})
 
 	t.Run("pools", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")
 		pools := w.pools(2)
-		agents, _ := w.install(kustomization{
-			overlay: "pools", tokens: map[string]string{
-				"production.token": pools[0].token, "teams.token": pools[1].token,
-			},
-		})
+		tokens := map[string]string{"production.token": pools[0].token, "teams.token": pools[1].token}
+		agents, _ := w.install(kustomization{overlay: "pools", tokens: tokens})
 		account := ":" + agents.namespace + ":workflow-runner"
-		w.runs("one", pools[0].id, whoAmI, account+`-production"`)
-		w.runs("two", pools[1].id, whoAmI, account+`"`)
+		w.runs("one", oneStep(whoAmI).in(pools[0].id), account+`-production"`)
+		w.runs("two", oneStep(whoAmI).in(pools[1].id), account+`"`)
 	})
 }

@@ -18,9 +18,7 @@ var topLevel = []string{
 func TestLayout(t *testing.T) {
 	t.Run("the top level has no other files or directories", func(t *testing.T) {
 		entries, err := os.ReadDir(filepath.Join("..", ".."))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		var names []string
 		for _, entry := range entries {
 			if name := entry.Name(); name != "bin" && !strings.HasPrefix(name, ".") {

@@ -72,21 +72,37 @@ func witness(directory string) string {
 }
 
 // lines returns the lines of the files in a directory whose names match a pattern, by file name.
-func lines(t *testing.T, directory, pattern string) map[string][]string {
-	t.Helper()
+func (w *world) lines(directory, pattern string) map[string][]string {
+	w.t.Helper()
 	files, err := filepath.Glob(filepath.Join(directory, pattern))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
 	all := map[string][]string{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		w.must(err)
 		all[filepath.Base(file)] = strings.Fields(string(text))
 	}
 	return all
+}
+
+// waitRuns blocks until the script of witness has been started this number of times.
+func (w *world) waitRuns(directory string, count int) {
+	w.t.Helper()
+	w.eventually(fmt.Sprint("the scan has run ", count, " times"), func() bool {
+		return len(w.lines(directory, "run-*")) == count
+	})
+}
+
+// finish ends the script of witness, blocks until the scan is completed, and returns the state of
+// the scan. It checks that one run has finished.
+func (l leasedWork) finish(directory string) leasedView {
+	l.w.t.Helper()
+	l.w.must(os.WriteFile(filepath.Join(directory, "end"), nil, 0o600))
+	view := l.await("Completed")
+	if finished := l.w.lines(directory, "finished")["finished"]; len(finished) != 1 {
+		l.w.t.Errorf("%d runs have finished, want one", len(finished))
+	}
+	return view
 }
 
 // agentAt starts an agent with its own state directory. The agent polls the service at a URL.
@@ -101,24 +117,18 @@ func (w *world) agentAt(name, url string) *program {
 	return w.start(name, env, "cmwa", "run", "--config", file)
 }
 
+// TestLeasedWork runs scans at the same time as a deployment.
 func TestLeasedWork(t *testing.T) {
 	t.Parallel()
-	t.Run("a scan runs at the same time as a deployment", func(t *testing.T) {
-		atLocalTargets(t, func(t *testing.T, w *world) {
-			agent := w.agent()
-			release := w.holdAnywhere("held", w.poolID)
-			w.scan("echo scanned; exit 0").await("Completed")
-			w.scan("exit 3").await("Failed")
-			if status, _ := w.status("held"); status != "running" {
-				t.Errorf("the deployment is %s, want running", status)
-			}
-			release()
-			w.await("held", "succeeded")
-			agent.waitFor("lease completed")
-			if left := w.leftovers(); len(left) > 0 {
-				w.eventually("nothing is left", func() bool { return len(w.leftovers()) == 0 })
-			}
-		})
+	atLocalTargets(t, func(t *testing.T, w *world) {
+		agent := w.agent()
+		release := w.holdAnywhere("held", w.poolID)
+		w.scan("echo scanned; exit 0").await("Completed")
+		w.scan("exit 3").await("Failed")
+		w.wantStatus("held", "running")
+		release()
+		agent.waitFor("lease completed")
+		w.eventually("nothing is left", func() bool { return len(w.leftovers()) == 0 })
 	})
 }
 
@@ -128,13 +138,12 @@ func TestLeasedAgentKilled(t *testing.T) {
 	directory := t.TempDir()
 	scan := w.scan("while ! [ -e '" + directory + "/end' ]; do echo scanning; sleep 0.1; done & " + witness(directory))
 	first := w.agentAt("first", w.url)
-	w.eventually("the scan runs", func() bool { return len(lines(t, directory, "run-*")) == 1 })
-	first.signal(syscall.SIGKILL)
-	w.eventually("the first agent has ended", func() bool { return first.ends(time.Millisecond) })
+	w.waitRuns(directory, 1)
+	w.kill(first)
 
 	// Another agent gets the work when the lease has expired, and only its run finishes.
 	w.agentAt("second", w.url)
-	w.eventually("the scan runs again", func() bool { return len(lines(t, directory, "run-*")) == 2 })
+	w.waitRuns(directory, 2)
 	view := scan.view()
 	if len(view.Leases) != 2 || view.Leases[0].Ended != "lease" ||
 		view.Leases[1].Acquired.Sub(view.Leases[0].Acquired) < leaseSpan {
@@ -149,14 +158,8 @@ func TestLeasedAgentKilled(t *testing.T) {
 		left, _ := filepath.Glob(filepath.Join(w.directory, "first", "cmwa-process-*", "*"))
 		return len(left) == 0
 	})
-	w.must(os.WriteFile(filepath.Join(directory, "end"), nil, 0o600))
-	scan.await("Completed")
-	if strings.Contains(again.output(), "job resumed") {
-		t.Errorf("the first agent has adopted leased work:\n%s", again.output())
-	}
-	if finished := lines(t, directory, "finished")["finished"]; len(finished) != 1 {
-		t.Errorf("%d runs have finished, want one", len(finished))
-	}
+	scan.finish(directory)
+	again.wantPrinted(0, "job resumed")
 }
 
 func TestLeasedLinkCut(t *testing.T) {
@@ -166,7 +169,7 @@ func TestLeasedLinkCut(t *testing.T) {
 	directory := t.TempDir()
 	scan := w.scan(witness(directory))
 	first := w.agentAt("first", proxy.URL())
-	w.eventually("the scan runs", func() bool { return len(lines(t, directory, "run-*")) == 1 })
+	w.waitRuns(directory, 1)
 
 	// The proxy loses only the requests that renew the lease. The runner can still reach
 	// the service.
@@ -176,16 +179,15 @@ func TestLeasedLinkCut(t *testing.T) {
 	first.waitFor("could not be renewed")
 	first.signal(syscall.SIGTERM)
 	w.agentAt("second", w.url)
-	w.eventually("the scan runs again", func() bool { return len(lines(t, directory, "run-*")) == 2 })
-	w.must(os.WriteFile(filepath.Join(directory, "end"), nil, 0o600))
-	view := scan.await("Completed")
+	w.waitRuns(directory, 2)
+	view := scan.finish(directory)
 
 	// The first run ended before the second agent acquired the next lease.
 	if len(view.Leases) != 2 {
 		t.Fatalf("the leases are %+v", view.Leases)
 	}
 	var ends []time.Time
-	for _, times := range lines(t, directory, "run-*") {
+	for _, times := range w.lines(directory, "run-*") {
 		last, err := strconv.ParseInt(times[len(times)-1], 10, 64)
 		w.must(err)
 		ends = append(ends, time.Unix(0, last))
@@ -193,8 +195,5 @@ func TestLeasedLinkCut(t *testing.T) {
 	slices.SortFunc(ends, func(a, b time.Time) int { return a.Compare(b) })
 	if !ends[0].Before(view.Leases[1].Acquired) {
 		t.Errorf("the first run wrote at %s, after the next lease was acquired at %s", ends[0], view.Leases[1].Acquired)
-	}
-	if finished := lines(t, directory, "finished")["finished"]; len(finished) != 1 {
-		t.Errorf("%d runs have finished, want one", len(finished))
 	}
 }

@@ -48,9 +48,6 @@ func TestKillPointsLeased(t *testing.T) {
 // the outcome of the scan.
 func (w *world) killLeased(point killpoint.Point) {
 	w.t.Helper()
-	t := w.t.(*testing.T)
-
-	// Kill the agent at the point.
 	bin, err := killPrograms()
 	w.must(err)
 	w.bin = bin
@@ -59,12 +56,7 @@ func (w *world) killLeased(point killpoint.Point) {
 	w.must(os.Chmod(directory, 0o777))
 	volumes := fmt.Sprintf("docker: {network: host, volumes: ['%s:%s']}", directory, directory)
 	scan := w.scan(fmt.Sprintf("cd '%s'; echo x >>began; sleep 1; echo x >>finished", directory))
-	first := w.agentWith([]string{"CMWA_KILL_AT=" + string(point)}, volumes)
-	if !first.ends(storyLimit) {
-		t.Fatalf("the agent does not reach the point %s:\n%s", point, first.output())
-	}
-
-	// Start the agent again, and wait for the outcome and the removal of everything.
+	w.runUntil(point, volumes)
 	w.agent(volumes)
 	returned := time.Now()
 	view := scan.await("Completed")
@@ -76,14 +68,14 @@ func (w *world) killLeased(point killpoint.Point) {
 	})
 	took := time.Since(returned).Round(100 * time.Millisecond)
 	if took > knownLimit {
-		t.Errorf("the scan was completed and removed after %s, want a minute at most", took)
+		w.t.Errorf("the scan was completed and removed after %s, want a minute at most", took)
 	}
 
 	// The work runs at most once under each lease.
-	began, finished := len(lines(t, directory, "began")["began"]), len(lines(t, directory, "finished")["finished"])
+	began, finished := len(w.lines(directory, "began")["began"]), len(w.lines(directory, "finished")["finished"])
 	if len(view.Leases) > 2 || began > len(view.Leases) || finished == 0 {
-		t.Errorf("%d runs began and %d finished under the leases %+v", began, finished, view.Leases)
+		w.t.Errorf("%d runs began and %d finished under the leases %+v", began, finished, view.Leases)
 	}
-	t.Logf("%d leases, %d runs began, %d finished; completed and removed after %s",
+	w.t.Logf("%d leases, %d runs began, %d finished; completed and removed after %s",
 		len(view.Leases), began, finished, took)
 }

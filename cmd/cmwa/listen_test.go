@@ -17,9 +17,7 @@ func TestListen(t *testing.T) {
 	open := func(t *testing.T, address string, number int, inUse net.Listener) net.Listener {
 		t.Helper()
 		l, err := listen(t.Context(), address, number, inUse)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 		return l
 	}
@@ -40,9 +38,7 @@ func TestListen(t *testing.T) {
 			number := freePort(t)
 			old := open(t, change[0], number, nil)
 			opened := open(t, change[1], number, old)
-			if err := old.Close(); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, old.Close())
 			if port(opened) != number || !reaches("127.0.0.1", number) {
 				t.Errorf("%v is not reached on port %d", opened.Addr(), number)
 			}
@@ -85,17 +81,15 @@ func TestReloadHTTPServerAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	v, p := w.countPolls(), w.pools(1)
-	number := freePort(t)
+	port := agentPort(freePort(t))
 	content := func(address string) string {
-		lines := []string{
-			"token: " + p[0].token, fmt.Sprint("http_server_port: ", number), "max_concurrent_workflows: 2",
-		}
+		lines := []string{"token: " + p[0].token, port.setting(), "max_concurrent_workflows: 2"}
 		if address != "" {
 			lines = append(lines, "http_server_address: "+address)
 		}
 		return w.content(lines...)
 	}
-	health := func(address string) int { return probe(fmt.Sprintf("http://%s:%d/healthz", address, number)) }
+	health := func(address string) int { return probe(fmt.Sprintf("http://%s:%d/healthz", address, port)) }
 	only := func(good, bad string) {
 		t.Helper()
 		w.eventually("only "+good+" answers", func() bool { return health(good) == http.StatusOK && health(bad) == 0 })
@@ -103,8 +97,8 @@ func TestReloadHTTPServerAddress(t *testing.T) {
 		if result := w.onceWith(proxied, "status", "--config", w.file()); result.code != cli.ExitOK {
 			t.Errorf("status: %+v", result)
 		}
-		if result := w.onceWith(proxied, "plan", "--live", "--config", w.file(),
-			w.file()); result.code != cli.ExitOK || result.stdout != "no change\n" {
+		result := w.onceWith(proxied, "plan", "--live", "--config", w.file(), w.file())
+		if result.code != cli.ExitOK || result.stdout != "no change\n" {
 			t.Errorf("plan --live: %+v", result)
 		}
 	}
@@ -135,49 +129,11 @@ func TestReloadHTTPServerAddress(t *testing.T) {
 func TestRunHTTPServerAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	number := freePort(t)
-	w.agentWith([]string{"PULUMI_AGENT_HTTP_SERVER_ADDRESS=" + otherAddress}, fmt.Sprint("http_server_port: ", number))
+	port := agentPort(freePort(t))
+	w.agentWith([]string{"PULUMI_AGENT_HTTP_SERVER_ADDRESS=" + otherAddress}, port.setting())
 	w.eventually("the address answers",
-		func() bool { return probe(fmt.Sprintf("http://%s:%d/healthz", otherAddress, number)) == http.StatusOK })
-	if got := probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", number)); got != 0 {
+		func() bool { return probe(fmt.Sprintf("http://%s:%d/healthz", otherAddress, port)) == http.StatusOK })
+	if got := port.healthz(); got != 0 {
 		t.Errorf("another address answers %d", got)
-	}
-}
-
-func TestStatusFindsTheAgentByAddress(t *testing.T) {
-	const variable = "PULUMI_AGENT_HTTP_SERVER_ADDRESS="
-	for name, test := range map[string]struct {
-		file, variable string
-		want           string
-	}{
-		"an address": {"http_server_address: 10.0.0.5\n", "", "http://10.0.0.5:8080/status"},
-		"a name":     {"http_server_address: localhost\n", "", "http://localhost:8080/status"},
-		"an address of IPv6": {
-			"http_server_address: '::1'\nhttp_server_port: 1\n", "", "http://[::1]:1/status",
-		},
-		"an address with a zone": {
-			"http_server_address: fe80::1%eth0\n", "", "http://[fe80::1%25eth0]:8080/status",
-		},
-		"all addresses of IPv4": {"http_server_address: 0.0.0.0\n", "", "http://127.0.0.1:8080/status"},
-		"all addresses":         {"http_server_address: '::'\n", "", "http://127.0.0.1:8080/status"},
-		"the variable":          {"http_server_address: 10.0.0.5\n", "10.0.0.6", "http://10.0.0.6:8080/status"},
-		"a refused file": {
-			"log_level: loud\nhttp_server_address: 10.0.0.5 # ours\nhttp_server_port: 7\n", "",
-			"http://10.0.0.5:7/status",
-		},
-		"a refused file, the variable": {
-			"log_level: loud\nhttp_server_address: 10.0.0.5\nhttp_server_port: 7\n", "10.0.0.6",
-			"http://10.0.0.6:7/status",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := client{config: fileOf(t, "agent.yaml", "token: pul-a\n"+test.file), environ: environment{}}
-			if test.variable != "" {
-				c.environ = readEnvironment([]string{variable + test.variable})
-			}
-			if at, guessed, err := c.address(); err != nil || at != test.want || guessed != "" {
-				t.Errorf("%s, guessed because of %q, %v: want %s", at, guessed, err, test.want)
-			}
-		})
 	}
 }

@@ -66,11 +66,7 @@ func TestMakeNotices(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
+		return readText(t, file)
 	}
 	text := write(t)
 	// entry returns the license, the first text and the source of a module.
@@ -87,15 +83,11 @@ func TestMakeNotices(t *testing.T) {
 
 	t.Run("hold each linked module with its licence and source", func(t *testing.T) {
 		bin, err := programs()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		modules := 0
 		for _, name := range []string{"cmwa", "cmwa-cloud", "workflow-runner"} {
 			info, err := buildinfo.ReadFile(filepath.Join(bin, name))
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			if licence, content, _ := entry("std", info.GoVersion); licence != "BSD-3-Clause" ||
 				!strings.Contains(content, "The Go Authors") {
 				t.Errorf("the licence of %s, in %s, is %q", info.GoVersion, name, licence)
@@ -114,12 +106,9 @@ func TestMakeNotices(t *testing.T) {
 		}
 	})
 	t.Run("name the source of modules under the MPL", func(t *testing.T) {
-		mod, err := os.ReadFile("../../go.mod")
-		if err != nil {
-			t.Fatal(err)
-		}
+		mod := readText(t, "../../go.mod")
 		for _, path := range []string{"github.com/hashicorp/go-retryablehttp", "github.com/hashicorp/go-cleanhttp"} {
-			version := regexp.MustCompile(regexp.QuoteMeta(path) + ` (v\S+)`).FindStringSubmatch(string(mod))[1]
+			version := regexp.MustCompile(regexp.QuoteMeta(path) + ` (v\S+)`).FindStringSubmatch(mod)[1]
 			licence, content, source := entry(path, version)
 			command := "go mod download " + path + "@" + version
 			if licence != "MPL-2.0" || !strings.Contains(content, "Source Code Form") ||
@@ -140,7 +129,6 @@ func TestMakeNotices(t *testing.T) {
 			"GNU": "GNU GENERAL PUBLIC LICENSE\nVersion 3\nPermission is hereby granted, free of charge\n" +
 				"THE SOFTWARE IS PROVIDED \"AS IS\"\n",
 		} {
-			directory := t.TempDir()
 			files := map[string]string{
 				"go.mod": "module example.com/ours\n\ngo 1.26\n\n" +
 					"require example.com/theirs v1.0.0\n\nreplace example.com/theirs => ./theirs\n",
@@ -151,15 +139,7 @@ func TestMakeNotices(t *testing.T) {
 			if licence != "" {
 				files["theirs/LICENSE"] = licence
 			}
-			for path, content := range files {
-				path = filepath.Join(directory, path)
-				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
+			directory := directoryOf(t, files)
 			cmd := exec.Command(program, "-o", filepath.Join(directory, "out"), ".")
 			cmd.Dir = directory
 			out, err := cmd.CombinedOutput()

@@ -100,12 +100,8 @@ func checkManifests(t *testing.T, text string) (kinds []string) {
 	}
 
 	// 2. The agent's configuration in the manifests is valid, and fits the Deployment.
-	file := filepath.Join(t.TempDir(), "manifests.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if vetted := tell(nil, "vet", file); vetted.code != cli.ExitOK || vetted.stdout != "" {
-		t.Errorf("cmwa vet exits with %d:\n%s%s", vetted.code, vetted.stdout, vetted.stderr)
+	if got := cmwa(nil, "vet", fileOf(t, "manifests.yaml", text)); got.code != cli.ExitOK || got.stdout != "" {
+		t.Errorf("cmwa vet: %+v", got)
 	}
 	return kinds
 }

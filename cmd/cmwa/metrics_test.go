@@ -1,11 +1,9 @@
 package main
 
 import (
-	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -16,24 +14,13 @@ const promtoolVariable = "CMWA_TEST_PROMTOOL"
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	port := freePort(t)
-	w.agent(fmt.Sprintf("http_server_port: %d", port), "max_concurrent_workflows: 2")
+	port := agentPort(freePort(t))
+	w.agent(port.setting(), "max_concurrent_workflows: 2")
 	page := ""
 	has := func(lines ...string) func() bool {
 		return func() bool {
-			response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
-			if err != nil {
-				return false
-			}
-			defer response.Body.Close()
-			content, err := io.ReadAll(response.Body)
-			page = string(content)
-			for _, line := range lines {
-				if err != nil || !strings.Contains(page, "\n"+line) {
-					return false
-				}
-			}
-			return true
+			page = string(bodyOf(port.url("/metrics")))
+			return !slices.ContainsFunc(lines, func(line string) bool { return !strings.Contains(page, "\n"+line) })
 		}
 	}
 	defer func() {
@@ -45,9 +32,8 @@ func TestMetrics(t *testing.T) {
 	w.eventually("series of the pool start at 0", has(
 		`cmwa_jobs_total{kind="deployment",outcome="succeeded",pool="default"} 0`,
 		`cmwa_jobs_claimed_total{kind="deployment",pool="default"} 0`))
-	w.queue("good", order{Steps: []step{{Name: "a", Run: "true"}}})
-	w.await("good", "succeeded")
-	w.queue("bad", order{Steps: []step{{Name: "a", Run: "exit 3"}}})
+	w.runShort("good", w.poolID)
+	w.queue("bad", oneStep("exit 3"))
 	w.await("bad", "failed")
 	w.eventually("the work is counted", has(
 		`cmwa_polls_total{pool="default",result="job"} 2`,

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,10 +16,10 @@ func TestReloadOverlaidKeys(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	p := w.pools(2)
-	port := freePort(t)
+	port := agentPort(freePort(t))
 	environ := []string{"PULUMI_AGENT_POLLING_INTERVAL=100ms", "PULUMI_AGENT_TOKEN=" + p[0].token}
 	content := func(interval, token string) string {
-		return w.content("polling_interval: "+interval, "token: "+token, fmt.Sprint("http_server_port: ", port))
+		return w.content("polling_interval: "+interval, "token: "+token, port.setting())
 	}
 	const hidden = "polling_interval: is set by PULUMI_AGENT_POLLING_INTERVAL; the file's %s has no effect"
 	warnings := func(agent *program, text string) int {
@@ -37,16 +34,13 @@ func TestReloadOverlaidKeys(t *testing.T) {
 
 	// The log names each edit of an overridden key once. It does not show the value of a
 	// secret.
-	w.replace(w.file(), content("9s", p[0].token))
-	agent.waitForMatch(regexp.MustCompile(`configuration reloaded.*generation=2`))
-	w.replace(w.file(), content("9s", p[0].token)+"# a comment\n")
-	agent.waitForMatch(regexp.MustCompile(`configuration reloaded.*generation=3`))
-	w.replace(w.file(), content("8s", p[0].token))
-	agent.waitForMatch(regexp.MustCompile(`configuration reloaded.*generation=4`))
-	w.replace(w.file(), content("8s", p[1].token))
-	agent.waitForMatch(regexp.MustCompile(`configuration reloaded.*generation=5`))
-	w.replace(w.file(), content("8s", p[1].token+"x"))
-	agent.waitForMatch(regexp.MustCompile(`configuration reloaded.*generation=6`))
+	for i, text := range []string{
+		content("9s", p[0].token), content("9s", p[0].token) + "# a comment\n", content("8s", p[0].token),
+		content("8s", p[1].token), content("8s", p[1].token+"x"),
+	} {
+		w.replace(w.file(), text)
+		agent.waitForMatch(regexp.MustCompile(fmt.Sprint("configuration reloaded.*generation=", i+2)))
+	}
 	for text, want := range map[string]int{
 		fmt.Sprintf(hidden, "9s"): 1, fmt.Sprintf(hidden, "8s"): 1,
 		"token: is set by PULUMI_AGENT_TOKEN; the file's value has no effect": 2,
@@ -68,16 +62,15 @@ func TestReloadOverlaidKeys(t *testing.T) {
 		t.Errorf("status: %+v", printed)
 	}
 	var document status.Document
-	if err := json.Unmarshal([]byte(w.onceWith(environ, "status", "--json", "--config", w.file()).stdout),
-		&document); err != nil || len(document.Config.Warnings) != 2 {
-		t.Errorf("status --json: %v, %+v", err, document.Config.Warnings)
+	decode(t, []byte(w.onceWith(environ, "status", "--json", "--config", w.file()).stdout), &document)
+	if len(document.Config.Warnings) != 2 {
+		t.Errorf("status --json: %+v", document.Config.Warnings)
 	}
 	vet := w.onceWith(environ, "vet", w.file())
 	if vet.code != cli.ExitOK || !strings.Contains(vet.stdout, text) || !strings.Contains(vet.stdout, secret) {
 		t.Errorf("vet: %+v", vet)
 	}
-	edited := filepath.Join(w.directory, "edited.yaml")
-	w.must(os.WriteFile(edited, []byte(content("7s", p[1].token)), 0o600))
+	edited := fileOf(t, "edited.yaml", content("7s", p[1].token))
 	for name, args := range map[string][]string{
 		"plan": {"plan", w.file(), edited}, "plan --live": {"plan", "--live", "--config", w.file(), edited},
 	} {

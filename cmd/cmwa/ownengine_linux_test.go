@@ -77,9 +77,9 @@ func (e *ownEngine) start() {
 	})
 }
 
-// kill ends dockerd with SIGKILL. The kernel then also ends the containerd of this dockerd.
-// The containers continue to run.
-func (e *ownEngine) kill() {
+// restart ends dockerd with SIGKILL and starts it again. The kernel then also ends the containerd
+// of this dockerd. The containers continue to run.
+func (e *ownEngine) restart() {
 	e.w.t.Helper()
 	pid := e.containerd()
 	e.w.must(e.daemon.Process.Kill())
@@ -89,6 +89,7 @@ func (e *ownEngine) kill() {
 		return err != nil || bytes.Contains(text, []byte(") Z "))
 	})
 	e.w.must(os.Remove(e.containerdFile())) // dockerd would take a zombie for a running containerd
+	e.start()
 }
 
 // killContainerd ends the engine's containerd, which the daemon starts again.
@@ -144,9 +145,7 @@ func (e *ownEngine) remove() {
 // system has this size in bytes.
 func smallDisk(t testing.TB, directory string, size int) {
 	t.Helper()
-	if err := os.MkdirAll(directory, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.MkdirAll(directory, 0o755))
 	err := unix.Mount("tmpfs", directory, "tmpfs", 0, "size="+strconv.Itoa(size))
 	switch err {
 	case nil:
@@ -167,9 +166,7 @@ func fill(t testing.TB, directory string) (free func()) {
 	t.Helper()
 	path := filepath.Join(directory, "filler")
 	file, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer file.Close()
 	for block := make([]byte, 1<<16); len(block) > 0; {
 		if _, err := file.Write(block); err != nil {
@@ -178,8 +175,6 @@ func fill(t testing.TB, directory string) (free func()) {
 	}
 	return func() {
 		t.Helper()
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Remove(path))
 	}
 }

@@ -2,11 +2,8 @@ package main
 
 import (
 	"fmt"
-	"net"
-	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,72 +13,31 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
-// gate is an HTTP server that lets jobs run until a test releases them. The script of a job
-// repeats a request to the gate, until the job's stack is released and the gate responds
-// with 200.
-type gate struct {
-	w   *world
-	url string
-
-	mu   sync.Mutex
-	open map[string]bool // by stack
+// heldPod is a job that runs in a Pod until it is released.
+type heldPod struct {
+	stack   string
+	pod     corev1.Pod
+	release func()
 }
 
-// newGate starts a gate at which no stack is released.
-func (w *world) newGate() *gate {
+// holdPod queues a job that runs until it is released, and blocks until it runs.
+func (w *world) holdPod(stack string) heldPod {
 	w.t.Helper()
-	g := &gate{w: w, open: map[string]bool{}}
-	listener, err := net.Listen("tcp", net.JoinHostPort(w.cluster.HostAddress(w.t), "0"))
-	w.must(err)
-	server := &http.Server{Handler: g, ReadHeaderTimeout: storyLimit}
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(listener) })
-	w.t.Cleanup(func() {
-		_ = server.Close()
-		serving.Wait()
-	})
-	g.url = "http://" + listener.Addr().String()
-	return g
+	release := w.holdAnywhere(stack, w.poolID)
+	return heldPod{stack, w.worker(stack), release}
 }
 
-func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.open[strings.TrimPrefix(r.URL.Path, "/")] {
-		http.Error(w, "not yet", http.StatusForbidden)
-	}
-}
+// owner returns the name of the agent's Pod to which the job belongs.
+func (h heldPod) owner() string { return h.pod.Labels["cmwa.owner"] }
 
-// hold queues a job that runs until it is released, and blocks until it runs.
-func (g *gate) hold(stack string) {
-	g.w.t.Helper()
-	wait := "until wget -q -O - " + g.url + "/" + stack + " 2>/dev/null; do sleep 0.1; done"
-	g.w.queue(stack, order{Steps: []step{{Name: "a", Run: "echo running; " + wait + "; echo finished"}}})
-	g.w.waitStarted(stack)
-}
-
-// release releases a job, and blocks until the job has succeeded and its Pod is removed. It
-// checks that the job ran once.
-func (g *gate) release(stack string) {
-	g.w.t.Helper()
-	g.mu.Lock()
-	g.open[stack] = true
-	g.mu.Unlock()
-	g.w.waitSucceeded(stack)
-	g.w.wantSteps(stack, "succeeded", "succeeded")
-	g.w.eventually("the Pod of "+stack+" is removed", func() bool { return len(g.w.workers(stack)) == 0 })
-}
+// attribute returns the attribute of log lines about the job.
+func (h heldPod) attribute() string { return "job=" + h.pod.Labels["cmwa.job"] }
 
 // workers returns the Pods of a stack's job.
-func (w *world) workers(stack string) (workers []corev1.Pod) {
+func (w *world) workers(stack string) []corev1.Pod {
 	w.t.Helper()
-	names := w.containers(stack)
-	for _, pod := range w.allPods() {
-		if slices.Contains(names, pod.Name) {
-			workers = append(workers, pod)
-		}
-	}
-	return workers
+	id := w.id(stack)
+	return slices.DeleteFunc(w.allPods(), func(pod corev1.Pod) bool { return pod.Annotations["cmwa.subject"] != id })
 }
 
 // worker returns the Pod of a stack's job.
@@ -125,28 +81,32 @@ func (d *deployment) logged(texts ...string) (count int) {
 	return count
 }
 
-// adopted blocks until an agent of the Deployment has adopted the job of a stack. It checks
-// that only one agent has adopted the job, and that the job still runs in the same Pod.
-func (d *deployment) adopted(stack string, before corev1.Pod) {
+// adopted blocks until an agent of the Deployment has adopted a job. It checks that only one
+// agent has adopted the job, and that the job still runs in the same Pod.
+func (d *deployment) adopted(h heldPod) {
 	d.w.t.Helper()
-	job := "job=" + before.Labels["cmwa.job"] + " "
-	d.w.eventually("the job of "+stack+" is adopted", func() bool { return d.logged("job adopted", job) > 0 })
+	job := h.attribute() + " "
+	d.w.eventually("the job of "+h.stack+" is adopted", func() bool { return d.logged("job adopted", job) > 0 })
 	if n := d.logged("job adopted", job); n != 1 {
-		d.w.t.Errorf("the job of %s was adopted %d times", stack, n)
+		d.w.t.Errorf("the job of %s was adopted %d times", h.stack, n)
 	}
-	after := d.w.worker(stack)
-	if owner := after.Labels["cmwa.owner"]; after.UID != before.UID || owner == before.Labels["cmwa.owner"] ||
+	after := d.w.worker(h.stack)
+	if owner := after.Labels["cmwa.owner"]; after.UID != h.pod.UID || owner == h.owner() ||
 		!slices.ContainsFunc(d.pods(), func(pod corev1.Pod) bool { return pod.Name == owner }) {
 		d.w.t.Errorf("after the adoption by one of %d agents, the UID of the job's Pod is %s, its owner %s",
 			len(d.pods()), after.UID, owner)
 	}
 }
 
-// ended blocks until an agent has logged the end of the job in a Pod. It checks that no
-// other agent has logged the end, and that no agent logs a warning about its state directory.
-func (d *deployment) ended(worker corev1.Pod) {
+// finish releases a job, and blocks until the job has succeeded, its Pod is removed, and an agent
+// has logged its end. It checks that the job ran once, that no other agent has logged the end,
+// and that no agent logs a warning about its state directory.
+func (d *deployment) finish(h heldPod) {
 	d.w.t.Helper()
-	job := "job=" + worker.Labels["cmwa.job"] + " "
+	h.release()
+	d.w.wantSteps(h.stack, "succeeded", "succeeded")
+	d.w.waitRemoved(h.stack)
+	job := h.attribute() + " "
 	d.w.eventually("an agent has logged the end of the job", func() bool { return d.logged("job succeeded", job) > 0 })
 	if n := d.logged("job succeeded", job); n != 1 {
 		d.w.t.Errorf("agents have logged the end of the job %d times", n)
@@ -158,54 +118,37 @@ func (d *deployment) ended(worker corev1.Pod) {
 
 func TestOwnership(t *testing.T) {
 	t.Parallel()
-	t.Run("agent Pod is deleted and the new one adopts its jobs", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, "kubernetes")
-		g, agents := w.newGate(), w.deploy("agent", 1, "max_concurrent_workflows: 3")
-		stacks := []string{"one", "two", "three"}
-		before := map[string]corev1.Pod{}
-		for _, stack := range stacks {
-			g.hold(stack)
-			before[stack] = w.worker(stack)
-		}
+	inWorld(t, "kubernetes", "agent Pod is deleted and the new one adopts its jobs", func(w *world) {
+		agents := w.deploy("agent", 1, "max_concurrent_workflows: 3")
+		jobs := []heldPod{w.holdPod("one"), w.holdPod("two"), w.holdPod("three")}
 		agents.kill(agents.pods()[0].Name)
 		agents.awaitReady(1)
-		for _, stack := range stacks {
-			agents.adopted(stack, before[stack])
-			g.release(stack)
-			agents.ended(before[stack])
+		for _, job := range jobs {
+			agents.adopted(job)
+			agents.finish(job)
 		}
-		w.queue("next", order{Steps: []step{{Name: "a", Run: "true"}}})
-		w.await("next", "succeeded")
+		w.runShort("next", w.poolID)
 	})
 
-	t.Run("new agent adopts the job of a pool that is no longer configured", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, "kubernetes")
+	inWorld(t, "kubernetes", "new agent adopts the job of a pool that is no longer configured", func(w *world) {
 		pool := func(name string) string {
 			return "pools: [{name: " + name + ", token_file: " + tokenDirectory + "/token}]"
 		}
-		g, agents := w.newGate(), w.deploy("agent", 1, pool("old"))
-		g.hold("one")
-		before := w.worker("one")
+		agents := w.deploy("agent", 1, pool("old"))
+		one := w.holdPod("one")
 		updateObject(agents, agents.core, "configmaps", agents.name, &corev1.ConfigMap{}, func(c *corev1.ConfigMap) {
 			c.Data = agents.configuration([]string{pool("new")})
 		})
 		agents.kill(agents.pods()[0].Name)
 		agents.awaitReady(1)
-		agents.adopted("one", before)
-		g.release("one")
-		agents.ended(before)
-		w.queue("next", order{Steps: []step{{Name: "a", Run: "true"}}})
-		w.await("next", "succeeded")
+		agents.adopted(one)
+		agents.finish(one)
+		w.runShort("next", w.poolID)
 	})
 
-	t.Run("rolling update while a job runs", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, "kubernetes")
-		g, agents := w.newGate(), w.deploy("agent", 1, "shutdown_timeout: 1s")
-		g.hold("one")
-		before, old := w.worker("one"), agents.pods()[0].Name
+	inWorld(t, "kubernetes", "rolling update while a job runs", func(w *world) {
+		agents := w.deploy("agent", 1, "shutdown_timeout: 1s")
+		one, old := w.holdPod("one"), agents.pods()[0].Name
 		agents.change(func(d *appsv1.Deployment) {
 			pod := &d.Spec.Template.Spec // the new Pods have no state directory
 			pod.Volumes = slices.DeleteFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "state" })
@@ -215,56 +158,41 @@ func TestOwnership(t *testing.T) {
 		w.eventually("the old Pod is removed", func() bool {
 			return !slices.ContainsFunc(w.allPods(), func(pod corev1.Pod) bool { return pod.Name == old })
 		})
-		if status, _ := w.status("one"); status != "running" {
-			t.Errorf("after the end of the old agent, the job is %s, want running", status)
-		}
-		agents.adopted("one", before)
-		g.release("one")
-		agents.ended(before)
+		w.wantStatus("one", "running")
+		agents.adopted(one)
+		agents.finish(one)
 	})
 
-	t.Run("two replicas of which one is deleted", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, "kubernetes")
-		g, agents := w.newGate(), w.deploy("agent", 2)
-		for _, stack := range []string{"one", "two"} {
-			g.hold(stack)
+	inWorld(t, "kubernetes", "two replicas of which one is deleted", func(w *world) {
+		agents := w.deploy("agent", 2)
+		one, two := w.holdPod("one"), w.holdPod("two")
+		if one.owner() == two.owner() {
+			w.t.Fatalf("both jobs belong to the agent in Pod %s", one.owner())
 		}
-		one, two := w.worker("one"), w.worker("two")
-		if one.Labels["cmwa.owner"] == two.Labels["cmwa.owner"] {
-			t.Fatalf("both jobs belong to the agent in Pod %s", one.Labels["cmwa.owner"])
+		agents.kill(one.owner())
+		agents.adopted(one)
+		if owner := w.worker("two").Labels["cmwa.owner"]; owner != two.owner() {
+			w.t.Errorf("the other agent's job was adopted by %s", owner)
 		}
-		agents.kill(one.Labels["cmwa.owner"])
-		agents.adopted("one", one)
-		if owner := w.worker("two").Labels["cmwa.owner"]; owner != two.Labels["cmwa.owner"] {
-			t.Errorf("the other agent's job was adopted by %s", owner)
-		}
-		for stack, worker := range map[string]corev1.Pod{"one": one, "two": two} {
-			g.release(stack)
-			agents.ended(worker)
-		}
+		agents.finish(one)
+		agents.finish(two)
 	})
 
-	t.Run("agents of two Deployments of one pool do not adopt each other's jobs", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, "kubernetes")
-		g, left := w.newGate(), w.deploy("left", 1)
-		g.hold("one")
+	inWorld(t, "kubernetes", "agents of two Deployments of one pool do not adopt each other's jobs", func(w *world) {
+		left := w.deploy("left", 1)
+		one := w.holdPod("one")
 		right := w.deploy("right", 1)
-		g.hold("two")
-		one, two := w.worker("one"), w.worker("two")
-		if groups := fmt.Sprint(one.Labels["cmwa.group"], " ", two.Labels["cmwa.group"]); groups !=
+		two := w.holdPod("two")
+		if groups := fmt.Sprint(one.pod.Labels["cmwa.group"], " ", two.pod.Labels["cmwa.group"]); groups !=
 			fmt.Sprintf("%s.deployment.left %s.deployment.right", w.cluster.Name, w.cluster.Name) {
-			t.Fatalf("the groups are %s", groups)
+			w.t.Fatalf("the groups are %s", groups)
 		}
 		left.kill(left.pods()[0].Name)
-		left.adopted("one", one)
-		for stack, worker := range map[string]corev1.Pod{"one": one, "two": two} {
-			g.release(stack)
-			map[string]*deployment{"one": left, "two": right}[stack].ended(worker)
-		}
-		if n := right.logged("job adopted") + right.logged("job="+one.Labels["cmwa.job"]); n > 0 {
-			t.Errorf("the agent of the other Deployment has %d lines about the job", n)
+		left.adopted(one)
+		left.finish(one)
+		right.finish(two)
+		if n := right.logged("job adopted") + right.logged(one.attribute()); n > 0 {
+			w.t.Errorf("the agent of the other Deployment has %d lines about the job", n)
 		}
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,11 +20,8 @@ func TestRunContainerSettings(t *testing.T) {
 	w.agent("docker:", "  memory: 64m", "  cpus: 0.5", "  user: \"1234:4321\"", "  labels: [team=infra]",
 		"  volumes: ["+release+":/release]")
 	w.queue("one", order{Steps: []step{
-		{
-			Name: "who",
-			Run: `echo "I am $(id -u):$(id -g)"; touch "$HOME/file" file && echo "and can write"; ` +
-				`echo later=so >>"$PULUMI_ENV_FILE"`,
-		},
+		{Name: "who", Run: `echo "I am $(id -u):$(id -g)"; touch "$HOME/file" file && echo "and can write"; ` +
+			`echo later=so >>"$PULUMI_ENV_FILE"`},
 		{Name: "wait", Run: `echo "later is $later"; while ! [ -e /release/now ]; do sleep 0.1; done`},
 	}})
 	w.eventually("the second step waits", func() bool { return strings.Contains(w.log("one"), "later is so") })
@@ -33,63 +29,37 @@ func TestRunContainerSettings(t *testing.T) {
 	if len(ids) != 1 {
 		t.Fatalf("the containers are %v", ids)
 	}
-	got := w.engine("inspect", "--format",
-		`{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}} {{.Config.User}} `+
-			`{{index .Config.Labels "team"}} {{ne (index .Config.Labels "cmwa.agent") ""}}`,
-		ids[0])
+	got := w.engine("inspect", "--format", `{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}} {{.Config.User}} `+
+		`{{index .Config.Labels "team"}} {{ne (index .Config.Labels "cmwa.agent") ""}}`, ids[0])
 	if want := "67108864 500000000 1234:4321 infra true"; got != want {
 		t.Errorf("the container has %s, want %s", got, want)
 	}
-	if err := os.WriteFile(filepath.Join(release, "now"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(filepath.Join(release, "now"), nil, 0o600))
 	w.await("one", "succeeded")
-	if log := w.log("one"); !strings.Contains(log, "I am 1234:4321\nand can write\n") {
-		t.Errorf("the log is\n%s", log)
-	}
-	w.queue("two", order{Steps: []step{{Name: "grow", Run: "tail /dev/zero"}}})
+	w.wantLog("one", "I am 1234:4321\nand can write\n")
+	w.queue("two", oneStep("tail /dev/zero"))
 	w.await("two", "failed")
-	if log := w.log("two"); !strings.Contains(log, "memory ran out") {
-		t.Errorf("the log does not report that memory ran out:\n%s", log)
-	}
+	w.wantLog("two", "memory ran out")
 }
 
 func TestRunOwnCertificateAuthority(t *testing.T) {
 	t.Parallel()
 	atLocalTargets(t, func(t *testing.T, w *world) {
 		service, err := url.Parse(w.url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		secure, authority := runtimetest.ServeTLS(t, service.Hostname(), httputil.NewSingleHostReverseProxy(service))
 		file := filepath.Join(w.directory, "authority.pem")
-		if err := os.WriteFile(file, []byte(authority), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(file, []byte(authority), 0o600))
 		ignorant := w.agent("service_url: " + secure)
 		ignorant.waitFor("ca_file")
 		ignorant.signal(os.Interrupt)
 		ignorant.exit(cli.ExitOK)
 
 		w.agent("service_url: "+secure, "ca_file: "+file)
-		w.queue("one",
-			order{
-				Steps: []step{
-					{
-						Name: "look",
-						Run: `cat "$NODE_EXTRA_CA_CERTS"; ` +
-							`grep -q "$(sed -n 2p "$NODE_EXTRA_CA_CERTS")" "$SSL_CERT_FILE" && ` +
-							`echo "in the bundle too"`,
-					},
-				},
-			})
+		w.queue("one", oneStep(`cat "$NODE_EXTRA_CA_CERTS"; `+
+			`grep -q "$(sed -n 2p "$NODE_EXTRA_CA_CERTS")" "$SSL_CERT_FILE" && echo "in the bundle too"`))
 		w.await("one", "succeeded")
-		log := w.log("one")
-		for _, want := range []string{authority, "in the bundle too"} {
-			if !strings.Contains(log, want) {
-				t.Errorf("the log lacks %q:\n%s", want, log)
-			}
-		}
+		w.wantLog("one", authority, "in the bundle too")
 	})
 }
 
@@ -100,25 +70,9 @@ func TestRunPulumiAsUnknownUser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
 	source, state := filepath.Join(w.directory, "source"), filepath.Join(w.directory, "state")
-	if err := errors.Join(os.Mkdir(source, 0o755), os.Mkdir(state, 0o755), os.Chmod(state, 0o777)); err != nil {
-		t.Fatal(err)
-	}
-	text := strings.NewReplacer("%PLACE%", state, "%{GREETED}", "a new user").Replace(pulumiProgram)
-	if err := os.WriteFile(filepath.Join(source, "Pulumi.yaml"), []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{
-		{"init", "--quiet", "--initial-branch=main"}, {"add", "."}, {"commit", "--quiet", "--message", "All"},
-	} {
-		cmd := exec.Command("git", append([]string{
-			"-C", source, "-c", "user.name=test", "-c", "user.email=test@example.com",
-		}, args...)...)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v: %s", args, err, out)
-		}
-	}
-	w.agent(`docker: {user: "1234:4321", volumes: ["` + source + ":" + source + `:ro", "` + state + ":" + state +
-		`"]}`)
+	noError(t, errors.Join(os.Mkdir(state, 0o755), os.Chmod(state, 0o777)))
+	commitProgram(t, source, "", state, "a new user")
+	w.agent(`docker: {user: "1234:4321", volumes: ["` + source + ":" + source + `:ro", "` + state + ":" + state + `"]}`)
 	w.queue("dev", order{
 		Image: "cmwa/job:local",
 		Env: map[string]any{
@@ -134,11 +88,6 @@ func TestRunPulumiAsUnknownUser(t *testing.T) {
 		},
 	})
 	w.await("dev", "succeeded", "failed")
-	if log := w.log("dev"); !strings.Contains(log, "+ 3 created") || !strings.Contains(log, "HOME is ") {
-		t.Errorf("the log is\n%s", log)
-	}
-	if text, err := os.ReadFile(filepath.Join(state, "written-by-pulumi")); err != nil ||
-		string(text) != "for a new user" {
-		t.Errorf("the file contains %q (%v)", text, err)
-	}
+	w.wantLog("dev", "+ 3 created", "HOME is ")
+	wantContent(t, filepath.Join(state, "written-by-pulumi"), "for a new user")
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -48,21 +49,15 @@ func manifest(key, content string) string {
 
 func TestPodPrintsWhatAJobGets(t *testing.T) {
 	file := fileOf(t, "agent.yaml", onePool)
-	code, stdout, stderr := commandLine(nil, "pod", "--job-image", "registry.example.com/job:1", file)
-	if code != 0 || stderr != "" {
-		t.Fatalf("exit code %d, stderr %q", code, stderr)
+	args := []string{"pod", "--job-image", "registry.example.com/job:1", file}
+	got := cmwa(nil, args...)
+	if got.code != 0 || got.stderr != "" || strings.Contains(got.stdout, "hunter2") {
+		t.Fatalf("want no secret: %+v", got)
 	}
-	if strings.Contains(stdout, "hunter2") {
-		t.Errorf("the output shows a secret:\n%s", stdout)
-	}
-	var data any
-	if err := yaml.Unmarshal([]byte(stdout), &data); err != nil {
-		t.Fatal(err)
-	}
-	text, err := json.Marshal(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var want any
+	noError(t, yaml.Unmarshal([]byte(got.stdout), &want))
+	text, err := json.Marshal(want)
+	noError(t, err)
 
 	// The output is a Pod that the API server can read.
 	var pod corev1.Pod
@@ -73,32 +68,27 @@ func TestPodPrintsWhatAJobGets(t *testing.T) {
 	if pod.Namespace != "jobs" || pod.Spec.NodeSelector["disk"] != "ssd" || main.Name != "pulumi-workflow" ||
 		main.Image != "registry.example.com/job:1" || main.Resources.Requests.Cpu().String() != "500m" ||
 		pod.Spec.InitContainers[0].Image != agentImage+cli.Version() {
-		t.Errorf("the Pod is\n%s", stdout)
+		t.Errorf("the Pod is\n%s", got.stdout)
 	}
 
 	// The JSON output has the same content, and each run prints the same output.
+	decode(t, text, &want)
 	for _, flags := range [][]string{{"--format", "json"}, {"-o", "json"}, {"-o=json"}} {
-		code, document, stderr := commandLine(nil, append(append([]string{"pod", file}, flags...), "--job-image",
-			"registry.example.com/job:1")...)
+		document := cmwa(nil, append(slices.Clone(args), flags...)...)
 		var same any
-		if err := json.Unmarshal([]byte(document), &same); err != nil || code != 0 || stderr != "" {
-			t.Fatalf("%v: exit code %d, stderr %q, %v", flags, code, stderr, err)
-		}
-		var want any
-		_ = json.Unmarshal(text, &want) // it was marshalled above
-		if diff := cmp.Diff(want, same); diff != "" {
-			t.Errorf("%v: YAML -, JSON +:\n%s", flags, diff)
+		decode(t, []byte(document.stdout), &same)
+		if diff := cmp.Diff(want, same); diff != "" || document.code != 0 || document.stderr != "" {
+			t.Errorf("%v: exit code %d, stderr %q, YAML -, JSON +:\n%s", flags, document.code, document.stderr, diff)
 		}
 	}
-	if _, again, _ := commandLine(nil, "pod", "--job-image", "registry.example.com/job:1", file); again != stdout {
+	if again := cmwa(nil, args...); again != got {
 		t.Error("a second run prints another Pod")
 	}
 
 	// The image that the environment variable names overrides that of the job.
 	environ := []string{"PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE=mirror.example.com/job:2"}
-	_, stdout, _ = commandLine(environ, "pod", file, "--job-image", "other")
-	if !strings.Contains(stdout, "image: mirror.example.com/job:2\n") {
-		t.Errorf("the image is not that of the environment variable:\n%s", stdout)
+	if got := cmwa(environ, args...); !strings.Contains(got.stdout, "image: mirror.example.com/job:2\n") {
+		t.Errorf("the image is not that of the environment variable:\n%s", got.stdout)
 	}
 }
 
@@ -136,22 +126,22 @@ func TestPodMasksWhatConfigMasks(t *testing.T) {
 		{"config", "--config", file, "--format", "json"}, {"pod", file}, {"pod", "--format", "json", file},
 	} {
 		t.Run(args[0], func(t *testing.T) {
-			code, stdout, stderr := commandLine(nil, args...)
-			if code != 0 || strings.Contains(stdout+stderr, "s3cr3t") {
-				t.Errorf("exit code %d, want 0 and no secret: %s%s", code, stdout, stderr)
+			got := cmwa(nil, args...)
+			if got.code != 0 || strings.Contains(got.stdout+got.stderr, "s3cr3t") {
+				t.Errorf("want exit code 0 and no secret: %+v", got)
 			}
 			for _, name := range shown {
-				if !strings.Contains(stdout, name) {
-					t.Errorf("%s is not shown:\n%s", name, stdout)
+				if !strings.Contains(got.stdout, name) {
+					t.Errorf("%s is not shown:\n%s", name, got.stdout)
 				}
 			}
 		})
 	}
 	t.Run("plan and vet", func(t *testing.T) {
 		other := fileOf(t, "other.yaml", strings.ReplaceAll(secretPool, "s3cr3t", "0th3r-s3cr3t"))
-		_, plan, stderr := commandLine(nil, "plan", file, other)
-		_, vet, more := commandLine(nil, "vet", "--pod", file)
-		if all := plan + stderr + vet + more; strings.Contains(all, "s3cr3t") || strings.Count(plan, "(changed)") < 8 {
+		plan, vet := cmwa(nil, "plan", file, other), cmwa(nil, "vet", "--pod", file)
+		if all := plan.stdout + plan.stderr + vet.stdout + vet.stderr; strings.Contains(all, "s3cr3t") ||
+			strings.Count(plan.stdout, "(changed)") < 8 {
 			t.Errorf("want every changed secret as a mark:\n%s", all)
 		}
 	})
@@ -176,9 +166,10 @@ func TestPodChoosesThePool(t *testing.T) {
 		"of a manifest":        {manifest("pulumi-workflow-agent.yaml", onePool), nil, 0, "disk: ssd", ""},
 		"of a template":        {workerPod, nil, 0, "disk: ssd", ""},
 		"of packaged template": {manifest("worker-pod.json", workerPod), nil, 0, "disk: ssd", ""},
-		"template of the manifest": {manifest("pulumi-workflow-agent.yaml",
-			"token_file: /a\ndeploy_target: kubernetes\n") + "---\n" +
-			manifest("worker-pod.json", workerPod), nil, 0, "disk: ssd", ""},
+		"template of the manifest": {
+			manifest("pulumi-workflow-agent.yaml", "token_file: /a\ndeploy_target: kubernetes\n") + "---\n" +
+				manifest("worker-pod.json", workerPod), nil, 0, "disk: ssd", "",
+		},
 		"manifest without either": {
 			"apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", nil, 1, "",
 			"no ConfigMap or Secret of this file contains",
@@ -193,21 +184,19 @@ func TestPodChoosesThePool(t *testing.T) {
 		},
 		"two files":      {onePool, []string{"other.yaml"}, 2, "", "usage: cmwa pod "},
 		"unknown format": {onePool, []string{"-o", "toml"}, 2, "", "-o must be one of yaml, json"},
-		"unknown flag":   {onePool, []string{"--image", "x"}, 2, "", "unknown flag --image: see cmwa pod --help"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, stdout, stderr := commandLine(nil, append([]string{
-				"pod", fileOf(t, "agent.yaml", c.content),
-			}, c.args...)...)
-			if code != c.code || !strings.Contains(stdout, c.stdout) || !strings.Contains(stderr, c.stderr) ||
-				c.stderr == "" && stderr != "" || c.stdout == "" && stdout != "" {
-				t.Errorf("exit code %d, stderr %q, and\n%s", code, stderr, stdout)
+			got := cmwa(nil, append([]string{"pod", fileOf(t, "agent.yaml", c.content)}, c.args...)...)
+			if got.code != c.code ||
+				!strings.Contains(got.stdout, c.stdout) || c.stdout == "" && got.stdout != "" ||
+				!strings.Contains(got.stderr, c.stderr) || c.stderr == "" && got.stderr != "" {
+				t.Errorf("%+v", got)
 			}
 		})
 	}
-	if code, _, stderr := commandLine(nil, "pod", filepath.Join(t.TempDir(), "none.yaml")); code != exitUnread ||
-		!strings.Contains(stderr, "there is no such file") {
-		t.Errorf("a missing file: exit code %d, stderr %q", code, stderr)
+	if got := cmwa(nil, "pod", filepath.Join(t.TempDir(), "none.yaml")); got.code != exitUnread ||
+		!strings.Contains(got.stderr, "there is no such file") {
+		t.Errorf("a missing file: %+v", got)
 	}
 }
 
@@ -215,52 +204,49 @@ func TestPlanTellsWhatChangesInPods(t *testing.T) {
 	before := fileOf(t, "old.yaml", onePool)
 	after := fileOf(t, "new.yaml",
 		strings.NewReplacer("500m", `"2"`, "hunter2", "hunter3", "{disk: ssd}", "{}").Replace(onePool))
-	code, stdout, stderr := commandLine(nil, "plan", before, after)
+	got := cmwa(nil, "plan", before, after)
 	want := `pool default: Pods of the next jobs
   spec.containers[pulumi-workflow].env[PASSWORD].value: [secret] (changed)
   spec.containers[pulumi-workflow].resources.requests.cpu: 500m -> 2
   spec.initContainers[pulumi-workflow-prepare].resources.requests.cpu: 500m -> 2
   spec.nodeSelector.disk: removed ssd
 `
-	if code != exitChanges || !strings.HasSuffix(stdout, want) || stderr != "" {
-		t.Errorf("exit code %d, stderr %q, and\n%s", code, stderr, stdout)
+	if got.code != exitChanges || !strings.HasSuffix(got.stdout, want) || got.stderr != "" {
+		t.Errorf("%+v", got)
 	}
 
-	code, stdout, _ = commandLine(nil, "plan", "--format", "json", before, after)
+	got = cmwa(nil, "plan", "--format", "json", before, after)
 	var document planDocument
-	if err := json.Unmarshal([]byte(stdout), &document); err != nil || code != exitChanges ||
-		len(document.Reloads) != 1 {
-		t.Fatalf("exit code %d, %v: %s", code, err, stdout)
+	decode(t, []byte(got.stdout), &document)
+	if got.code != exitChanges || len(document.Reloads) != 1 || strings.Contains(got.stdout, "hunter") {
+		t.Fatalf("%+v", got)
 	}
-	changes := document.Reloads[0].Pod
-	if len(changes) != 4 || strings.Contains(stdout, "hunter") ||
-		!cmp.Equal(changes[1],
-			patch.Change{Path: "spec.containers[pulumi-workflow].resources.requests.cpu", From: "500m", To: "2"}) {
-		t.Errorf("%s", stdout)
+	cpu := patch.Change{Path: "spec.containers[pulumi-workflow].resources.requests.cpu", From: "500m", To: "2"}
+	if changes := document.Reloads[0].Pod; len(changes) != 4 || !cmp.Equal(changes[1], cpu) {
+		t.Errorf("%+v", got)
 	}
 
 	// Pools with the same changes share a paragraph. A pool that does not run Pods has no
 	// paragraph.
-	top := "kubernetes: {cpu: 1}\n"
-	after = fileOf(t, "new.yaml", top+threePools)
 	before = fileOf(t, "old.yaml", threePools)
-	if _, stdout, _ := commandLine(nil, "plan", before, after); strings.Count(stdout, "Pods of the next jobs") != 1 ||
-		!strings.Contains(stdout, "pools a, b: Pods of the next jobs\n") {
-		t.Errorf("%s", stdout)
+	got = cmwa(nil, "plan", before, fileOf(t, "new.yaml", "kubernetes: {cpu: 1}\n"+threePools))
+	if strings.Count(got.stdout, "Pods of the next jobs") != 1 ||
+		!strings.Contains(got.stdout, "pools a, b: Pods of the next jobs\n") {
+		t.Errorf("%+v", got)
 	}
-	if _, stdout, _ := commandLine(nil, "plan", before, fileOf(t, "new.yaml", threePools+
-		"polling_interval: 1m\n")); strings.Contains(stdout, "Pods") {
-		t.Errorf("a change that affects no Pod is printed as a change of Pods:\n%s", stdout)
+	got = cmwa(nil, "plan", before, fileOf(t, "new.yaml", threePools+"polling_interval: 1m\n"))
+	if strings.Contains(got.stdout, "Pods") {
+		t.Errorf("a change that affects no Pod is printed as a change of Pods:\n%s", got.stdout)
 	}
 }
 
 func TestVetTellsWhatATemplateChanges(t *testing.T) {
 	file, template := fileOf(t, "agent.yaml", onePool), fileOf(t, "worker-pod.json", workerPod)
-	if code, stdout, stderr := commandLine(nil, "vet", file, template); code != 0 || stdout+stderr != "" {
-		t.Fatalf("without --pod: exit code %d, %q, %q", code, stdout, stderr)
+	if got := cmwa(nil, "vet", file, template); got != (output{}) {
+		t.Fatalf("without --pod: %+v", got)
 	}
 	pools := fileOf(t, "pools.yaml", threePools)
-	code, stdout, stderr := commandLine(nil, "vet", "--pod", file, template, pools)
+	got := cmwa(nil, "vet", "--pod", file, template, pools)
 	want := file + `: pool default: the template changes the Pod of a job
   spec.containers[pulumi-workflow].env[PASSWORD]: added {"name":"PASSWORD","value":"[secret]"}
   spec.nodeSelector.disk: added ssd
@@ -270,26 +256,24 @@ func TestVetTellsWhatATemplateChanges(t *testing.T) {
   spec.hostname: added a
 ` + pools + `: pool b: no template changes the Pod of a job
 `
-	if diff := cmp.Diff(want, stdout); diff != "" || code != 0 || stderr != "" {
-		t.Errorf("exit code %d, stderr %q:\n%s", code, stderr, diff)
+	if diff := cmp.Diff(want, got.stdout); diff != "" || got.code != 0 || got.stderr != "" {
+		t.Errorf("exit code %d, stderr %q:\n%s", got.code, got.stderr, diff)
 	}
 
-	code, stdout, _ = commandLine(nil, "vet", "--pod", "--format", "json", file)
+	got = cmwa(nil, "vet", "--pod", "--format", "json", file)
 	var document vetDocument
-	if err := json.Unmarshal([]byte(stdout), &document); err != nil || code != 0 || document.Version != 1 ||
-		len(document.Pods) != 1 ||
-		document.Pods[0].Pool != "default" || len(document.Pods[0].Changes) != 2 ||
-		strings.Contains(stdout, "hunter2") {
-		t.Errorf("exit code %d, %v: %s", code, err, stdout)
+	decode(t, []byte(got.stdout), &document)
+	if got.code != 0 || document.Version != 1 || len(document.Pods) != 1 || document.Pods[0].Pool != "default" ||
+		len(document.Pods[0].Changes) != 2 || strings.Contains(got.stdout, "hunter2") {
+		t.Errorf("%+v", got)
 	}
 
 	broken := fileOf(t, "broken.yaml", onePool+"        imge: x\n")
-	if code, stdout, _ := commandLine(nil, "vet", "--pod", broken); code != 1 ||
-		strings.Contains(stdout, "changes the Pod") {
-		t.Errorf("a template with a mistake: exit code %d, %s", code, stdout)
+	if got := cmwa(nil, "vet", "--pod", broken); got.code != 1 || strings.Contains(got.stdout, "changes the Pod") {
+		t.Errorf("a template with a mistake: %+v", got)
 	}
-	if code, _, stderr := commandLine(nil, "vet", "--pod", "--format", "sarif", file); code != 2 ||
-		!strings.Contains(stderr, "--pod needs --format text or json") {
-		t.Errorf("SARIF: exit code %d, %s", code, stderr)
+	if got := cmwa(nil, "vet", "--pod", "--format", "sarif", file); got.code != 2 ||
+		!strings.Contains(got.stderr, "--pod needs --format text or json") {
+		t.Errorf("SARIF: %+v", got)
 	}
 }

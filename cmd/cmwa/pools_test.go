@@ -2,70 +2,43 @@ package main
 
 import (
 	"fmt"
-	"net/http"
-	"strings"
 	"testing"
 )
-
-// createPool creates a second pool at the service, and returns its id and token.
-func (w *world) createPool() (id, token string) {
-	w.t.Helper()
-	var pool struct{ ID, TokenValue string }
-	w.call(http.MethodPost, "/api/orgs/organization/agent-pools",
-		map[string]string{"name": "second", "description": "of the whole-program tests"}, &pool)
-	return pool.ID, pool.TokenValue
-}
 
 func TestPoolsRunTheirOwnJobs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
-	id, token := w.createPool()
+	p := w.pools(1)
 	w.agent("token: "+w.pool,
-		fmt.Sprintf("pools: [{name: containers}, {name: processes, token: %s, deploy_target: process}]", token))
-	where := order{
-		Steps: []step{{Name: "a", Run: "if [ -e /.dockerenv ]; then echo in a container; else echo in a process; fi"}},
-	}
+		fmt.Sprintf("pools: [{name: containers}, {name: processes, token: %s, deploy_target: process}]", p[0].token))
+	where := oneStep("if [ -e /.dockerenv ]; then echo in a container; else echo in a process; fi")
 	w.queue("contained", where)
-	where.Request = map[string]any{"agentPoolID": id}
-	w.queue("free", where)
+	w.queue("free", where.in(p[0].id))
 	w.await("contained", "succeeded")
 	w.await("free", "succeeded")
-	for stack, want := range map[string]string{"contained": "in a container", "free": "in a process"} {
-		if log := w.log(stack); !strings.Contains(log, want) {
-			t.Errorf("%s did not run %s:\n%s", stack, want, log)
-		}
-	}
+	w.wantLog("contained", "in a container")
+	w.wantLog("free", "in a process")
 }
 
 func TestPoolsShareLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	id, token := w.createPool()
+	p := w.pools(1)
 	agent := w.agent("token: "+w.pool, "max_concurrent_workflows: 2",
-		fmt.Sprintf("pools: [{name: one}, {name: two, token: %s}]", token))
+		fmt.Sprintf("pools: [{name: one}, {name: two, token: %s}]", p[0].token))
 	var names []string
 	for i := range 8 {
-		o := order{Steps: []step{{Name: "a", Run: "n=0; while [ $n -lt 20 ]; do n=$((n+1)); sleep 0.02; done"}}}
-		if i%2 == 1 {
-			o.Request = map[string]any{"agentPoolID": id}
-		}
 		names = append(names, fmt.Sprint("job-", i))
-		w.queue(names[i], o)
+		job := oneStep("n=0; while [ $n -lt 20 ]; do n=$((n+1)); sleep 0.02; done")
+		if i%2 == 1 {
+			job = job.in(p[0].id)
+		}
+		w.queue(names[i], job)
 	}
 	for _, name := range names {
 		w.await(name, "succeeded")
 	}
-	held, most := 0, 0
-	for line := range strings.Lines(agent.output()) {
-		switch {
-		case strings.Contains(line, "job claimed"):
-			held++
-		case strings.Contains(line, "job succeeded"):
-			held--
-		}
-		most = max(most, held)
-	}
-	if most != 2 {
+	if most := agent.mostJobs(); most != 2 {
 		t.Errorf("the agent held at most %d jobs at once, want 2:\n%s", most, agent.output())
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -17,18 +18,15 @@ const probedThreshold = 2 * time.Second
 
 // probes sends requests to /healthz and /readyz of an agent.
 type probes struct {
-	w    *world
-	port int
+	w *world
+	agentPort
 }
 
 // settings returns these lines of a configuration, and those that the tests of probes need.
 func (p probes) settings(lines ...string) []string {
-	return append(lines, fmt.Sprint("http_server_port: ", p.port), fmt.Sprint("health_threshold: ", probedThreshold),
+	return append(lines, p.setting(), fmt.Sprint("health_threshold: ", probedThreshold),
 		"polling_interval: 100ms", "job_status_loop_interval: 500ms")
 }
-
-func (p probes) healthz() int { return probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", p.port)) }
-func (p probes) readyz() int  { return probe(fmt.Sprintf("http://127.0.0.1:%d/readyz", p.port)) }
 
 // alive blocks until span has passed and /readyz returns the status ready. Until then,
 // /healthz must return 200.
@@ -57,7 +55,7 @@ func (p probes) neverReady(span time.Duration) {
 // status runs cmwa status, and checks its exit code and what it prints.
 func (p probes) status(code int, parts ...string) {
 	p.w.t.Helper()
-	result := tell(nil, "status", "--url", fmt.Sprint("http://127.0.0.1:", p.port))
+	result := cmwa(nil, "status", "--url", p.url(""))
 	if result.code != code {
 		p.w.t.Errorf("cmwa status ends with %d, want %d", result.code, code)
 	}
@@ -72,11 +70,9 @@ func (p probes) status(code int, parts ...string) {
 func TestProbes(t *testing.T) {
 	t.Parallel()
 
-	t.Run("an agent with two pools and one refused token becomes not ready and stays alive", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, "process")
+	inWorld(t, "process", "an agent with a refused token in one of two pools is alive and not ready", func(w *world) {
 		pools := w.pools(2)
-		p := probes{w, freePort(t)}
+		p := probes{w, agentPort(freePort(w.t))}
 		two := func(token string) []string {
 			return p.settings("pools:", "  - name: good", "    token: "+
 				pools[0].token, "  - name: bad", "    token: "+token)
@@ -90,52 +86,55 @@ func TestProbes(t *testing.T) {
 		p.alive(3*probedThreshold, http.StatusServiceUnavailable)
 		p.status(cli.ExitFailure, "healthy, NOT READY", "not ready: pool bad: no poll has succeeded since",
 			"problem: service rejected the token")
-		w.queue("one",
-			order{Steps: []step{{Name: "a", Run: "true"}}, Request: map[string]any{"agentPoolID": pools[0].id}})
-		w.await("one", "succeeded") // the other pool continues
+		w.runShort("one", pools[0].id) // the other pool continues
 
 		w.save(two(pools[1].token)...)
 		p.alive(0, http.StatusOK)
 		p.status(cli.ExitOK)
 	})
 
-	t.Run("an agent that starts with a refused token is alive and not ready", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, "process")
-		p := probes{w, freePort(t)}
+	inWorld(t, "process", "an agent that starts with a refused token is alive and not ready", func(w *world) {
+		p := probes{w, agentPort(freePort(w.t))}
 		w.must(os.MkdirAll(filepath.Dir(w.file()), 0o700))
 		w.save(p.settings("token: pul-wrong")...)
 		agent := w.start("agent", nil, "cmwa", "run", "--config", w.file())
 		agent.waitFor("service rejected the token")
+		agent.waitFor("PULUMI_AGENT_TOKEN")
 		p.neverReady(2 * probedThreshold)
 		p.status(cli.ExitFailure, "not ready: pool default: the service has not answered yet")
+		agent.wantPrinted(0, "pul-wrong")
 		w.save(p.settings("token: " + w.pool)...)
 		p.alive(0, http.StatusOK)
 	})
 
-	t.Run("an agent whose engine is down is alive and not ready", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, "process")
-		p := probes{w, freePort(t)}
-		w.target = "docker"
-		agent := w.agentWith([]string{"DOCKER_HOST=unix://" + filepath.Join(w.directory, "none.sock")}, p.settings()...)
-		agent.waitFor("cannot reach the Docker engine")
+	inWorld(t, "docker", "an agent whose engine is down is alive and not ready", func(w *world) {
+		p := probes{w, agentPort(freePort(w.t))}
+		socket := filepath.Join(w.t.TempDir(), "engine.sock")
+		agent := w.agentWith([]string{"DOCKER_HOST=unix://" + socket}, p.settings()...)
+		first := agent.waitForMatch(regexp.MustCompile(`.*cannot reach the Docker engine at .*`))
+		for _, want := range []string{"unix://" + socket, "start it"} {
+			if !strings.Contains(first, want) {
+				w.t.Errorf("the first message lacks %q: %s", want, first)
+			}
+		}
 		p.neverReady(2 * probedThreshold)
 		p.status(cli.ExitFailure, "healthy, NOT READY", "not ready: pool default: cannot reach the Docker engine")
+		w.must(os.Symlink(engineSocket(), socket))
+		w.runShort("one", w.poolID)
 	})
 
-	t.Run("an agent that has never reached the service is alive and not ready", func(t *testing.T) {
-		t.Parallel()
-		w := newWorld(t, "process")
-		up, p := w.url, probes{w, freePort(t)}
-		w.url = fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
+	inWorld(t, "process", "an agent that has never reached the service is alive and not ready", func(w *world) {
+		up, p := w.url, probes{w, agentPort(freePort(w.t))}
+		w.url = fmt.Sprintf("http://127.0.0.1:%d", freePort(w.t))
 		agent := w.agent(p.settings("circuit_breaker_failures: 1", "circuit_breaker_timeout: 1s",
 			"request_retry_count: 0")...)
-		agent.waitFor("circuit breaker opened")
+		agent.waitForMatch(regexp.MustCompile(
+			"circuit breaker opened.*cannot reach " + regexp.QuoteMeta(w.url) + ".*service_url"))
 		p.neverReady(2 * probedThreshold)
 		p.status(cli.ExitFailure, "not ready: pool default: the service has not answered yet", "problem: cannot reach")
-		stop := forward(t, strings.TrimPrefix(w.url, "http://"), strings.TrimPrefix(up, "http://"))
+		stop := forward(w.t, strings.TrimPrefix(w.url, "http://"), strings.TrimPrefix(up, "http://"))
 		defer stop()
+		agent.waitFor("polling resumed")
 		p.alive(0, http.StatusOK)
 		p.status(cli.ExitOK)
 		w.url = up

@@ -42,45 +42,35 @@ type person struct {
 // desk builds the programs, and then makes a new directory the current one.
 func desk(t *testing.T) {
 	t.Helper()
-	if _, err := staticPrograms(); err != nil {
-		t.Fatal(err)
-	}
+	staticCmwa(t)
 	t.Chdir(t.TempDir())
+}
+
+// openTerminal returns the two sides of a new pseudo-terminal: that of a person, and that of a program.
+func openTerminal(t *testing.T) (master, terminal *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	noError(t, err)
+	noError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	noError(t, err)
+	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	noError(t, err)
+	return master, terminal
 }
 
 // sit starts cmwa configure at a new terminal, in the current directory.
 func sit(t *testing.T, args ...string) *person {
 	t.Helper()
-	bin, err := staticPrograms()
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := &person{t: t, chunks: make(chan string)}
-	if p.master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetPointerInt(int(p.master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetInt(int(p.master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p.terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.IoctlSetWinsize(int(p.terminal.Fd()), unix.TIOCSWINSZ,
-		&unix.Winsize{Row: 50, Col: 200}); err != nil {
-		t.Fatal(err)
-	}
+	p.master, p.terminal = openTerminal(t)
+	noError(t, unix.IoctlSetWinsize(int(p.terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 200}))
 	p.before = p.state()
-	p.cmd = exec.Command(filepath.Join(bin, "cmwa"), append([]string{"configure"}, args...)...)
+	p.cmd = exec.Command(staticCmwa(t), append([]string{"configure"}, args...)...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = p.terminal, p.terminal, p.terminal
 	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), noService}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.cmd.Start())
 	go func() {
 		defer close(p.chunks)
 		b := make([]byte, 4096)
@@ -107,9 +97,7 @@ func sit(t *testing.T, args ...string) *person {
 func (p *person) state() unix.Termios {
 	p.t.Helper()
 	state, err := unix.IoctlGetTermios(int(p.terminal.Fd()), unix.TCGETS)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	noError(p.t, err)
 	return *state
 }
 
@@ -144,14 +132,18 @@ func (p *person) answer(prompt, text string) {
 
 func (p *person) press(keys string) {
 	p.t.Helper()
-	if _, err := p.master.WriteString(keys); err != nil {
-		p.t.Fatal(err)
-	}
+	_, err := p.master.WriteString(keys)
+	noError(p.t, err)
 }
 
-// end waits for the end of the program, and returns its exit code. It checks that the mode
-// of the terminal is restored, and that the screen does not show the token.
-func (p *person) end() int {
+func (p *person) signal(s os.Signal) {
+	p.t.Helper()
+	noError(p.t, p.cmd.Process.Signal(s))
+}
+
+// end waits for the end of the program. It checks the exit code, that the mode of the terminal is
+// restored, and that the screen does not show the token.
+func (p *person) end(code int) {
 	p.t.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- p.cmd.Wait() }()
@@ -180,7 +172,9 @@ func (p *person) end() int {
 	if strings.Contains(p.seen, canary[4:12]) {
 		p.t.Errorf("the screen shows the token:\n%s", p.seen)
 	}
-	return p.cmd.ProcessState.ExitCode()
+	if got := p.cmd.ProcessState.ExitCode(); got != code {
+		p.t.Errorf("exit code %d, want %d", got, code)
+	}
 }
 
 func TestConfigurePrompt(t *testing.T) {
@@ -194,9 +188,7 @@ func TestConfigurePrompt(t *testing.T) {
 	p.answer("Where jobs run (docker, kubernetes, process) [docker]", "process")
 	p.expect("wrote " + schema.FileName)
 	p.expect("cmwa vet " + schema.FileName)
-	if code := p.end(); code != cli.ExitOK {
-		t.Fatalf("exit code %d", code)
-	}
+	p.end(cli.ExitOK)
 	if s := filetest.Settings(t, schema.FileName); s.Token.Reveal() != canary ||
 		s.ServiceURL != "https://api.pulumi.com" || s.DeployTarget != "process" {
 		t.Errorf("%+v", s)
@@ -226,16 +218,15 @@ func TestConfigurePromptWrongAnswer(t *testing.T) {
 	p.expect("must be one of")
 	p.answer("Where jobs run", "docker")
 	p.expect("wrote ")
-	if code := p.end(); code != cli.ExitOK {
-		t.Fatalf("exit code %d", code)
-	}
+	p.end(cli.ExitOK)
 	if s := filetest.Settings(t, "x.yaml"); s.Token.Reveal() != canary ||
 		s.ServiceURL != "https://pulumi.example.com" || filepath.Base(s.TokenFile) != "x.token" {
 		t.Errorf("%+v", s)
 	}
-	if filetest.Mode(t, "x.token") != 0o600 || filetest.Content(t, "x.token") != canary+"\n" {
-		t.Error("the token is not in its file, or other users may read the file")
+	if filetest.Mode(t, "x.token") != 0o600 {
+		t.Error("other users may read the file of the token")
 	}
+	wantContent(t, "x.token", canary+"\n")
 	filetest.Holds(t, "x.token", "x.yaml")
 }
 
@@ -248,9 +239,7 @@ func TestConfigurePromptRepeats(t *testing.T) {
 	}
 	p.press("\x03")
 	p.expect("nothing has been changed")
-	if code := p.end(); code != cli.ExitInterrupted {
-		t.Errorf("exit code %d, want %d", code, cli.ExitInterrupted)
-	}
+	p.end(cli.ExitInterrupted)
 	filetest.Holds(t)
 }
 
@@ -267,13 +256,12 @@ func TestConfigureChecksToken(t *testing.T) {
 		p.expect("rejects the token")
 		p.answer("Pool access token (not shown)", w.pool)
 		p.expect("wrote ")
-		if code := p.end(); code != cli.ExitOK || filetest.Content(t, "x.token") != w.pool+"\n" {
-			t.Errorf("exit code %d", code)
-		}
+		p.end(cli.ExitOK)
+		wantContent(t, "x.token", w.pool+"\n")
 	})
 	t.Run("without a terminal a rejected token is an error", func(t *testing.T) {
 		t.Chdir(t.TempDir())
-		got := runConfigure(t, canary, nil, "--token-stdin", "--service-url", w.url)
+		got := runConfigure(t, canary, "--token-stdin", "--service-url", w.url)
 		if got.code != cli.ExitUsage || !strings.Contains(got.stderr, "nothing has been changed") {
 			t.Errorf("%+v", got)
 		}
@@ -281,7 +269,7 @@ func TestConfigureChecksToken(t *testing.T) {
 	})
 	t.Run("a service that does not respond causes only a note", func(t *testing.T) {
 		t.Chdir(t.TempDir())
-		got := runConfigure(t, canary, nil, "--token-stdin", "--service-url", "http://127.0.0.1:1")
+		got := runConfigure(t, canary, "--token-stdin", "--service-url", "http://127.0.0.1:1")
 		if got.code != cli.ExitOK || !strings.Contains(got.stderr,
 			"cmwa: the token is not checked: cannot connect to ") {
 			t.Errorf("%+v", got)
@@ -289,15 +277,17 @@ func TestConfigureChecksToken(t *testing.T) {
 	})
 }
 
+// interruptions end a prompt with [cli.ExitInterrupted].
+var interruptions = map[string]func(p *person){
+	"Ctrl-C":         func(p *person) { p.press("\x03") },
+	"half an answer": func(p *person) { p.press(canary + "\x03") },
+	"INT":            func(p *person) { p.signal(syscall.SIGINT) },
+	"TERM":           func(p *person) { p.signal(syscall.SIGTERM) },
+}
+
 func TestConfigurePromptInterrupted(t *testing.T) {
-	for name, leave := range map[string]func(p *person) error{
-		"Ctrl-C":         func(p *person) error { p.press("\x03"); return nil },
-		"Ctrl-D":         func(p *person) error { p.press("\x04"); return nil },
-		"TERM":           func(p *person) error { return p.cmd.Process.Signal(syscall.SIGTERM) },
-		"INT":            func(p *person) error { return p.cmd.Process.Signal(syscall.SIGINT) },
-		"half an answer": func(p *person) error { p.press(canary + "\x03"); return nil },
-	} {
-		t.Run(name, func(t *testing.T) {
+	story := func(leave func(p *person), code int) func(t *testing.T) {
+		return func(t *testing.T) {
 			desk(t)
 			filetest.Put(t, "x.yaml", filetest.Existing, 0o640)
 			p := sit(t, "--config", "x.yaml")
@@ -305,25 +295,22 @@ func TestConfigurePromptInterrupted(t *testing.T) {
 				"and keep all other keys? [y/N]", "yes")
 			p.answer("(token or oidc) [token]", "token")
 			p.expect("Pool access token (not shown) [unchanged]")
-			if err := leave(p); err != nil {
-				t.Fatal(err)
-			}
+			leave(p)
 			p.expect(": \r\n") // the message has its own line
 			p.expect("cmwa: ")
 			p.expect("nothing has been changed\r\n")
-			want := cli.ExitInterrupted
-			if name == "Ctrl-D" {
-				want = cli.ExitFailure
-			}
-			if code := p.end(); code != want {
-				t.Errorf("exit code %d, want %d", code, want)
-			}
-			if filetest.Content(t, "x.yaml") != filetest.Existing || filetest.Mode(t, "x.yaml") != 0o640 {
-				t.Error("the file was changed")
+			p.end(code)
+			wantContent(t, "x.yaml", filetest.Existing)
+			if filetest.Mode(t, "x.yaml") != 0o640 {
+				t.Error("the mode of the file was changed")
 			}
 			filetest.Holds(t, "x.yaml")
-		})
+		}
 	}
+	for name, leave := range interruptions {
+		t.Run(name, story(leave, cli.ExitInterrupted))
+	}
+	t.Run("Ctrl-D", story(func(p *person) { p.press("\x04") }, cli.ExitFailure))
 }
 
 func TestConfigurePromptExistingFile(t *testing.T) {
@@ -333,9 +320,8 @@ func TestConfigurePromptExistingFile(t *testing.T) {
 		p := sit(t, "--config", "x.yaml")
 		p.answer("Change only", answer)
 		p.expect("nothing has been changed")
-		if code := p.end(); code != cli.ExitFailure || filetest.Content(t, "x.yaml") != filetest.Existing {
-			t.Errorf("exit code %d, %q", code, filetest.Content(t, "x.yaml"))
-		}
+		p.end(cli.ExitFailure)
+		wantContent(t, "x.yaml", filetest.Existing)
 	}
 }
 
@@ -349,9 +335,8 @@ func TestConfigurePromptEmptyAnswer(t *testing.T) {
 		p.answer("]", "")
 	}
 	p.expect("x.yaml is unchanged")
-	if code := p.end(); code != cli.ExitOK || filetest.Content(t, "x.yaml") != before {
-		t.Errorf("exit code %d, %q", code, filetest.Content(t, "x.yaml"))
-	}
+	p.end(cli.ExitOK)
+	wantContent(t, "x.yaml", before)
 
 	p = sit(t, "--config", "x.yaml", "--yes")
 	p.answer("(token or oidc) [token]", "oidc")
@@ -363,13 +348,11 @@ func TestConfigurePromptEmptyAnswer(t *testing.T) {
 	p.answer("URL of the service", "")
 	p.answer("Where jobs run", "")
 	p.expect("wrote x.yaml")
-	if code := p.end(); code != cli.ExitOK {
-		t.Fatalf("exit code %d", code)
-	}
+	p.end(cli.ExitOK)
 	want := strings.ReplaceAll(filetest.Existing, "  'pul-old'  ", `"" `)
-	if !strings.HasPrefix(filetest.Content(t, "x.yaml"), want) ||
-		!strings.Contains(filetest.Content(t, "x.yaml"), "runner_pool_id: p1\r\n") {
-		t.Errorf("%q", filetest.Content(t, "x.yaml"))
+	if text := filetest.Content(t, "x.yaml"); !strings.HasPrefix(text, want) ||
+		!strings.Contains(text, "runner_pool_id: p1\r\n") {
+		t.Errorf("%q", text)
 	}
 }
 
@@ -379,8 +362,9 @@ func TestConfigurePromptTypedAhead(t *testing.T) {
 	p.expect("(token or oidc) [token]: ")
 	p.press("token\r" + canary + "\rconfig\rhttp://localhost:9\rdocker\r")
 	p.expect("wrote x.yaml")
-	if code := p.end(); code != cli.ExitOK || filetest.Settings(t, "x.yaml").Token.Reveal() != canary {
-		t.Errorf("exit code %d", code)
+	p.end(cli.ExitOK)
+	if filetest.Settings(t, "x.yaml").Token.Reveal() != canary {
+		t.Error("the file has another token")
 	}
 }
 
@@ -394,30 +378,23 @@ func TestConfigureTokenStdin(t *testing.T) {
 			p.expect("Pool access token (not shown): ")
 			p.press(keys)
 			p.expect("wrote " + schema.FileName)
-			if code := p.end(); code != cli.ExitOK || filetest.Settings(t, schema.FileName).Token.Reveal() != canary {
-				t.Errorf("exit code %d", code)
+			p.end(cli.ExitOK)
+			if filetest.Settings(t, schema.FileName).Token.Reveal() != canary {
+				t.Error("the file has another token")
 			}
 		})
 	}
 }
 
 func TestConfigureTokenStdinInterrupted(t *testing.T) {
-	for name, leave := range map[string]func(p *person) error{
-		"Ctrl-C":         func(p *person) error { p.press("\x03"); return nil },
-		"TERM":           func(p *person) error { return p.cmd.Process.Signal(syscall.SIGTERM) },
-		"half an answer": func(p *person) error { p.press(canary + "\x03"); return nil },
-	} {
+	for name, leave := range interruptions {
 		t.Run(name, func(t *testing.T) {
 			desk(t)
 			p := sit(t, "--token-stdin")
 			p.expect("Pool access token (not shown): ")
-			if err := leave(p); err != nil {
-				t.Fatal(err)
-			}
+			leave(p)
 			p.expect("nothing has been changed")
-			if code := p.end(); code != cli.ExitInterrupted {
-				t.Errorf("exit code %d, want %d", code, cli.ExitInterrupted)
-			}
+			p.end(cli.ExitInterrupted)
 			filetest.Holds(t)
 		})
 	}
@@ -440,9 +417,10 @@ func TestConfigurePromptUnusedToken(t *testing.T) {
 		p.answer("URL of the service", "")
 		p.answer("Where jobs run", "process")
 		p.expect("wrote x.yaml")
-		if code, text := p.end(), filetest.Content(t, "x.yaml"); code != cli.ExitOK ||
-			strings.Contains(text, canary) != (answer == "yes") || !strings.Contains(text, "deploy_target: process") {
-			t.Errorf("exit code %d, %q", code, text)
+		p.end(cli.ExitOK)
+		if text := filetest.Content(t, "x.yaml"); strings.Contains(text, canary) != (answer == "yes") ||
+			!strings.Contains(text, "deploy_target: process") {
+			t.Errorf("%q", text)
 		}
 	}
 	desk(t)
@@ -452,7 +430,6 @@ func TestConfigurePromptUnusedToken(t *testing.T) {
 	p.answer("Change only", "yes")
 	p.answer(prompt, "no")
 	p.expect("nothing has been changed")
-	if code := p.end(); code != cli.ExitFailure || filetest.Content(t, "x.yaml") != filetest.OwnTokens {
-		t.Errorf("exit code %d, %q", code, filetest.Content(t, "x.yaml"))
-	}
+	p.end(cli.ExitFailure)
+	wantContent(t, "x.yaml", filetest.OwnTokens)
 }

@@ -27,42 +27,41 @@ outputs:
   secret: ${secret.value}
 `
 
+// commitProgram commits pulumiProgram to a git repository, which it creates if there is none. The program
+// is in a directory of the repository, and writes its file to the directory state.
+func commitProgram(t *testing.T, repository, directory, state, greeted string) {
+	t.Helper()
+	text := strings.NewReplacer("%PLACE%", state, "%{GREETED}", greeted).Replace(pulumiProgram)
+	noError(t, os.MkdirAll(filepath.Join(repository, directory), 0o755))
+	noError(t, os.WriteFile(filepath.Join(repository, directory, "Pulumi.yaml"), []byte(text), 0o644))
+	for _, args := range [][]string{
+		{"init", "--quiet", "--initial-branch=main"}, {"add", "."},
+		{"commit", "--quiet", "--message", "For " + greeted},
+	} {
+		cmd := exec.Command("git", append([]string{
+			"-C", repository, "-c", "user.name=test", "-c", "user.email=test@example.com",
+		}, args...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v: %s", args, err, out)
+		}
+	}
+}
+
 // TestRunPulumiUp deploys a program from a git repository with the real pulumi, changes
 // it, deploys it again, and destroys it.
 func TestRunPulumiUp(t *testing.T) {
 	t.Parallel()
 	atLocalTargets(t, func(t *testing.T, w *world) {
 		source, state := filepath.Join(w.directory, "source"), filepath.Join(w.directory, "state")
-		for _, directory := range []string{filepath.Join(source, "infra"), state} {
-			if err := os.MkdirAll(directory, 0o755); err != nil {
-				t.Fatal(err)
-			}
-		}
-		commit := func(greeted string) {
-			t.Helper()
-			text := strings.NewReplacer("%PLACE%", state, "%{GREETED}", greeted).Replace(pulumiProgram)
-			if err := os.WriteFile(filepath.Join(source, "infra", "Pulumi.yaml"), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			for _, args := range [][]string{
-				{"init", "--quiet", "--initial-branch=main"}, {"add", "."},
-				{"commit", "--quiet", "--message", "For " + greeted},
-			} {
-				cmd := exec.Command("git", append([]string{
-					"-C", source, "-c", "user.name=test", "-c", "user.email=test@example.com",
-				}, args...)...)
-				if out, err := cmd.CombinedOutput(); err != nil {
-					t.Fatalf("git %v: %v: %s", args, err, out)
-				}
-			}
-		}
-		settings := []string{}
-		if w.target == "docker" {
-			settings = append(settings, `docker: {volumes: ["`+source+":"+source+`:ro", "`+state+":"+state+`"]}`)
-		}
+		noError(t, os.Mkdir(state, 0o755))
+		commitProgram(t, source, "infra", state, "the world")
 		home := readHome(t)
-		w.agent(settings...)
-		deploy := func(operation string) string {
+		if w.target == "docker" {
+			w.agent(`docker: {volumes: ["` + source + ":" + source + `:ro", "` + state + ":" + state + `"]}`)
+		} else {
+			w.agent()
+		}
+		deploy := func(operation, want string) {
 			t.Helper()
 			w.queue("dev", order{
 				Image: "cmwa/job:local",
@@ -80,35 +79,20 @@ func TestRunPulumiUp(t *testing.T) {
 			if status := w.await("dev", "succeeded", "failed"); status != "succeeded" {
 				t.Fatalf("%s has %s:\n%s", operation, status, w.log("dev"))
 			}
-			log := w.log("dev")
-			if strings.Contains(log, "never-to-be-shown-") &&
-				regexp.MustCompile(`never-to-be-shown-[0-9a-f]{6}`).MatchString(log) {
+			w.wantLog("dev", want)
+			if log := w.log("dev"); regexp.MustCompile(`never-to-be-shown-[0-9a-f]{6}`).MatchString(log) {
 				t.Errorf("the log shows the secret output:\n%s", log)
 			}
-			return log
 		}
 		written := filepath.Join(state, "written-by-pulumi")
-		content := func() string {
-			text, err := os.ReadFile(written)
-			if err != nil {
-				return err.Error()
-			}
-			return string(text)
-		}
-
-		commit("the world")
-		if log := deploy("preview"); !strings.Contains(log, "+ 3 to create") {
-			t.Errorf("the preview does not plan three resources:\n%s", log)
-		}
-		if log := deploy("update"); !strings.Contains(log, "+ 3 created") || content() != "for the world" {
-			t.Errorf("the file contains %q, the log:\n%s", content(), log)
-		}
-		commit("everyone")
-		if log := deploy("update"); !strings.Contains(log, "~ 1 updated") || content() != "for everyone" {
-			t.Errorf("the file contains %q, the log:\n%s", content(), log)
-		}
-		deploy("refresh")
-		deploy("destroy")
+		deploy("preview", "+ 3 to create")
+		deploy("update", "+ 3 created")
+		wantContent(t, written, "for the world")
+		commitProgram(t, source, "infra", state, "everyone")
+		deploy("update", "~ 1 updated")
+		wantContent(t, written, "for everyone")
+		deploy("refresh", "")
+		deploy("destroy", "")
 		if _, err := os.Stat(written); !os.IsNotExist(err) {
 			t.Errorf("the file still exists after pulumi destroy: %v", err)
 		}
@@ -124,9 +108,7 @@ func TestRunPulumiUp(t *testing.T) {
 func readHome(t *testing.T) string {
 	t.Helper()
 	user, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var b strings.Builder
 	for _, name := range []string{"", "credentials.json", "workspaces"} {
 		info, err := os.Stat(filepath.Join(user.HomeDir, ".pulumi", name))

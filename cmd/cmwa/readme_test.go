@@ -78,12 +78,11 @@ func TestReadmePodTemplate(t *testing.T) {
 		return content
 	}
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("agent.yaml", []byte(block("```yaml\n")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	code, stdout, stderr := commandLine(nil, "vet", "--pod", "agent.yaml")
-	if diff := cmp.Diff(block("$ cmwa vet --pod agent.yaml\n"), stdout); diff != "" || code != 0 || stderr != "" {
-		t.Errorf("exit code %d, stderr %q, document -, cmwa +:\n%s", code, stderr, diff)
+	noError(t, os.WriteFile("agent.yaml", []byte(block("```yaml\n")), 0o600))
+	want := output{0, block("$ cmwa vet --pod agent.yaml\n"), ""}
+	if got := cmwa(nil, "vet", "--pod", "agent.yaml"); got != want {
+		t.Errorf("exit code %d, stderr %q, document -, cmwa +:\n%s", got.code, got.stderr,
+			cmp.Diff(want.stdout, got.stdout))
 	}
 }
 
@@ -91,8 +90,6 @@ func TestReadmePodTemplate(t *testing.T) {
 func readText(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return string(content)
 }

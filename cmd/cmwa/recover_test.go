@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -18,37 +17,32 @@ const recoverLimit = time.Minute
 // TestRecover kills an agent, removes the instance of its job, and starts the agent again.
 func TestRecover(t *testing.T) {
 	t.Parallel()
-	endless := order{Steps: []step{{Name: "a", Run: "echo running; sleep 600"}}}
-	started := func(w *world, agent *program) {
-		w.eventually("the step has started", func() bool { return strings.Contains(w.log("one"), "\nrunning\n") })
+	// lose runs a job, kills the agent, and removes the instance of the job.
+	lose := func(w *world, settings ...string) {
+		agent := w.agent(settings...)
+		w.queue("one", oneStep("echo running; sleep 600"))
+		w.waitStarted("one")
 		w.kill(agent)
+		w.loseInstance("one")
 	}
 
 	t.Run("instance is removed before the agent starts again", func(t *testing.T) {
-		onEngineAndHost(t, func(t *testing.T, w *world) {
-			agent := w.agent()
-			w.queue("one", endless)
-			started(w, agent)
-			w.loseInstance("one")
+		atLocalTargets(t, func(t *testing.T, w *world) {
+			lose(w)
 			began := time.Now()
 			w.agent().waitFor("job reported failed")
 			w.await("one", "failed")
 			if took := time.Since(began); took > recoverLimit {
 				t.Errorf("the outcome was reported after %s", took)
 			}
-			if log := w.log("one"); !strings.Contains(log, "was removed while no agent ran") {
-				t.Errorf("the log of the job has no reason:\n%s", log)
-			}
+			w.wantLog("one", "was removed while no agent ran")
 			w.wantNoRecord()
 		})
 	})
 
 	t.Run("pool is no longer configured when the agent starts again", func(t *testing.T) {
-		onEngineAndHost(t, func(t *testing.T, w *world) {
-			agent := w.agent("pools: [{name: before, token: " + w.pool + "}]")
-			w.queue("one", endless)
-			started(w, agent)
-			w.loseInstance("one")
+		atLocalTargets(t, func(t *testing.T, w *world) {
+			lose(w, "pools: [{name: before, token: "+w.pool+"}]")
 			w.agent("pools: [{name: after, token: " + w.pool + "}]").waitFor("job reported failed")
 			w.await("one", "failed")
 			w.wantNoRecord()
@@ -56,17 +50,11 @@ func TestRecover(t *testing.T) {
 	})
 }
 
-// onEngineAndHost runs a test once with deploy_target docker and once with process.
-func onEngineAndHost(t *testing.T, story func(t *testing.T, w *world)) {
-	t.Helper()
-	at(t, []string{"docker", "process"}, story)
-}
-
 // loseInstance removes the instance of a job, as a user or another program could.
 func (w *world) loseInstance(stack string) {
 	w.t.Helper()
 	if w.target == "docker" {
-		w.engine("rm", "--force", w.containers(stack)[0])
+		w.engine("rm", "--force", w.container(stack))
 		return
 	}
 	directories, err := filepath.Glob(filepath.Join(w.directory, "cmwa-process-*", "job-*"))
@@ -78,9 +66,7 @@ func (w *world) loseInstance(stack string) {
 	if err = errors.Join(err, json.Unmarshal(text, &leader)); err != nil || leader.PID <= 1 {
 		w.t.Fatalf("the leader of the job is %q (%v)", text, err)
 	}
-	if err := syscall.Kill(-leader.PID, syscall.SIGKILL); err != nil { // the group of the runner
-		w.t.Fatal(err)
-	}
+	w.must(syscall.Kill(-leader.PID, syscall.SIGKILL)) // the group of the runner
 	w.eventually("the directory of the job is removed", func() bool { return os.RemoveAll(directories[0]) == nil })
 }
 
@@ -88,9 +74,8 @@ func (w *world) loseInstance(stack string) {
 func (w *world) wantNoRecord() {
 	w.t.Helper()
 	journal := filepath.Join(w.directory, "state", "cmwa", "records")
-	if _, err := os.Stat(journal); err != nil {
-		w.t.Fatalf("there is no journal (%v)", err)
-	}
+	_, err := os.Stat(journal)
+	w.must(err)
 	w.eventually("the records are removed", func() bool {
 		files, err := filepath.Glob(filepath.Join(journal, "*.json*"))
 		w.must(err)

@@ -1,17 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
-	"log"
 	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,160 +21,16 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 )
 
-// pollCounter is a proxy between agents and the service. It counts the polls of each
-// token and the claims of each job.
-type pollCounter struct {
-	server *http.Server
-
-	mu     sync.Mutex
-	polls  map[string]int       // by token
-	first  map[string]time.Time // time of the first poll, by token
-	last   map[string]time.Time // time of the last poll, by token
-	claims map[string]int       // by deployment
-}
-
-// countPolls starts a pollCounter. From then on, its URL is the world's URL of the service.
-func (w *world) countPolls() (v *pollCounter) {
-	w.t.Helper()
-	target, err := url.Parse(w.url)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", net.JoinHostPort(target.Hostname(), "0"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	v = &pollCounter{
-		polls: map[string]int{}, first: map[string]time.Time{}, last: map[string]time.Time{},
-		claims: map[string]int{},
-	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.MaxIdleConnsPerHost = 64
-	proxy := httputil.NewSingleHostReverseProxy(target)
-	proxy.Transport = transport
-	proxy.ErrorLog = log.New(io.Discard, "", 0) // the errors are of polls that agents cancel
-	proxy.ModifyResponse = v.answered
-	v.server = &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if isPoll(r) {
-			v.asked(strings.TrimPrefix(r.Header.Get("Authorization"), "token "))
-		}
-		proxy.ServeHTTP(rw, r)
-	})}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = v.server.Serve(listener) }()
-	w.t.Cleanup(func() { _ = v.server.Close(); <-done; transport.CloseIdleConnections() })
-	w.url = "http://" + listener.Addr().String()
-	return v
-}
-
-func isPoll(r *http.Request) bool { return r.URL.Path == "/api/deployments/poll" }
-
-func (v *pollCounter) asked(token string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	now := time.Now()
-	v.polls[token]++
-	v.last[token] = now
-	if v.polls[token] == 1 {
-		v.first[token] = now
-	}
-}
-
-func (v *pollCounter) answered(r *http.Response) error {
-	if !isPoll(r.Request) || r.StatusCode != http.StatusOK {
-		return nil
-	}
-	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		return err
-	}
-	r.Body = io.NopCloser(bytes.NewReader(text))
-	var poll struct{ DeploymentID string }
-	if err := json.Unmarshal(text, &poll); err != nil {
-		return err
-	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.claims[poll.DeploymentID]++
-	return nil
-}
-
-// count returns the number of polls of a token.
-func (v *pollCounter) count(token string) int {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.polls[token]
-}
-
-// firstOf returns the time of the first poll of a token.
-func (v *pollCounter) firstOf(token string) time.Time {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.first[token]
-}
-
-// claimed returns how often agents claimed the job of a stack.
-func (v *pollCounter) claimed(w *world, stack string) int {
-	w.mu.Lock()
-	id := w.ids[stack]
-	w.mu.Unlock()
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.claims[id]
-}
-
-// waitPoll blocks until a token has polled again.
-func (w *world) waitPoll(v *pollCounter, token string) {
-	w.t.Helper()
-	before := v.count(token)
-	w.eventually("the pool polls", func() bool { return v.count(token) > before })
-}
-
-// wantNoPolls checks that one token does not poll while another one polls five times.
-func (w *world) wantNoPolls(v *pollCounter, token, other string) {
-	w.t.Helper()
-	before, from := v.count(token), v.count(other)
-	w.eventually("the other pool has polled five times", func() bool { return v.count(other) >= from+5 })
-	if more := v.count(token) - before; more > 0 {
-		w.t.Errorf("a pool that must not poll has polled %d times", more)
-	}
-}
-
-// servicePool is a pool at the service.
-type servicePool struct{ id, token string }
-
-// pools creates further pools at the service.
-func (w *world) pools(count int) []servicePool {
-	w.t.Helper()
-	made := make([]servicePool, count)
-	for i := range made {
-		var answer struct{ ID, TokenValue string }
-		w.call(http.MethodPost, "/api/orgs/organization/agent-pools",
-			map[string]string{"name": fmt.Sprint("pool-", i)}, &answer)
-		made[i] = servicePool{answer.ID, answer.TokenValue}
-	}
-	return made
-}
-
 // file returns the path of the configuration, which is alone in its directory.
 func (w *world) file() string { return filepath.Join(w.directory, "config", "agent.yaml") }
 
 // content returns a configuration with these lines. It adds the lines that all tests share,
 // except those whose keys are set already.
 func (w *world) content(lines ...string) string {
-	lines = slices.Clone(lines)
-	own := len(lines)
-	for _, ours := range []string{
-		"service_url: " + w.url, "deploy_target: " + w.target, "working_directory: " + w.bin, "pull_image: false",
+	return withDefaults(lines,
+		"service_url: "+w.url, "deploy_target: "+w.target, "working_directory: "+w.bin, "pull_image: false",
 		"polling_interval: 100ms", "job_status_loop_interval: 1s", "http_server_port: 0", "request_retry_wait: 200ms",
-		hostNetwork,
-	} {
-		key, _, _ := strings.Cut(ours, ":")
-		if !slices.ContainsFunc(lines[:own], func(line string) bool { return strings.HasPrefix(line, key+":") }) {
-			lines = append(lines, ours)
-		}
-	}
-	return strings.Join(lines, "\n") + "\n"
+		hostNetwork)
 }
 
 // save replaces the configuration by one with these lines, as replace does.
@@ -194,13 +44,6 @@ func (w *world) replace(path, content string) {
 	w.t.Helper()
 	w.must(os.WriteFile(path+".new", []byte(content), 0o600))
 	w.must(os.Rename(path+".new", path))
-}
-
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
 }
 
 // follow starts an agent whose first configuration has these lines, and blocks until
@@ -238,10 +81,7 @@ func (w *world) queueHeld(stack, poolID string) {
 	w.t.Helper()
 	pipe := filepath.Join(w.directory, stack+".pipe")
 	w.must(syscall.Mkfifo(pipe, 0o600))
-	w.queue(stack, order{
-		Steps:   []step{{Name: "wait", Run: "echo running; read line < " + pipe + "; echo finished"}},
-		Request: map[string]any{"agentPoolID": poolID},
-	})
+	w.queue(stack, oneStep("echo running; read line < "+pipe+"; echo finished").in(poolID))
 }
 
 // waitStarted blocks until the step has printed "running". Its last letter matters: the runner holds
@@ -266,9 +106,8 @@ func (w *world) release(stack string) {
 // waitSucceeded blocks until a held job has succeeded, and checks that it ran once.
 func (w *world) waitSucceeded(stack string) {
 	w.t.Helper()
-	if status := w.await(stack, "succeeded", "failed", "skipped"); status != "succeeded" {
-		w.t.Errorf("%s is %s:\n%s", stack, status, w.log(stack))
-	}
+	w.await(stack, finalStatuses...)
+	w.wantStatus(stack, "succeeded")
 	log := w.log(stack)
 	if started, finished := strings.Count(log, "\nrunning\n"), strings.Count(log, "\nfinished\n"); started != 1 ||
 		finished != 1 {
@@ -279,7 +118,24 @@ func (w *world) waitSucceeded(stack string) {
 // queueShort queues a job that ends immediately.
 func (w *world) queueShort(stack, poolID string) {
 	w.t.Helper()
-	w.queue(stack, order{Steps: []step{{Name: "a", Run: "true"}}, Request: map[string]any{"agentPoolID": poolID}})
+	w.queue(stack, oneStep("true").in(poolID))
+}
+
+// runShort is like queueShort, and blocks until the job has succeeded.
+func (w *world) runShort(stack, poolID string) {
+	w.t.Helper()
+	w.queueShort(stack, poolID)
+	w.await(stack, "succeeded")
+}
+
+// heldJob is a job in a container that runs until releaseHeld releases it.
+var heldJob = oneStep("mkfifo /tmp/pipe; echo running; read line < /tmp/pipe; echo finished")
+
+// releaseHeld releases a heldJob, and blocks until it has succeeded.
+func (w *world) releaseHeld(stack string) {
+	w.t.Helper()
+	w.engine("exec", w.container(stack), "sh", "-c", "echo go > /tmp/pipe")
+	w.waitSucceeded(stack)
 }
 
 func TestReloadLastOfTwoEdits(t *testing.T) {
@@ -305,21 +161,12 @@ func TestReloadSupersedesPreparedPlan(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	v, p := w.countPolls(), w.pools(3)
-	socket := filepath.Join(t.TempDir(), "engine.sock") // does not respond until the end of the test
-	listener, err := net.Listen("unix", socket)
-	w.must(err)
-	asked, answer := make(chan struct{}, 100), make(chan struct{})
-	engine := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	socket := filepath.Join(t.TempDir(), "engine.sock") // of an engine that never responds
+	asked := make(chan struct{}, 100)
+	serve(t, "unix", socket, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		asked <- struct{}{}
-		select {
-		case <-answer:
-		case <-r.Context().Done():
-		}
-		http.Error(rw, "too late", http.StatusServiceUnavailable)
-	})}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = engine.Serve(listener) }()
-	t.Cleanup(func() { close(answer); _ = engine.Close(); <-done })
+		<-r.Context().Done()
+	}))
 	steady := fmt.Sprintf("{name: steady, token: %s}", p[0].token)
 	agent := w.follow([]string{"DOCKER_HOST=unix://" + socket}, "pools: ["+steady+"]")
 
@@ -342,23 +189,6 @@ func TestReloadSupersedesPreparedPlan(t *testing.T) {
 	agent.waitForMatch(regexp.MustCompile(`converged.*generation=3`))
 }
 
-func TestReloadUndoOfBadEdit(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "process")
-	v, p := w.countPolls(), w.pools(1)
-	agent := w.follow(nil, "token: "+p[0].token)
-	w.save("token: "+p[0].token, "log_level: loud")
-	agent.waitFor("configuration rejected")
-	w.save("token: " + p[0].token)
-	agent.waitForMatch(regexp.MustCompile(`configuration file is valid again, no change.*generation=1`))
-	w.waitPoll(v, p[0].token)
-	for _, never := range []string{"tune pool", "drain pool", "set the agent", "generation=2"} {
-		if strings.Contains(agent.output(), never) {
-			t.Errorf("the log contains %q after the edit was undone:\n%s", never, agent.output())
-		}
-	}
-}
-
 func TestReloadRenamedPool(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
@@ -368,16 +198,11 @@ func TestReloadRenamedPool(t *testing.T) {
 	w.save(fmt.Sprintf("pools: [{name: new, token: %s}]", p[0].token))
 	agent.waitFor("start pool new")
 	agent.waitFor("drain pool old (running jobs: 1)")
-	w.queueShort("next", p[0].id)
-	w.await("next", "succeeded")
+	w.runShort("next", p[0].id)
 	w.release("held")
 	agent.waitFor("remove pool old")
 	agent.waitForMatch(regexp.MustCompile(`converged.*generation=2`))
-	for _, stack := range []string{"held", "next"} {
-		if claims := v.claimed(w, stack); claims != 1 {
-			t.Errorf("%s was claimed %d times, want once", stack, claims)
-		}
-	}
+	v.wantClaimedOnce(w, "held", "next")
 }
 
 func TestReloadRevivesDrainingPool(t *testing.T) {
@@ -387,11 +212,7 @@ func TestReloadRevivesDrainingPool(t *testing.T) {
 	other := fmt.Sprintf("{name: other, token: %s}", p[1].token)
 	both := fmt.Sprintf("pools: [%s, {name: back, token: %s, max_concurrent_workflows: 2}]", other, p[0].token)
 	agent := w.follow(nil, both)
-	held := order{
-		Steps:   []step{{Name: "wait", Run: "mkfifo /tmp/pipe; echo running; read line < /tmp/pipe; echo finished"}},
-		Request: map[string]any{"agentPoolID": p[0].id},
-	}
-	w.queue("first", held)
+	w.queue("first", heldJob.in(p[0].id))
 	w.waitStarted("first")
 	w.save("pools: [" + other + "]")
 	agent.waitFor("drain pool back (running jobs: 1)")
@@ -399,31 +220,20 @@ func TestReloadRevivesDrainingPool(t *testing.T) {
 	w.wantNoPolls(v, p[0].token, p[1].token)
 	w.save(both)
 	agent.waitFor("revive pool back")
-	w.queue("second", held)
+	w.queue("second", heldJob.in(p[0].id))
 	w.waitStarted("second")
 	var named []string
 	for _, stack := range []string{"first", "second"} {
-		ids := w.containers(stack)
-		if len(ids) != 1 {
-			t.Fatalf("%s has %d containers", stack, len(ids))
-		}
-		named = append(named,
-			w.engine("inspect", "--format",
-				`{{index .Config.Labels "cmwa.agent"}} {{index .Config.Labels "cmwa.pool"}}`, ids[0]))
+		named = append(named, w.engine("inspect", "--format",
+			`{{index .Config.Labels "cmwa.agent"}} {{index .Config.Labels "cmwa.pool"}}`, w.container(stack)))
 	}
 	if named[0] != named[1] {
 		t.Errorf("the agent and pool of the two jobs are %q and %q", named[0], named[1])
 	}
-	for _, stack := range []string{"first", "second"} {
-		w.engine("exec", w.containers(stack)[0], "sh", "-c", "echo go > /tmp/pipe")
-		w.waitSucceeded(stack)
-		if claims := v.claimed(w, stack); claims != 1 {
-			t.Errorf("%s was claimed %d times, want once", stack, claims)
-		}
-	}
-	if starts := strings.Count(agent.output(), "start pool back"); starts != 1 {
-		t.Errorf("the pool was started %d times:\n%s", starts, agent.output())
-	}
+	w.releaseHeld("first")
+	w.releaseHeld("second")
+	v.wantClaimedOnce(w, "first", "second")
+	agent.wantPrinted(1, "start pool back")
 }
 
 func TestReloadLimitOfJobs(t *testing.T) {
@@ -434,7 +244,7 @@ func TestReloadLimitOfJobs(t *testing.T) {
 	w.hold("a", p[0].id)
 	w.queueHeld("b", p[0].id)
 	w.queueHeld("c", p[0].id)
-	if claims := v.claimed(w, "b") + v.claimed(w, "c"); claims > 0 {
+	if claims := v.claimed(w, "b", "c"); claims > 0 {
 		t.Errorf("%d jobs were claimed beyond the limit", claims)
 	}
 	w.save("token: "+p[0].token, "max_concurrent_workflows: 3")
@@ -445,9 +255,7 @@ func TestReloadLimitOfJobs(t *testing.T) {
 	w.queueShort("d", p[0].id)
 	w.release("a")
 	w.release("b")
-	if status, _ := w.status("d"); status != "not-started" {
-		t.Errorf("a job was claimed beyond the lowered limit: its status is %s", status)
-	}
+	w.wantStatus("d", "not-started") // and not claimed beyond the lowered limit
 	w.release("c")
 	w.await("d", "succeeded")
 	held, lowered := 0, false
@@ -480,8 +288,7 @@ func TestReloadLog(t *testing.T) {
 	w.save("token: "+p[1].token, "log_level: error")
 	w.waitPoll(v, p[1].token)
 	before := len(agent.output())
-	w.queueShort("two", p[1].id)
-	w.await("two", "succeeded")
+	w.runShort("two", p[1].id)
 	w.save("token: "+p[1].token, "log_level: loud")
 	agent.waitForMatch(regexp.MustCompile(`(?m)^[^{\n]*configuration rejected.*log_level`))
 	if after := agent.output()[before:]; strings.Count(after, "\n") != 1 {
@@ -493,27 +300,25 @@ func TestReloadHTTPServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	v, p := w.countPolls(), w.pools(1)
-	port := func(n int) string { return fmt.Sprint("http_server_port: ", n) }
-	health := func(n int) int { return probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", n)) }
-	from, to := freePort(t), freePort(t)
-	agent := w.follow(nil, "token: "+p[0].token, port(from))
-	w.eventually("the first port answers", func() bool { return health(from) == http.StatusOK })
-	w.save("token: "+p[0].token, port(to))
-	w.eventually("the new port answers", func() bool { return health(to) == http.StatusOK })
-	w.eventually("the old port is closed", func() bool { return health(from) == 0 })
+	from, to := agentPort(freePort(t)), agentPort(freePort(t))
+	agent := w.follow(nil, "token: "+p[0].token, from.setting())
+	w.eventually("the first port answers", func() bool { return from.healthz() == http.StatusOK })
+	w.save("token: "+p[0].token, to.setting())
+	w.eventually("the new port answers", func() bool { return to.healthz() == http.StatusOK })
+	w.eventually("the old port is closed", func() bool { return from.healthz() == 0 })
 
-	taken, err := net.Listen("tcp", ":0")
+	listener, err := net.Listen("tcp", ":0")
 	w.must(err)
-	number := taken.Addr().(*net.TCPAddr).Port
-	w.save("token: "+p[0].token, port(number))
+	taken := agentPort(listener.Addr().(*net.TCPAddr).Port)
+	w.save("token: "+p[0].token, taken.setting())
 	agent.waitForMatch(regexp.MustCompile(`cannot change settings of the agent.*set http_server_port to a free port`))
-	if got := health(to); got != http.StatusOK {
+	if got := to.healthz(); got != http.StatusOK {
 		t.Errorf("while the new port is in use, the previous port answers %d, want 200", got)
 	}
 	w.waitPoll(v, p[0].token)
-	w.must(taken.Close())
-	w.eventually("the new port, which is free now, answers", func() bool { return health(number) == http.StatusOK })
-	w.eventually("the previous port is closed", func() bool { return health(to) == 0 })
+	w.must(listener.Close())
+	w.eventually("the new port, which is free now, answers", func() bool { return taken.healthz() == http.StatusOK })
+	w.eventually("the previous port is closed", func() bool { return to.healthz() == 0 })
 }
 
 func TestReloadTokenFile(t *testing.T) {
@@ -543,12 +348,15 @@ func TestReloadBadEdit(t *testing.T) {
 	w.save(bad...) // the same content
 	agent.signal(syscall.SIGHUP)
 	w.waitPoll(v, p[0].token)
-	w.queueShort("next", p[0].id)
-	w.await("next", "succeeded")
+	w.runShort("next", p[0].id)
 	w.release("held")
 	if count := len(place.FindAllString(agent.output(), -1)); count != 1 {
 		t.Errorf("a bad edit was logged %d times, want once:\n%s", count, agent.output())
 	}
+	w.save(good...)
+	agent.waitForMatch(regexp.MustCompile(`configuration file is valid again, no change.*generation=1`))
+	w.waitPoll(v, p[0].token)
+	agent.wantPrinted(0, "tune pool", "drain pool", "set the agent", "generation=2")
 }
 
 func TestReloadOnHangUp(t *testing.T) {
@@ -572,14 +380,13 @@ func TestReloadFileThatAppears(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	v, p := w.countPolls(), w.pools(3)
-	home, here := filepath.Join(w.directory, "house", schema.FileName), filepath.Join(w.directory, schema.FileName)
+	home, here := filepath.Join(w.directory, "home", schema.FileName), filepath.Join(w.directory, schema.FileName)
 	w.must(os.Mkdir(filepath.Dir(home), 0o700))
 	w.replace(filepath.Join(w.directory, "token"), p[0].token)
 	w.start("agent", []string{
-		"HOME=" + filepath.Dir(home), "PULUMI_AGENT_SERVICE_URL=" +
-			w.url, "PULUMI_AGENT_DEPLOY_TARGET=process", "PULUMI_AGENT_WORKING_DIRECTORY=" + w.bin,
-		"PULUMI_AGENT_POLLING_INTERVAL=100ms", "PULUMI_AGENT_HTTP_SERVER_PORT=0", "PULUMI_AGENT_TOKEN_FILE=" +
-			filepath.Join(w.directory, "token"),
+		"HOME=" + filepath.Dir(home), "PULUMI_AGENT_SERVICE_URL=" + w.url, "PULUMI_AGENT_DEPLOY_TARGET=process",
+		"PULUMI_AGENT_WORKING_DIRECTORY=" + w.bin, "PULUMI_AGENT_POLLING_INTERVAL=100ms",
+		"PULUMI_AGENT_HTTP_SERVER_PORT=0", "PULUMI_AGENT_TOKEN_FILE=" + filepath.Join(w.directory, "token"),
 	}, "cmwa", "run")
 	w.waitPoll(v, p[0].token)
 	own := func(p servicePool) string { return "pools: [{name: own, token: " + p.token + "}]\n" }
@@ -599,39 +406,30 @@ func TestReloadWarnsOfFileMount(t *testing.T) {
 	programs, err := staticPrograms()
 	w.must(err)
 	w.target = "process"
-	file := filepath.Join(t.TempDir(), "agent.yaml")
-	w.must(os.WriteFile(file, []byte(w.content("working_directory: /run", "token: "+p[0].token)), 0o600))
+	content := func(p servicePool) string { return w.content("working_directory: /run", "token: "+p.token) }
+	file := fileOf(t, "agent.yaml", content(p[0]))
 	container := w.engine("run", "--detach", "--volume", programs+"/cmwa:/run/cmwa:ro", "--volume", programs+
 		"/workflow-runner:/run/workflow-runner:ro", "--volume", file+":/run/agent.yaml:ro",
 		"--env", "TMPDIR=/", "--entrypoint", "/run/cmwa", baseImage, "run", "--config", "/run/agent.yaml")
 	t.Cleanup(func() { w.engine("rm", "--force", container) })
 	w.waitPoll(v, p[0].token)
-	logs := func() string {
-		output, err := exec.Command("docker", "logs", container).CombinedOutput()
-		w.must(err)
-		return string(output)
-	}
-	w.eventually("the log warns of the mount", func() bool { return strings.Contains(logs(), "mounted by itself") })
-	output := logs()
-	if n := strings.Count(output, "mounted by itself"); n != 1 || !strings.Contains(output, "file=/run/agent.yaml") {
+	const warning = "mounted by itself"
+	w.eventually("the log warns of the mount", func() bool { return strings.Contains(logsOf(container), warning) })
+	output := logsOf(container)
+	if n := strings.Count(output, warning); n != 1 || !strings.Contains(output, "file=/run/agent.yaml") {
 		t.Errorf("the log warns %d times, want once:\n%s", n, output)
 	}
-	w.must(os.WriteFile(file, []byte(w.content("working_directory: /run", "token: "+p[1].token)),
-		0o600)) // a write in place: the agent gets no event
+	w.must(os.WriteFile(file, []byte(content(p[1])), 0o600)) // a write in place: the agent gets no event
 	w.waitPoll(v, p[1].token)
 }
 
 func TestReloadEventOverflow(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
-	if err != nil {
-		t.Fatal(err)
-	}
-	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
 	w := newWorld(t, "process")
+	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	w.must(err)
+	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	w.must(err)
 	v, p := w.countPolls(), w.pools(2)
 	agent := w.follow(nil, "token: "+p[0].token)
 	agent.signal(syscall.SIGSTOP)
@@ -647,20 +445,6 @@ func TestReloadEventOverflow(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("the reload took %s, want at most 10 s: only a check without an event takes longer", took)
 	}
-}
-
-// within returns the tokens that have polled in the last span, sorted.
-func (v *pollCounter) within(span time.Duration) []string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	var tokens []string
-	for token, last := range v.last {
-		if time.Since(last) <= span {
-			tokens = append(tokens, token)
-		}
-	}
-	slices.Sort(tokens)
-	return tokens
 }
 
 // writers returns functions that write the configuration in the ways that people and
@@ -797,9 +581,8 @@ func randomEdition(random *rand.Rand) (f edition) {
 }
 
 // text returns the text of the configuration. The pools come last, in YAML's block style.
-func (f edition) text(w *world, pools []servicePool, port int) string {
-	lines := append(slices.Clone(f.lines), fmt.Sprint("max_concurrent_workflows: ", f.most),
-		fmt.Sprint("http_server_port: ", port))
+func (f edition) text(w *world, pools []servicePool, port agentPort) string {
+	lines := append(slices.Clone(f.lines), fmt.Sprint("max_concurrent_workflows: ", f.most), port.setting())
 	var b strings.Builder
 	b.WriteString(w.content(lines...) + "pools:\n")
 	for i, p := range f.pools {
@@ -862,19 +645,14 @@ func (f edition) states() map[string]string {
 }
 
 // statesOf returns the state that /healthz of an agent shows for each pool.
-func statesOf(port int) map[string]string {
-	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz", port))
-	if err != nil {
-		return nil
-	}
-	defer response.Body.Close()
+func statesOf(port agentPort) map[string]string {
 	var body struct {
 		Pools []struct {
 			Name, Phase string
 			Jobs        int
 		}
 	}
-	if json.NewDecoder(response.Body).Decode(&body) != nil {
+	if json.Unmarshal(bodyOf(port.url("/healthz")), &body) != nil {
 		return nil
 	}
 	states := map[string]string{}
@@ -892,7 +670,7 @@ func TestReloadThousandEdits(t *testing.T) {
 	const edits, block, calm = 1000, 50, time.Second
 	began := time.Now()
 	w := newWorld(t, "docker")
-	v, pools, port := w.countPolls(), w.pools(poolCount), freePort(t)
+	v, pools, port := w.countPolls(), w.pools(poolCount), agentPort(freePort(t))
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Log("the seed is", seed)
@@ -916,12 +694,7 @@ func TestReloadThousandEdits(t *testing.T) {
 				free = append(free, stack)
 				continue
 			}
-			w.queue(stack, order{
-				Steps: []step{
-					{Name: "wait", Run: "mkfifo /tmp/pipe; echo running; read line < /tmp/pipe; echo finished"},
-				},
-				Request: map[string]any{"agentPoolID": p.id},
-			})
+			w.queue(stack, heldJob.in(p.id))
 			contained = append(contained, stack)
 		}
 	}
@@ -929,7 +702,6 @@ func TestReloadThousandEdits(t *testing.T) {
 	for _, stack := range held {
 		w.waitStarted(stack)
 	}
-
 	t.Logf("%d jobs run after %s", len(held), time.Since(began).Round(time.Second))
 
 	writers := w.writers()
@@ -1012,13 +784,10 @@ func TestReloadThousandEdits(t *testing.T) {
 		w.await(stack, "succeeded")
 	}
 	for _, stack := range held {
-		if status, _ := w.status(stack); status != "running" {
-			t.Errorf("%s is %s after all edits, want running", stack, status)
-		}
+		w.wantStatus(stack, "running")
 	}
 	for _, stack := range contained {
-		w.engine("exec", w.containers(stack)[0], "sh", "-c", "echo go > /tmp/pipe")
-		w.waitSucceeded(stack)
+		w.releaseHeld(stack)
 	}
 	for _, stack := range free {
 		w.release(stack)
@@ -1026,11 +795,7 @@ func TestReloadThousandEdits(t *testing.T) {
 	w.eventually("all containers are removed", func() bool {
 		return !slices.ContainsFunc(contained, func(stack string) bool { return len(w.containers(stack)) > 0 })
 	})
-	for _, stack := range slices.Concat(held, others) {
-		if claims := v.claimed(w, stack); claims != 1 {
-			t.Errorf("%s was claimed %d times, want once", stack, claims)
-		}
-	}
+	v.wantClaimedOnce(w, slices.Concat(held, others)...)
 	output := agent.output()
 	ended, failed := strings.Count(output, "job succeeded"), strings.Count(output, "job failed")
 	if ended != len(held)+len(others) || failed > 0 {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net/http"
 	"os"
 	"regexp"
@@ -59,10 +58,8 @@ func TestSettleLineByLine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, "process")
-			port := freePort(t)
-			lines := []string{
-				"service_url: " + w.url, "token: " + w.pool, fmt.Sprint("http_server_port: ", port), "log_level: debug",
-			}
+			port := agentPort(freePort(t))
+			lines := []string{"service_url: " + w.url, "token: " + w.pool, port.setting(), "log_level: debug"}
 			agent := w.follow(nil, lines...)
 			f := &writer{w: w}
 			write(f, agent, w.content(append(lines, "polling_interval: 150ms")...))
@@ -125,35 +122,25 @@ func onlyWhole(t *testing.T, agent *program) {
 	agent.waitForMatch(regexp.MustCompile(`converged.*generation=2`))
 	agent.signal(syscall.SIGTERM)
 	agent.exit(cli.ExitOK)
-	output := agent.output()
-	if reloads := strings.Count(output, "configuration reloaded"); reloads != 1 ||
-		!strings.Contains(output, `pool=default polling_interval="`) {
-		t.Errorf("the configuration was changed %d times, want once, to another polling_interval", reloads)
+	if output := agent.output(); !strings.Contains(output, `pool=default polling_interval="`) {
+		t.Errorf("polling_interval was not changed:\n%s", output)
 	}
-	for _, moved := range []string{"drain pool", "replace", "set the agent's HTTP port"} {
-		if strings.Contains(output, moved) {
-			t.Errorf("a part of the file was in force: the log contains %q", moved)
-		}
-	}
-	if starts := strings.Count(output, "start pool"); starts != 1 {
-		t.Errorf("%d pools were started, want 1", starts)
-	}
+	agent.wantPrinted(1, "configuration reloaded", "start pool")
+	agent.wantPrinted(0, "drain pool", "replace", "set the agent's HTTP port") // no part of the file was in force
 }
 
 func TestSettleInPlace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	from, to := freePort(t), freePort(t)
-	lines := func(port int) []string { return []string{"token: " + w.pool, fmt.Sprint("http_server_port: ", port)} }
-	health := func(port int) int { return probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", port)) }
-	w.follow(nil, lines(from)...)
+	from, to := agentPort(freePort(t)), agentPort(freePort(t))
+	w.follow(nil, "token: "+w.pool, from.setting())
 
 	began := time.Now()
-	w.must(os.WriteFile(w.file(), []byte(w.content(lines(to)...)), 0o600))
-	w.eventually("the HTTP server answers at the new port", func() bool { return health(to) == http.StatusOK })
+	w.must(os.WriteFile(w.file(), []byte(w.content("token: "+w.pool, to.setting())), 0o600))
+	w.eventually("the HTTP server answers at the new port", func() bool { return to.healthz() == http.StatusOK })
 	if took := time.Since(began); took < quietSecond {
 		t.Errorf("the HTTP server used the new port %s after a write in place, want at least %s", took, quietSecond)
 	}
-	w.save(lines(from)...)
-	w.eventually("the HTTP server answers at the first port", func() bool { return health(from) == http.StatusOK })
+	w.save("token: "+w.pool, from.setting())
+	w.eventually("the HTTP server answers at the first port", func() bool { return from.healthz() == http.StatusOK })
 }

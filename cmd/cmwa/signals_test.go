@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -24,14 +22,14 @@ import (
 func TestSignalsHangUpWhileDraining(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	p, port := w.pools(1), freePort(t)
-	agent := w.follow(nil, "token: "+p[0].token, fmt.Sprint("http_server_port: ", port))
+	p, port := w.pools(1), agentPort(freePort(t))
+	agent := w.follow(nil, "token: "+p[0].token, port.setting())
 	w.hold("held", p[0].id)
 	agent.signal(syscall.SIGTERM)
 	agent.waitFor("stopping: no new jobs, running jobs may finish; a second signal stops them")
 	for range 3 {
 		agent.signal(syscall.SIGHUP)
-		if code := probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", port)); code != http.StatusOK {
+		if code := port.healthz(); code != http.StatusOK {
 			t.Errorf("/healthz is %d after a HUP", code)
 		}
 	}
@@ -45,7 +43,7 @@ func TestSignalsHangUpWhileDraining(t *testing.T) {
 func TestSignalsEditWhileDraining(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	p, port := w.pools(1), fmt.Sprint("http_server_port: ", freePort(t))
+	p, port := w.pools(1), agentPort(freePort(t)).setting()
 	token := "token: " + p[0].token
 	agent := w.follow(nil, token, port, "shutdown_timeout: 1h")
 	w.hold("held", p[0].id)
@@ -60,10 +58,8 @@ func TestSignalsEditWhileDraining(t *testing.T) {
 	w.save(token, port, "shutdown_timeout: 0s")
 	agent.exit(cli.ExitOK)
 	w.await("held", "failed")
-	if output := agent.output(); strings.Contains(output, "tune pool") ||
-		!strings.Contains(output, "reason=shutdown_timeout") {
-		t.Errorf("another key was applied, or the log does not name the reason of the stop:\n%s", output)
-	}
+	agent.waitFor("reason=shutdown_timeout")
+	agent.wantPrinted(0, "tune pool")
 }
 
 // TestSignalsWhileExiting sends signals until the process has exited: none of them may change its
@@ -84,13 +80,9 @@ func TestSignalsWhileExiting(t *testing.T) {
 func newFullPipe(t *testing.T) (out, in *os.File, filling int) {
 	t.Helper()
 	out, in, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { _ = out.Close(); _ = in.Close() })
-	if err := in.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, in.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
 	if filling, err = in.Write(make([]byte, 16<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("the pipe does not fill: %v", err)
 	}
@@ -102,28 +94,18 @@ func newFullPipe(t *testing.T) (out, in *os.File, filling int) {
 func TestSignalsHangUpWhileStarting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	v, p, port := w.countPolls(), w.pools(1), freePort(t)
+	v, p, port := w.countPolls(), w.pools(1), agentPort(freePort(t))
 	file, output := filepath.Join(w.directory, "agent.yaml"), filepath.Join(w.directory, "held.log")
-	w.replace(file, w.content("token: "+p[0].token, fmt.Sprint("http_server_port: ", port)))
+	w.replace(file, w.content("token: "+p[0].token, port.setting()))
 	out, in, filling := newFullPipe(t)
-	agent := &program{
-		w: w, cmd: exec.Command(filepath.Join(w.bin, "cmwa"), "run", "--config", file), path: output,
-		done: make(chan struct{}),
-	}
-	agent.cmd.Dir, agent.cmd.Env, agent.cmd.Stderr = w.directory, append(os.Environ(), w.environ()...), in
 	w.must(os.WriteFile(output, nil, 0o600))
-	w.must(agent.cmd.Start())
+	cmd := exec.Command(filepath.Join(w.bin, "cmwa"), "run", "--config", file)
+	cmd.Dir, cmd.Stderr = w.directory, in
+	agent := w.launch(cmd, nil, output)
 	w.must(in.Close())
-	go func() {
-		_ = agent.cmd.Wait()
-		agent.code = agent.cmd.ProcessState.ExitCode()
-		close(agent.done)
-	}()
 	t.Cleanup(func() { agent.signal(syscall.SIGKILL); <-agent.done })
 
-	w.eventually("the health port is open", func() bool {
-		return probe(fmt.Sprintf("http://127.0.0.1:%d/healthz", port)) != 0 || agent.ends(0)
-	})
+	w.eventually("the health port is open", func() bool { return port.healthz() != 0 || agent.ends(0) })
 	agent.signal(syscall.SIGHUP)
 	copied := make(chan error, 1)
 	go func() {
@@ -140,73 +122,76 @@ func TestSignalsHangUpWhileStarting(t *testing.T) {
 	agent.signal(syscall.SIGTERM)
 	agent.exit(cli.ExitOK)
 	w.must(<-copied)
-	if text := agent.output(); strings.Contains(text, "DATA RACE") {
-		t.Errorf("a data race:\n%s", text)
-	}
+	agent.wantPrinted(0, "DATA RACE")
 }
 
-// watched returns a daemon, and a counter of how often the sink of its log was closed.
-func watched(t *testing.T, spec reconcile.ProcessSpec) (p *daemon, closed *int) {
+// daemonSpec is a valid specification, without a listener.
+var daemonSpec = reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
+
+// withPort returns daemonSpec with a port of the HTTP server.
+func withPort(port int) reconcile.ProcessSpec {
+	spec := daemonSpec
+	spec.HTTPPort = port
+	return spec
+}
+
+// watched returns a daemon with daemonSpec, and a function that checks how often the sink of its
+// log was closed.
+func watched(t *testing.T) (p *daemon, wantClosed func(times int)) {
 	t.Helper()
 	log := logging.New(io.Discard, "text")
-	p, err := newDaemon(t.Context(), log, spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed = new(int)
-	log.OnClose(func() { *closed++ })
-	return p, closed
-}
-
-func TestDaemonPortTaken(t *testing.T) {
-	spec := reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
-	p, closed := watched(t, spec)
-	taken, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
-	to := spec
-	to.HTTPPort = taken.Addr().(*net.TCPAddr).Port
-	for range 3 { // each attempt fails
-		if _, err := p.prepare(t.Context(), spec, to); err == nil {
-			t.Fatal("a port that is in use was opened")
+	p, err := newDaemon(t.Context(), log, daemonSpec)
+	noError(t, err)
+	closed := 0
+	log.OnClose(func() { closed++ })
+	return p, func(times int) {
+		t.Helper()
+		if closed != times {
+			t.Errorf("the sink of the log was closed %d times, want %d", closed, times)
 		}
 	}
-	if *closed > 0 {
-		t.Errorf("the sink in use was closed %d times", *closed)
-	}
-	if err := taken.Close(); err != nil {
-		t.Fatal(err)
-	}
-	change, err := p.prepare(t.Context(), spec, to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if change.Commit(); *closed > 0 {
-		t.Errorf("the sink was closed %d times, although it is still in use", *closed)
-	}
-	if p.close(); *closed != 1 {
-		t.Errorf("at the end the sink was closed %d times, want once", *closed)
-	}
 }
 
-func TestDaemonLogUnavailable(t *testing.T) {
-	spec := reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
-	p, closed := watched(t, spec)
-	to := spec
-	to.LogLevel, to.HTTPPort = "loud", freePort(t)
-	if _, err := p.prepare(t.Context(), spec, to); err == nil {
-		t.Fatal("a log with an unknown level was opened")
-	}
-	free, err := listen(t.Context(), "", to.HTTPPort, nil)
+// wantFree checks that a port is free.
+func wantFree(t *testing.T, port int) {
+	t.Helper()
+	listener, err := listen(t.Context(), "", port, nil)
 	if err != nil {
 		t.Fatal("the port is still open: ", err)
 	}
-	_ = free.Close()
-	if *closed > 0 {
-		t.Errorf("the sink in use was closed %d times", *closed)
+	_ = listener.Close()
+}
+
+func TestDaemonPortTaken(t *testing.T) {
+	p, wantClosed := watched(t)
+	taken, err := net.Listen("tcp", ":0")
+	noError(t, err)
+	defer taken.Close()
+	to := withPort(taken.Addr().(*net.TCPAddr).Port)
+	for range 3 { // each attempt fails
+		if _, err := p.prepare(t.Context(), daemonSpec, to); err == nil {
+			t.Fatal("a port that is in use was opened")
+		}
 	}
+	wantClosed(0)
+	noError(t, taken.Close())
+	change, err := p.prepare(t.Context(), daemonSpec, to)
+	noError(t, err)
+	change.Commit()
+	wantClosed(0) // it is still in use
+	p.close()
+	wantClosed(1)
+}
+
+func TestDaemonLogUnavailable(t *testing.T) {
+	p, wantClosed := watched(t)
+	to := withPort(freePort(t))
+	to.LogLevel = "loud"
+	if _, err := p.prepare(t.Context(), daemonSpec, to); err == nil {
+		t.Fatal("a log with an unknown level was opened")
+	}
+	wantFree(t, to.HTTPPort)
+	wantClosed(0)
 }
 
 func TestDaemon(t *testing.T) {
@@ -215,36 +200,24 @@ func TestDaemon(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		for range 20 { // the resolver may return an address although the context has ended
-			p, err := newDaemon(ctx, logging.New(io.Discard, "text"), reconcile.ProcessSpec{
-				LogLevel: "info", LogFormat: "text", HTTPAddress: "localhost", HTTPPort: freePort(t),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			spec := withPort(freePort(t))
+			spec.HTTPAddress = "localhost"
+			p, err := newDaemon(ctx, logging.New(io.Discard, "text"), spec)
+			noError(t, err)
 			p.close()
 		}
 	})
 	t.Run("a discarded change closes its listener and not the sink in use", func(t *testing.T) {
-		spec := reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
-		p, closed := watched(t, spec)
-		to := spec
-		to.HTTPPort = freePort(t)
-		change, err := p.prepare(t.Context(), spec, to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p, wantClosed := watched(t)
+		to := withPort(freePort(t))
+		change, err := p.prepare(t.Context(), daemonSpec, to)
+		noError(t, err)
 		if l, err := listen(t.Context(), "", to.HTTPPort, nil); err == nil {
 			_ = l.Close()
 			t.Fatal("the prepared listener is not open")
 		}
 		change.Discard()
-		free, err := listen(t.Context(), "", to.HTTPPort, nil)
-		if err != nil {
-			t.Fatal("the port is still open: ", err)
-		}
-		_ = free.Close()
-		if *closed > 0 {
-			t.Errorf("the sink in use was closed %d times", *closed)
-		}
+		wantFree(t, to.HTTPPort)
+		wantClosed(0)
 	})
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -90,17 +88,14 @@ type soak struct {
 
 // soakAgent is an agent that the test repeatedly kills and starts again.
 type soakAgent struct {
+	*program // the present process
+	agentPort
+
 	name   string
 	config string
-	log    *os.File // of all its processes
-	port   int
 	target string
 	bin    string // directory of its program
 	random *rand.Rand
-
-	mu   sync.Mutex
-	cmd  *exec.Cmd
-	done chan struct{} // closed when cmd has ended
 }
 
 // newSoak starts the service, the proxy, the link to the engine and the agents.
@@ -126,20 +121,17 @@ func newSoak(t *testing.T) *soak {
 			bin = w.bin
 		}
 		name := fmt.Sprint("soak-", i)
-		log, err := os.Create(filepath.Join(w.directory, name+".log"))
-		w.must(err)
-		s.agents = append(s.agents, &soakAgent{
-			name: name, config: filepath.Join(w.directory, name+".yaml"), log: log, port: freePort(t), target: target,
-			bin: bin, random: rand.New(rand.NewPCG(seed, uint64(i))),
-		})
-	}
-	for _, a := range s.agents {
+		a := &soakAgent{
+			agentPort: agentPort(freePort(t)), name: name, config: filepath.Join(w.directory, name+".yaml"),
+			target: target, bin: bin, random: rand.New(rand.NewPCG(seed, uint64(i))),
+		}
+		s.agents = append(s.agents, a)
 		s.edit(a)
 		s.startAgent(a)
 		t.Cleanup(func() { s.endAgent(a) })
 	}
 	for _, a := range s.agents {
-		s.eventually(a.name+" is ready", func() bool { return probe(a.url("/readyz")) == http.StatusOK })
+		s.eventually(a.name+" is ready", func() bool { return a.readyz() == http.StatusOK })
 	}
 	s.usageBefore = s.usage()
 	return s
@@ -153,78 +145,38 @@ func engineSocket() string {
 	return "/var/run/docker.sock"
 }
 
-// url returns the URL of a path at the agent's HTTP server.
-func (a *soakAgent) url(path string) string {
-	return fmt.Sprintf("http://127.0.0.1:%d%s", a.port, path)
-}
-
 // edit replaces the configuration of an agent by one with random limits and intervals.
 func (s *soak) edit(a *soakAgent) {
 	settings := []string{
 		"token: " + s.pool, "working_directory: " + s.bin, "service_url: " + s.proxy.URL(),
-		"deploy_target: " + a.target, fmt.Sprint("http_server_port: ", a.port),
+		"deploy_target: " + a.target, a.setting(),
 		fmt.Sprint("max_concurrent_workflows: ", soakSlots-1+a.random.IntN(3)),
 		fmt.Sprintf("polling_interval: %dms", 200+a.random.IntN(300)),
 		"request_retry_max_wait: 1s", "circuit_breaker_timeout: 1s",
 		fmt.Sprintf("docker: {network: host, volumes: ['%s:/witness'], labels: ['soak=%d']}", s.witness, s.seed),
 	}
-	text := s.settings(settings)
-	s.must(os.WriteFile(a.config+".new", []byte(text), 0o600))
-	s.must(os.Rename(a.config+".new", a.config))
+	s.replace(a.config, s.settings(settings))
 }
 
-// startAgent starts an agent's process.
+// startAgent starts an agent's process. All processes of an agent write to the same log.
 func (s *soak) startAgent(a *soakAgent) {
+	log, err := os.OpenFile(filepath.Join(s.directory, a.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	s.must(err)
+	defer log.Close()
 	cmd := exec.Command(filepath.Join(a.bin, "cmwa"), "run", "--config", a.config)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = s.directory, a.log, a.log
-	cmd.Env = append(os.Environ(), append(s.environ(), s.ownState(a.name)...)...)
-	cmd.Env = append(cmd.Env, "DOCKER_HOST=tcp://"+s.link.Address())
-	if err := cmd.Start(); err != nil {
-		s.t.Errorf("start %s: %v", a.name, err)
-		return
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = cmd.Wait()
-	}()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.cmd, a.done = cmd, done
-}
-
-// kill ends the agent's process with SIGKILL and waits for its end.
-func (a *soakAgent) kill() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	_ = a.cmd.Process.Kill()
-	<-a.done
-}
-
-// pid returns the id of the agent's process.
-func (a *soakAgent) pid() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.cmd.Process.Pid
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.directory, log, log
+	a.program = s.launch(cmd, append(s.ownState(a.name), "DOCKER_HOST=tcp://"+s.link.Address()), log.Name())
 }
 
 // endAgent ends an agent with SIGTERM. It checks that the agent ends and has logged no data
 // race.
 func (s *soak) endAgent(a *soakAgent) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	_ = a.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-a.done:
-	case <-time.After(time.Minute):
+	a.signal(syscall.SIGTERM)
+	if !a.ends(time.Minute) {
 		s.t.Errorf("%s did not end within a minute of TERM", a.name)
-		_ = a.cmd.Process.Kill()
-		<-a.done
+		s.kill(a.program)
 	}
-	_ = a.log.Close()
-	if text, err := os.ReadFile(a.log.Name()); err != nil || bytes.Contains(text, []byte("DATA RACE")) {
-		s.t.Errorf("%s has a data race, or its log cannot be read: %v", a.name, err)
-	}
+	a.wantPrinted(0, "DATA RACE")
 }
 
 // runJobs queues jobs and disturbs the agents until every job has ended.
@@ -298,7 +250,7 @@ func (s *soak) unfinished() (count int) {
 			continue
 		}
 		if count < soakQueue {
-			if status, _ := s.status(stack); slices.Contains([]string{"succeeded", "failed", "skipped"}, status) {
+			if status, _ := s.status(stack); slices.Contains(finalStatuses, status) {
 				s.ended[stack] = status
 				continue
 			}
@@ -322,7 +274,7 @@ func (s *soak) disturb(interval func(*rand.Rand) time.Duration) (stop func()) {
 					s.edits.Add(1)
 					continue
 				}
-				a.kill()
+				s.kill(a.program)
 				s.kills.Add(1)
 				s.startAgent(a)
 			}
@@ -335,11 +287,13 @@ func (s *soak) disturb(interval func(*rand.Rand) time.Duration) (stop func()) {
 			s.resets.Add(1)
 		}
 	})
-	return func() {
+	stop = func() {
 		cancel()
 		all.Wait()
 		s.proxy.StopFaults()
 	}
+	s.t.Cleanup(stop) // before endAgent, if a failure ends the test earlier
+	return stop
 }
 
 // usage contains the resources that a process uses.
@@ -353,7 +307,7 @@ type usage struct {
 func (s *soak) usage() []usage {
 	list := []usage{processUsage("cmwa-cloud", s.service.cmd.Process.Pid)}
 	for _, a := range s.agents {
-		u := processUsage(a.name, a.pid())
+		u := processUsage(a.name, a.cmd.Process.Pid)
 		u.goroutines = a.goroutines()
 		list = append(list, u)
 	}
@@ -387,27 +341,13 @@ func (s *soak) usageAtEnd() []usage {
 
 // processUsage reads the usage of a process from /proc.
 func processUsage(name string, pid int) usage {
-	u := usage{name: name}
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	for line := range strings.Lines(string(text)) {
-		if value, ok := strings.CutPrefix(line, "VmRSS:"); ok {
-			u.memory, _ = strconv.Atoi(strings.Fields(value)[0])
-		}
-	}
 	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	u.descriptors = len(entries)
-	return u
+	return usage{name: name, memory: memoryOf(pid, "VmRSS"), descriptors: len(entries)}
 }
 
 // goroutines returns the number of the agent's goroutines, as its metrics report it.
 func (a *soakAgent) goroutines() int {
-	response, err := http.Get(a.url("/metrics"))
-	if err != nil {
-		return 0
-	}
-	defer response.Body.Close()
-	text, _ := io.ReadAll(response.Body)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(bodyOf(a.url("/metrics")))) {
 		if value, ok := strings.CutPrefix(line, "go_goroutines "); ok {
 			count, _ := strconv.Atoi(strings.TrimSpace(value))
 			return count
@@ -473,7 +413,10 @@ func (s *soak) judge() {
 		fmt.Fprintf(table, "%s\t%.1f\t%.1f\t%d\t%d\t%d\t%d\n", before.name,
 			float64(before.memory)/1000, float64(after[i].memory)/1000,
 			before.descriptors, after[i].descriptors, before.goroutines, after[i].goroutines)
-		s.judgeUsage(before, after[i])
+		if after[i].exceeds(before) {
+			t.Errorf("%s has %d open descriptors and %d goroutines, and had %d and %d at the start", before.name,
+				after[i].descriptors, after[i].goroutines, before.descriptors, before.goroutines)
+		}
 	}
 	_ = table.Flush()
 	t.Logf("seed %d\n%s", s.seed, b.String())
@@ -482,21 +425,10 @@ func (s *soak) judge() {
 	}
 }
 
-// judgeUsage checks that a process without jobs has released the descriptors and goroutines
-// that jobs used.
-func (s *soak) judgeUsage(before, after usage) {
-	if after.exceeds(before) {
-		s.t.Errorf("%s has %d open descriptors and %d goroutines, and had %d and %d at the start", after.name,
-			after.descriptors, after.goroutines, before.descriptors, before.goroutines)
-	}
-}
-
 // files returns the files in the directory of the test that match a pattern.
 func (s *soak) files(pattern string) []string {
 	paths, err := filepath.Glob(filepath.Join(s.directory, pattern))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	s.must(err)
 	return paths
 }
 
@@ -511,11 +443,8 @@ func (s *soak) leftovers() (left []string) {
 		left = append(left, s.files(pattern)...)
 	}
 	left = append(left, s.files("state/cmwa/*/*/records/*.json*")...)
-	processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, path := range processes {
-		text, _ := os.ReadFile(path)
-		if line := string(bytes.ReplaceAll(text, []byte{0}, []byte(" "))); strings.Contains(line, s.directory) &&
-			strings.Contains(line, "workflow-runner") {
+	for _, line := range s.processes() {
+		if strings.Contains(line, "workflow-runner") {
 			left = append(left, "process: "+line)
 		}
 	}

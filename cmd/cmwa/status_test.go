@@ -6,15 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -25,60 +22,58 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile/status"
 )
 
-// fixedStatus returns the document of statusTestdata.
-func fixedStatus(t *testing.T) (d status.Document) {
-	t.Helper()
-	content, err := os.ReadFile(filepath.Join(statusTestdata, "document.json"))
-	if err == nil {
-		err = json.Unmarshal(content, &d)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
 // statusTestdata is a directory with a status document, and with the text that cmwa status
 // prints for it.
 const statusTestdata = "../../reconcile/status/testdata"
 
-// fixedAgent starts a server that answers with fixedStatus.
-func fixedAgent(t *testing.T) *httptest.Server {
+// fixedStatus returns the document of statusTestdata.
+func fixedStatus(t *testing.T) (d status.Document) {
 	t.Helper()
-	d := fixedStatus(t)
-	return agentOf(t, func() status.Document { return d })
+	decode(t, []byte(readText(t, filepath.Join(statusTestdata, "document.json"))), &d)
+	return d
 }
 
-func TestStatusText(t *testing.T) {
-	server := fixedAgent(t)
-	want, err := os.ReadFile(filepath.Join(statusTestdata, "document.txt"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	result := tell(nil, "status", "--url", server.URL)
-	if result.stdout != string(want) || result.stderr != "" || result.code != cli.ExitFailure {
-		t.Errorf("%+v", result)
-	}
-}
-
-// agentOf starts a server that responds to GET /status with the documents that answer
-// returns.
-func agentOf(t *testing.T, answer func() status.Document) *httptest.Server {
+// agentOf starts a server that responds to GET /status with fixedStatus, and returns its URL. The
+// function change, which may be nil, changes each response.
+func agentOf(t *testing.T, change func(*status.Document)) string {
 	t.Helper()
+	fixed := fixedStatus(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/status" {
 			http.NotFound(w, r)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(answer())
+		d := fixed
+		if change != nil {
+			change(&d)
+		}
+		_ = json.NewEncoder(w).Encode(d)
 	}))
 	t.Cleanup(server.Close)
-	return server
+	return server.URL
+}
+
+// portOf returns the port in a URL of agentOf.
+func portOf(url string) string { return url[strings.LastIndex(url, ":")+1:] }
+
+func TestStatusText(t *testing.T) {
+	url := agentOf(t, nil)
+	good := fileOf(t, "agent.yaml", "token: pul-a\n")
+	refused := fileOf(t, "agent.yaml",
+		"token: pul-a\nhttp_server_port: "+portOf(url)+" # taken\npoling_interval: x\nlog_level: loud\n")
+	want := output{cli.ExitFailure, readText(t, filepath.Join(statusTestdata, "document.txt")), ""}
+	for name, got := range map[string]output{
+		"by its URL":        cmwa(nil, "status", "--url", url),
+		"by a refused file": cmwa(nil, "status", "--config", refused),
+		"by a variable":     cmwa([]string{"PULUMI_AGENT_HTTP_SERVER_PORT=" + portOf(url)}, "status", "--config", good),
+	} {
+		if got != want {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
 }
 
 func TestStatusExitCode(t *testing.T) {
-	fine := fixedStatus(t)
-	fine.Converged, fine.Ready, fine.NotReady, fine.Config.Applied, fine.Config.Rejection = true, true, nil, 3, nil
 	for name, test := range map[string]struct {
 		change func(*status.Document)
 		code   int
@@ -88,19 +83,18 @@ func TestStatusExitCode(t *testing.T) {
 		"not ready": {func(d *status.Document) {
 			d.Ready, d.NotReady = false, []reconcile.Unready{{Pool: "prod", Reason: "no response"}}
 		}, cli.ExitFailure},
-		"not converged": {func(d *status.Document) { d.Converged = false }, cli.ExitFailure},
-		"the file is refused": {func(d *status.Document) { d.Config.Rejection = &status.Rejection{} },
-			cli.ExitFailure},
+		"not converged":       {func(d *status.Document) { d.Converged = false }, cli.ExitFailure},
+		"the file is refused": {func(d *status.Document) { d.Config.Rejection = &status.Rejection{} }, cli.ExitFailure},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := fine
-			test.change(&d)
-			server := agentOf(t, func() status.Document { return d })
-			for _, args := range [][]string{{"status", "--url", server.URL}, {"status", "--json", "--url",
-				server.URL + "/status"}} {
-				result := tell(nil, args...)
-				if result.code != test.code || result.stderr != "" || result.stdout == "" {
-					t.Errorf("%v: %+v", args, result)
+			url := agentOf(t, func(d *status.Document) {
+				d.Converged, d.Ready, d.NotReady, d.Config.Applied, d.Config.Rejection = true, true, nil, 3, nil
+				test.change(d)
+			})
+			for _, args := range [][]string{{"--url", url}, {"--json", "--url", url + "/status"}} {
+				got := cmwa(nil, append([]string{"status"}, args...)...)
+				if got.code != test.code || got.stderr != "" || got.stdout == "" {
+					t.Errorf("%v: %+v", args, got)
 				}
 			}
 		})
@@ -108,11 +102,8 @@ func TestStatusExitCode(t *testing.T) {
 }
 
 func TestStatusJSON(t *testing.T) {
-	server := fixedAgent(t)
 	var d status.Document
-	if err := json.Unmarshal([]byte(tell(nil, "status", "--url", server.URL, "--json").stdout), &d); err != nil {
-		t.Fatal(err)
-	}
+	decode(t, []byte(cmwa(nil, "status", "--url", agentOf(t, nil), "--json").stdout), &d)
 	want, _ := json.Marshal(fixedStatus(t))
 	got, _ := json.Marshal(d)
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
@@ -121,41 +112,91 @@ func TestStatusJSON(t *testing.T) {
 }
 
 func TestStatusAddress(t *testing.T) {
-	server := fixedAgent(t)
-	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	const address, port = "PULUMI_AGENT_HTTP_SERVER_ADDRESS=", "PULUMI_AGENT_HTTP_SERVER_PORT="
+	directory := t.TempDir()
+	t.Chdir(directory)
+	t.Setenv("HOME", directory)
 	for name, test := range map[string]struct {
-		file    string
+		file    string // if empty, there is no file
 		environ []string
+		host    string // of the URL
+		guessed string // if empty, the port is not a guess
 	}{
-		"a good file":              {"token: pul-a\nhttp_server_port: " + port + "\n", nil},
-		"no token on this machine": {"http_server_port: " + port + "\n", nil},
-		"a refused file": {"token: pul-a\nhttp_server_port: " + port +
-			" # taken\npoling_interval: x\nlog_level: loud\n", nil},
-		"a file that is no YAML": {"token: [\nhttp_server_port: " + port + "\n", nil},
-		"the variable":           {"token: pul-a\n", []string{"PULUMI_AGENT_HTTP_SERVER_PORT=" + port}},
-		"the variable, refused file": {"token: pul-a\nlog_level: loud\nhttp_server_port: 1\n",
-			[]string{"PULUMI_AGENT_HTTP_SERVER_PORT=" + port}},
+		"a good file":              {"token: pul-a\n", nil, "127.0.0.1:8080", ""},
+		"no token on this machine": {"http_server_port: 7001\n", nil, "127.0.0.1:7001", ""},
+		"a refused file with a port": {
+			"token: pul-a\nlog_level: loud\nhttp_server_port: 7001\n", nil, "127.0.0.1:7001", "",
+		},
+		"a refused file without a port": {
+			"token: pul-a\nlog_level: loud\n", nil, "127.0.0.1:8080", "agent.yaml cannot be used",
+		},
+		"a file that is no YAML, with a port": {"token: [\nhttp_server_port: 7001\n", nil, "127.0.0.1:7001", ""},
+		"a file that is no YAML": {
+			"\x00\x01", nil, "127.0.0.1:8080", "agent.yaml cannot be used (see cmwa vet)",
+		},
+		"a file that is empty": {" \n", nil, "127.0.0.1:8080", "agent.yaml is empty"},
+		"no file": {
+			"", nil, "127.0.0.1:8080", "there is no pulumi-workflow-agent.yaml in " + directory,
+		},
+		"a port that is too large": {
+			"token: pul-a\nhttp_server_port: 99999\n", nil, "127.0.0.1:8080", "agent.yaml cannot be used",
+		},
+		"a port that is a text": {
+			"token: pul-a\nhttp_server_port: secret\n", nil, "127.0.0.1:8080", "agent.yaml cannot be used",
+		},
+
+		"the variable":                   {"token: pul-a\n", []string{port + "7002"}, "127.0.0.1:7002", ""},
+		"an empty file and the variable": {"\n", []string{port + "7002"}, "127.0.0.1:7002", ""},
+		"no file, and the variable":      {"", []string{port + "7002"}, "127.0.0.1:7002", ""},
+		"a refused file, and the variable": {
+			"token: pul-a\nlog_level: loud\nhttp_server_port: 1\n", []string{port + "7002"}, "127.0.0.1:7002", "",
+		},
+		"a variable that is not a port number": {
+			"token: pul-a\n", []string{port + "secret"}, "127.0.0.1:8080",
+			"PULUMI_AGENT_HTTP_SERVER_PORT is not a port number",
+		},
+
+		"an address": {"token: pul-a\nhttp_server_address: 10.0.0.5\n", nil, "10.0.0.5:8080", ""},
+		"a name":     {"token: pul-a\nhttp_server_address: localhost\n", nil, "localhost:8080", ""},
+		"an address of IPv6": {
+			"token: pul-a\nhttp_server_address: '::1'\nhttp_server_port: 1\n", nil, "[::1]:1", "",
+		},
+		"an address with a zone": {
+			"token: pul-a\nhttp_server_address: fe80::1%eth0\n", nil, "[fe80::1%25eth0]:8080", "",
+		},
+		"all addresses of IPv4": {"token: pul-a\nhttp_server_address: 0.0.0.0\n", nil, "127.0.0.1:8080", ""},
+		"all addresses":         {"token: pul-a\nhttp_server_address: '::'\n", nil, "127.0.0.1:8080", ""},
+		"the variable of the address": {
+			"token: pul-a\nhttp_server_address: 10.0.0.5\n", []string{address + "10.0.0.6"}, "10.0.0.6:8080", "",
+		},
+		"a refused file with an address": {
+			"token: pul-a\nlog_level: loud\nhttp_server_address: 10.0.0.5 # ours\nhttp_server_port: 7\n", nil,
+			"10.0.0.5:7", "",
+		},
+		"a refused file, and the variable of the address": {
+			"token: pul-a\nlog_level: loud\nhttp_server_address: 10.0.0.5\nhttp_server_port: 7\n",
+			[]string{address + "10.0.0.6"}, "10.0.0.6:7", "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			result := tell(test.environ, "status", "--config", fileOf(t, "agent.yaml", test.file))
-			if result.code != cli.ExitFailure || !strings.Contains(result.stdout, "pid 4711") || result.stderr != "" {
-				t.Errorf("%+v", result)
+			c := client{environ: readEnvironment(test.environ)}
+			if test.file != "" {
+				c.config = fileOf(t, "agent.yaml", test.file)
+			}
+			at, guessed, err := c.address()
+			if want := "http://" + test.host + "/status"; err != nil || at != want {
+				t.Errorf("%s, %v, want %s", at, err, want)
+			}
+			if !strings.Contains(guessed, test.guessed) || (guessed == "") != (test.guessed == "") ||
+				strings.Contains(guessed, "secret") {
+				t.Errorf("guessed because of %q, want %q", guessed, test.guessed)
 			}
 		})
 	}
 }
 
 func TestStatusErrors(t *testing.T) {
-	free := freePort(t)
-	with := func(answer func(w http.ResponseWriter)) string {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w) }))
-		t.Cleanup(server.Close)
-		return server.URL
-	}
-	config := fileOf(t, "agent.yaml", "token: pul-a\nhttp_server_port: "+strconv.Itoa(free)+"\n")
+	config := fileOf(t, "agent.yaml", fmt.Sprintf("token: pul-a\nhttp_server_port: %d\n", freePort(t)))
 	for name, test := range map[string]struct {
 		args []string
 		want string
@@ -169,57 +210,12 @@ func TestStatusErrors(t *testing.T) {
 		"a URL with a user": {[]string{"--url", "http://me:secret@127.0.0.1"}, "--url must be a URL"},
 		"both":              {[]string{"--url", "http://127.0.0.1", "--config", config}, "either --config or --url"},
 		"an argument":       {[]string{"agent.yaml"}, "takes no argument"},
-		"another program": {[]string{"--url",
-			with(func(w http.ResponseWriter) { w.WriteHeader(http.StatusTeapot) })}, "code 418"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			result := tell(nil, append([]string{"status"}, test.args...)...)
+			result := cmwa(nil, append([]string{"status"}, test.args...)...)
 			if result.code != cli.ExitUsage || result.stdout != "" || !strings.Contains(result.stderr, test.want) ||
 				strings.Count(result.stderr, "\n") != 1 || strings.Contains(result.stderr, "secret") {
 				t.Errorf("%+v", result)
-			}
-		})
-	}
-}
-
-func TestStatusPortOfRejectedFile(t *testing.T) {
-	const port = "PULUMI_AGENT_HTTP_SERVER_PORT="
-	directory := t.TempDir()
-	t.Chdir(directory)
-	t.Setenv("HOME", directory)
-	for name, test := range map[string]struct {
-		file    string // if empty, there is no file
-		environ []string
-		port    int
-		guessed string // if empty, the port is not a guess
-	}{
-		"a good file":                    {"token: pul-a\n", nil, 8080, ""},
-		"a refused file with a port":     {"token: pul-a\nlog_level: loud\nhttp_server_port: 7001\n", nil, 7001, ""},
-		"a file that is empty":           {" \n", nil, 8080, "agent.yaml is empty"},
-		"an empty file and the variable": {"\n", []string{port + "7002"}, 7002, ""},
-		"a file that is no YAML":         {"\x00\x01", nil, 8080, "agent.yaml cannot be used (see cmwa vet)"},
-		"a refused file without a port":  {"token: pul-a\nlog_level: loud\n", nil, 8080, "agent.yaml cannot be used"},
-		"a port that is too large": {"token: pul-a\nhttp_server_port: 99999\n", nil, 8080,
-			"agent.yaml cannot be used"},
-		"a port that is a text": {"token: pul-a\nhttp_server_port: secret\n", nil, 8080,
-			"agent.yaml cannot be used"},
-		"no file":                   {"", nil, 8080, "there is no pulumi-workflow-agent.yaml in " + directory},
-		"no file, and the variable": {"", []string{port + "7003"}, 7003, ""},
-		"a variable that is not a port number": {"token: pul-a\n", []string{port +
-			"secret"}, 8080, "PULUMI_AGENT_HTTP_SERVER_PORT is not a port number"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := client{environ: readEnvironment(test.environ)}
-			if test.file != "" {
-				c.config = fileOf(t, "agent.yaml", test.file)
-			}
-			at, guessed, err := c.address()
-			if want := fmt.Sprintf("http://127.0.0.1:%d/status", test.port); err != nil || at != want {
-				t.Errorf("%s, %v, want %s", at, err, want)
-			}
-			if !strings.Contains(guessed, test.guessed) || (guessed == "") != (test.guessed == "") ||
-				strings.Contains(guessed, "secret") {
-				t.Errorf("guessed because of %q, want %q", guessed, test.guessed)
 			}
 		})
 	}
@@ -238,19 +234,12 @@ func TestStatusPortFromDamagedFile(t *testing.T) {
 }
 
 func TestStatusInvalidFile(t *testing.T) {
-	server := fixedAgent(t)
-	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := client{config: fileOf(t, "agent.yaml", "token: pul-a\nhttp_server_port: "+port+"\n"), environ: environment{}}
+	good := "token: pul-a\nhttp_server_port: " + portOf(agentOf(t, nil)) + "\n"
+	c := client{config: fileOf(t, "agent.yaml", good), environ: environment{}}
 	for _, content := range []string{"", "\n", "garbage\n", "http_server_port: 99999\n"} {
-		if _, err := c.fetch(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(c.config, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.fetch(t.Context())
+		noError(t, err)
+		noError(t, os.WriteFile(c.config, []byte(content), 0o600))
 	}
 	if d, err := c.fetch(t.Context()); err != nil || d.Agent.PID != 4711 {
 		t.Errorf("%v, %v", d.Agent, err)
@@ -263,9 +252,7 @@ func TestStatusPrinterLostAgent(t *testing.T) {
 	look := func(lost error) string {
 		out.Reset()
 		wrong.Reset()
-		if err := show(fixedStatus(t), lost); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, show(fixedStatus(t), lost))
 		return out.String() + wrong.String()
 	}
 	if first := look(nil); !strings.Contains(first, "POOL") || !strings.Contains(first, "2026-11-21T10:18:00Z") {
@@ -295,14 +282,12 @@ func TestStatusWatchUntilStopped(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithTimeout(context.Background(), storyLimit)
 	defer stop()
-	looks, fixed := 0, fixedStatus(t)
-	server := agentOf(t, func() status.Document {
-		d := fixed
+	looks := 0
+	url := agentOf(t, func(d *status.Document) {
 		d.Config.Desired = uint64(looks)
 		if looks++; looks == 3 {
 			d.Healthy, d.Ready, d.Converged, d.Config.Rejection, d.Config.Applied = true, true, true, nil, 2
 		}
-		return d
 	})
 	var out, wrong bytes.Buffer
 	wanted := []string{"generation 0", "generation 1", "generation 2, in force", "file no longer rejected"}
@@ -313,7 +298,7 @@ func TestStatusWatchUntilStopped(t *testing.T) {
 		}
 		return len(text), nil
 	})
-	code := execute(ctx, context.Background(), []string{"status", "--url", server.URL, "--watch"},
+	code := execute(ctx, context.Background(), []string{"status", "--url", url, "--watch"},
 		stdio{stdout: untilWanted, stderr: &wrong})
 	if ctx.Err() != context.Canceled || code != cli.ExitOK || wrong.Len() > 0 {
 		t.Errorf("exit code %d, %s; the output lacks one of %q:\n%s", code, wrong.String(), wanted, out.String())
@@ -332,40 +317,19 @@ func (w *world) once(args ...string) output {
 // onceWith is like once, and sets further environment variables.
 func (w *world) onceWith(env []string, args ...string) output {
 	w.t.Helper()
-	var out, wrong bytes.Buffer
 	cmd := exec.Command(filepath.Join(w.bin, "cmwa"), args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = w.directory, &out, &wrong
+	cmd.Dir = w.directory
 	cmd.Env = append(append(os.Environ(), w.environ()...), env...)
-	err := cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		w.t.Fatal(err)
-	}
-	return output{cmd.ProcessState.ExitCode(), out.String(), wrong.String()}
+	return outputOf(w.t, cmd)
 }
 
 func TestStatusWatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
-	port, next := freePort(t), freePort(t)
-	w.agent(fmt.Sprintf("http_server_port: %d", port))
+	port, next := agentPort(freePort(t)), agentPort(freePort(t))
+	w.agent(port.setting())
 	config := filepath.Join(w.directory, "agent.yaml")
-	good, err := os.ReadFile(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := func(name, content string) string {
-		path := filepath.Join(w.directory, name)
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	save := func(content string) {
-		if err := os.Rename(file("agent.yaml.new", content), config); err != nil {
-			t.Fatal(err)
-		}
-	}
+	good := readText(t, config)
 	var d status.Document
 	reports := func(what string, code int, so func() bool) {
 		t.Helper()
@@ -375,53 +339,40 @@ func TestStatusWatch(t *testing.T) {
 			return result.code == code && json.Unmarshal([]byte(result.stdout), &d) == nil && so()
 		})
 	}
-	metric := func(line string) bool {
-		response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
-		if err != nil {
-			return false
-		}
-		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		return err == nil && strings.Contains(string(text), "\n"+line+"\n")
-	}
 
-	reports("the first generation is in force", cli.ExitOK, func() bool {
-		return d.Config.Applied == 1 &&
-			d.Config.Path == config && len(d.Pools) == 1
-	})
+	reports("the first generation is in force", cli.ExitOK,
+		func() bool { return d.Config.Applied == 1 && d.Config.Path == config && len(d.Pools) == 1 })
 	watching := w.start("status", nil, "cmwa", "status", "--watch", "--config", config)
 	watching.waitFor("generation 1, in force")
 	witness := filepath.Join(w.directory, "go-on")
-	w.queue("long", order{Steps: []step{{Name: "a", Run: "until [ -e " + witness + " ]; do sleep 0.05; done"}}})
-	reports("the job is shown", cli.ExitOK, func() bool {
-		return len(d.Pools[0].Jobs) == 1 &&
-			d.Pools[0].Jobs[0].Phase == "running"
-	})
+	w.queue("long", oneStep("until [ -e "+witness+" ]; do sleep 0.05; done"))
+	reports("the job is shown", cli.ExitOK,
+		func() bool { return len(d.Pools[0].Jobs) == 1 && d.Pools[0].Jobs[0].Phase == "running" })
 
-	second := strings.Replace(string(good), "polling_interval: 200ms", "polling_interval: 300ms", 1)
-	if result := w.once("plan", "--live", "--config", config, file("candidate.yaml",
-		second)); result.code != exitChanges || !strings.Contains(result.stdout, "200ms -> 300ms") {
+	second := strings.Replace(good, "polling_interval: 200ms", "polling_interval: 300ms", 1)
+	plan := []string{"plan", "--live", "--config", config, fileOf(t, "candidate.yaml", second)}
+	if result := w.once(plan...); result.code != exitChanges || !strings.Contains(result.stdout, "200ms -> 300ms") {
 		t.Errorf("the plan before the edit: %+v", result)
 	}
-	save(second)
+	w.replace(config, second)
 	reports("the second generation is in force", cli.ExitOK, func() bool {
 		return d.Config.Applied == 2 && d.Reload != nil && slices.Contains(d.Reload.Changes,
 			status.Change{Pool: "default", Key: "polling_interval", From: "200ms", To: "300ms", Effect: "live"})
 	})
 
-	save(second + "poling_interval: 1s\nlog_level: loud\n")
+	w.replace(config, second+"poling_interval: 1s\nlog_level: loud\n")
 	reports("the bad edit is refused", cli.ExitFailure, func() bool {
 		r := d.Config.Rejection
 		return d.Config.Applied == 2 && d.Healthy && r != nil && len(r.Problems) > 0 &&
 			r.Problems[0].File == config && r.Problems[0].Line > 0
 	})
 	w.eventually("the metrics count the rejection", func() bool {
-		return metric("cmwa_config_rejected_total 1") &&
-			!metric("cmwa_config_problems 0")
+		page := string(bodyOf(port.url("/metrics")))
+		return strings.Contains(page, "\ncmwa_config_rejected_total 1\n") &&
+			!strings.Contains(page, "\ncmwa_config_problems 0\n")
 	})
-	if result := w.once("plan", "--live", "--config", config, file("candidate.yaml",
-		second)); result.code != exitInvalid || !strings.Contains(result.stderr,
-		"the agent refused the last edit of its file") {
+	if result := w.once(plan...); result.code != exitInvalid ||
+		!strings.Contains(result.stderr, "the agent refused the last edit of its file") {
 		t.Errorf("the plan after a rejected edit: %+v", result)
 	}
 	if result := w.once("status", "--config", config); result.code != cli.ExitFailure ||
@@ -429,23 +380,16 @@ func TestStatusWatch(t *testing.T) {
 		t.Errorf("%+v", result)
 	}
 	watching.waitFor("REJECTED")
-	save(second)
-	reports("the edit is undone", cli.ExitOK, func() bool {
-		return d.Config.Applied == 2 &&
-			d.Config.Rejection == nil && d.Config.Rejected == 1
-	})
+	w.replace(config, second)
+	reports("the edit is undone", cli.ExitOK,
+		func() bool { return d.Config.Applied == 2 && d.Config.Rejection == nil && d.Config.Rejected == 1 })
 	watching.waitFor("file no longer rejected")
 
-	save(strings.Replace(second, fmt.Sprintf("http_server_port: %d", port), fmt.Sprintf("http_server_port: %d",
-		next), 1))
-	reports("the agent answers at its new port", cli.ExitOK, func() bool {
-		return d.Config.Applied == 3 &&
-			len(d.Pools[0].Jobs) == 1
-	})
+	w.replace(config, strings.Replace(second, port.setting(), next.setting(), 1))
+	reports("the agent answers at its new port", cli.ExitOK,
+		func() bool { return d.Config.Applied == 3 && len(d.Pools[0].Jobs) == 1 })
 	watching.waitFor("generation 3, in force")
-	if err := os.WriteFile(witness, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(witness, nil, 0o600))
 	w.await("long", "succeeded")
 	watching.signal(os.Interrupt)
 	watching.exit(cli.ExitOK)

@@ -19,23 +19,17 @@ type configMap struct {
 // write replaces the content of the ConfigMap, which has one file, and returns the file's path.
 func (m *configMap) write(file, content string) string {
 	m.t.Helper()
-	must := func(err error) {
-		m.t.Helper()
-		if err != nil {
-			m.t.Fatal(err)
-		}
-	}
 	m.version++
 	volume, path := fmt.Sprintf("..%d", m.version), filepath.Join(m.directory, file)
-	must(os.Mkdir(filepath.Join(m.directory, volume), 0o755))
-	must(os.WriteFile(filepath.Join(m.directory, volume, file), []byte(content), 0o644))
-	must(os.Symlink(volume, filepath.Join(m.directory, "..data_tmp")))
-	must(os.Rename(filepath.Join(m.directory, "..data_tmp"), filepath.Join(m.directory, "..data")))
+	noError(m.t, os.Mkdir(filepath.Join(m.directory, volume), 0o755))
+	noError(m.t, os.WriteFile(filepath.Join(m.directory, volume, file), []byte(content), 0o644))
+	noError(m.t, os.Symlink(volume, filepath.Join(m.directory, "..data_tmp")))
+	noError(m.t, os.Rename(filepath.Join(m.directory, "..data_tmp"), filepath.Join(m.directory, "..data")))
 	if m.version == 1 {
-		must(os.Symlink(filepath.Join("..data", file), path))
+		noError(m.t, os.Symlink(filepath.Join("..data", file), path))
 		return path
 	}
-	must(os.RemoveAll(filepath.Join(m.directory, fmt.Sprintf("..%d", m.version-1))))
+	noError(m.t, os.RemoveAll(filepath.Join(m.directory, fmt.Sprintf("..%d", m.version-1))))
 	return path
 }
 
@@ -51,14 +45,10 @@ func TestRunFollowsPodTemplate(t *testing.T) {
 			"env": [{"name": "MARK", "value": %q}]}]}}`, more, mark)
 	}
 	path := mounted.write("worker-pod.json", template("one", ""))
-	config := filepath.Join(w.directory, "agent.yaml")
-	text := w.settings([]string{
+	config := fileOf(t, "agent.yaml", w.settings([]string{
 		w.clusterSettings()[0], "pod_template_file: " + path,
 		"token: " + w.pool, "working_directory: " + w.bin, "http_server_port: 0",
-	})
-	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	agent := w.start("agent", []string{"KUBECONFIG=" + w.cluster.Kubeconfig(t)}, "cmwa", "run", "--config", config)
 	reloads := 0
 	edited := func(content string) {
@@ -71,24 +61,21 @@ func TestRunFollowsPodTemplate(t *testing.T) {
 	}
 	prints := func(stack, mark string) {
 		t.Helper()
-		w.queue(stack, order{Steps: []step{{Name: "print", Run: "echo mark is $MARK"}}})
+		w.queue(stack, oneStep("echo mark is $MARK"))
 		w.await(stack, "succeeded", "failed")
-		if log := w.log(stack); !strings.Contains(log, "\nmark is "+mark+"\n") {
-			t.Errorf("the log of %s lacks the mark %s:\n%s", stack, mark, log)
-		}
+		w.wantLog(stack, "\nmark is "+mark+"\n")
 	}
 
 	// dryRun sends the Pod that cmwa pod prints to the cluster, with kubectl create
 	// --dry-run=server.
 	dryRun := func() error {
 		t.Helper()
-		code, text, problems := commandLine(nil, "pod", "--job-image", baseImage, config)
-		if code != 0 {
-			t.Fatalf("cmwa pod: exit code %d, %s", code, problems)
+		pod := cmwa(nil, "pod", "--job-image", baseImage, config)
+		if pod.code != 0 {
+			t.Fatalf("cmwa pod: %+v", pod)
 		}
-		pod := fileOf(t, "pod.yaml", text)
 		_, message, err := try(t, kubectlVariable, "create", "--dry-run=server", "--namespace", w.cluster.Name,
-			"--filename", pod)
+			"--filename", fileOf(t, "pod.yaml", pod.stdout))
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, message)
 		}
@@ -108,12 +95,10 @@ func TestRunFollowsPodTemplate(t *testing.T) {
 
 	// If the cluster refuses the Pods, the job fails, and its log has the reason.
 	edited(template("three", `"priorityClassName": "there-is-none",`))
-	w.queue("fourth", order{Steps: []step{{Name: "print", Run: "echo mark is $MARK"}}})
+	w.queue("fourth", oneStep("echo mark is $MARK"))
 	w.await("fourth", "failed")
 	w.wantSteps("fourth", "failed", "not-started")
-	if log := w.log("fourth"); !strings.Contains(log, "no PriorityClass with name there-is-none was found") {
-		t.Errorf("the log lacks the message of the API server:\n%s", log)
-	}
+	w.wantLog("fourth", "no PriorityClass with name there-is-none was found")
 	agent.waitFor("pod_template rejected by the cluster, jobs will fail")
 	if err := dryRun(); err == nil || !strings.Contains(err.Error(),
 		"no PriorityClass with name there-is-none was found") {

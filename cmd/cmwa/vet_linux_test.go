@@ -1,47 +1,22 @@
 package main
 
 import (
-	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // seen returns the output of the real cmwa vet at a pseudo-terminal.
 func seen(t *testing.T, directory string, environ []string, args ...string) string {
 	t.Helper()
-	bin, err := staticPrograms()
-	if err != nil {
-		t.Fatal(err)
-	}
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	master, terminal := openTerminal(t)
 	defer master.Close()
-	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
-	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(filepath.Join(bin, "cmwa"), append([]string{"vet"}, args...)...)
+	cmd := exec.Command(staticCmwa(t), append([]string{"vet"}, args...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = directory, terminal, terminal
 	cmd.Env = append([]string{"HOME=/nowhere", "TERM=xterm"}, environ...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, cmd.Start())
 	terminal.Close()
 	limit := time.AfterFunc(storyLimit, func() { _ = cmd.Process.Kill() })
 	defer limit.Stop()

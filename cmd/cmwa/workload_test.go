@@ -23,19 +23,17 @@ spec:
       - {name: dind, image: "docker:dind"}
 `
 	environ := []string{"PULUMI_AGENT_LOG_LEVEL=loud"} // a variable of this machine, which vet must ignore
-	if code, stdout, stderr := commandLine(environ, "vet", fileOf(t, "agent.yaml", good)); code != cli.ExitOK ||
-		stdout != "" || stderr != "" {
-		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+	if got := cmwa(environ, "vet", fileOf(t, "agent.yaml", good)); got != (output{}) {
+		t.Errorf("%+v", got)
 	}
 	wrong := strings.Replace(good, "{name: DOCKER_HOST, value",
 		"{name: PULUMI_AGENT_DEPLOY_TARGET, value: ecs}\n        - {name: PULUMI_AGENT_SERVCE_URL, value", 1)
 	file := fileOf(t, "agent.yaml", wrong)
-	code, stdout, stderr := commandLine(environ, "vet", file)
-	want := file + ":10:53: warning: PULUMI_AGENT_DEPLOY_TARGET: ecs is not in this release; " +
+	want := output{cli.ExitFailure, file + ":10:53: warning: PULUMI_AGENT_DEPLOY_TARGET: ecs is not in this release; " +
 		"it has docker, kubernetes and process\n" +
 		file + ":11:18: PULUMI_AGENT_SERVCE_URL: no key has this variable\n" +
-		"  hint: did you mean PULUMI_AGENT_SERVICE_URL?\n"
-	if code != cli.ExitFailure || stdout != want || stderr != "" {
-		t.Errorf("exit code %d, stderr %q, got\n%s\nwant\n%s", code, stderr, stdout, want)
+		"  hint: did you mean PULUMI_AGENT_SERVICE_URL?\n", ""}
+	if got := cmwa(environ, "vet", file); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

@@ -1,14 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -23,8 +24,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
@@ -169,9 +168,7 @@ type world struct {
 func newWorld(t testing.TB, target string, serve ...string) *world {
 	t.Helper()
 	bin, err := programs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	w := &world{t: t, directory: t.TempDir(), bin: bin, target: target, ids: map[string]string{}}
 	address := "127.0.0.1"
 	switch target {
@@ -182,21 +179,42 @@ func newWorld(t testing.TB, target string, serve ...string) *world {
 		address = w.cluster.HostAddress(t)
 	}
 	data := filepath.Join(w.directory, "service")
-	service := w.start("service", nil, "cmwa-cloud", append([]string{
+	w.service = w.start("service", nil, "cmwa-cloud", append([]string{
 		"serve", "--listen", address + ":0", "--data", data,
 	}, serve...)...)
-	w.service = service
-	w.url = service.waitForMatch(regexp.MustCompile(`http://[0-9.]+:[0-9]+`))
+	w.url = w.service.waitForMatch(regexp.MustCompile(`http://[0-9.]+:[0-9]+`))
 	token, err := os.ReadFile(filepath.Join(data, "access-token"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	w.must(err)
 	w.user = strings.TrimSpace(string(token))
-	var pool struct{ ID, TokenValue string }
-	w.call(http.MethodPost, "/api/orgs/organization/agent-pools",
-		map[string]string{"name": "tests", "description": "of the whole-program tests"}, &pool)
-	w.pool, w.poolID = pool.TokenValue, pool.ID
+	pool := w.createPool("tests")
+	w.pool, w.poolID = pool.token, pool.id
 	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	noError(w.t, err)
+}
+
+// servicePool is a pool at the service.
+type servicePool struct{ id, token string }
+
+// createPool creates a pool at the service.
+func (w *world) createPool(name string) servicePool {
+	w.t.Helper()
+	var answer struct{ ID, TokenValue string }
+	w.call(http.MethodPost, "/api/orgs/organization/agent-pools", map[string]string{"name": name}, &answer)
+	return servicePool{answer.ID, answer.TokenValue}
+}
+
+// pools creates further pools at the service.
+func (w *world) pools(count int) []servicePool {
+	w.t.Helper()
+	made := make([]servicePool, count)
+	for i := range made {
+		made[i] = w.createPool(fmt.Sprint("pool-", i))
+	}
+	return made
 }
 
 // gateway returns the address at which containers of the default network reach this
@@ -225,26 +243,18 @@ func (w *world) ask(method, path string, body, answer any) (int, string) {
 	var content io.Reader
 	if body != nil {
 		text, err := json.Marshal(body)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		w.must(err)
 		content = bytes.NewReader(text)
 	}
 	request, err := http.NewRequest(method, w.url+path, content)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	request.Header.Set("Authorization", "token "+w.user)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	if answer != nil && response.StatusCode/100 == 2 {
 		if err := json.Unmarshal(text, answer); err != nil {
 			w.t.Fatalf("%s %s: %v: %s", method, path, err, text)
@@ -267,7 +277,17 @@ type order struct {
 	Env     map[string]any
 	Timeout string
 	Login   map[string]any // credentials of the image
+	Pool    string         // id; empty for the world's pool
 	Request map[string]any // further fields of the request
+}
+
+// oneStep returns a job with one step.
+func oneStep(run string) order { return order{Steps: []step{{Name: "a", Run: run}}} }
+
+// in returns the same job for a pool.
+func (o order) in(poolID string) order {
+	o.Pool = poolID
+	return o
 }
 
 const baseImage = "cmwa-test/base:latest"
@@ -275,15 +295,12 @@ const baseImage = "cmwa-test/base:latest"
 // queue queues a job with these steps for the stack.
 func (w *world) queue(stack string, o order) {
 	w.t.Helper()
-	if o.Image == "" {
-		o.Image = baseImage
-	}
-	image := map[string]any{"reference": o.Image}
+	image := map[string]any{"reference": cmp.Or(o.Image, baseImage)}
 	if o.Login != nil {
 		image["credentials"] = o.Login
 	}
 	request := map[string]any{
-		"inheritSettings": false, "agentPoolID": w.poolID,
+		"inheritSettings": false, "agentPoolID": cmp.Or(o.Pool, w.poolID),
 		"executorContext":  map[string]any{"executorImage": image},
 		"operationContext": map[string]any{"environmentVariables": o.Env, "options": map[string]any{"shell": "sh"}},
 	}
@@ -293,9 +310,7 @@ func (w *world) queue(stack string, o order) {
 	if o.Timeout != "" {
 		request["cmwaTimeout"] = o.Timeout
 	}
-	for key, value := range o.Request {
-		request[key] = value
-	}
+	maps.Copy(request, o.Request)
 	if code, text := w.ask(http.MethodPost, "/api/stacks/organization/tests", map[string]string{"stackName": stack},
 		nil); code/100 != 2 && code != http.StatusConflict {
 		w.t.Fatalf("create stack %s: %d %s", stack, code, text)
@@ -307,10 +322,15 @@ func (w *world) queue(stack string, o order) {
 	w.ids[stack] = answer.ID
 }
 
-func (w *world) path(stack string) string {
+// id returns the id of a stack's deployment.
+func (w *world) id(stack string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return "/api/stacks/organization/tests/" + stack + "/deployments/" + w.ids[stack]
+	return w.ids[stack]
+}
+
+func (w *world) path(stack string) string {
+	return "/api/stacks/organization/tests/" + stack + "/deployments/" + w.id(stack)
 }
 
 // status returns the status of a deployment, and the statuses of its steps.
@@ -329,18 +349,16 @@ func (w *world) status(stack string) (status string, steps []string) {
 	return answer.Status, steps
 }
 
+// finalStatuses are the statuses of a deployment that has ended.
+var finalStatuses = []string{"succeeded", "failed", "skipped"}
+
 // await blocks until a deployment has one of the states, and returns the state.
 func (w *world) await(stack string, states ...string) string {
 	w.t.Helper()
 	var last string
 	w.eventually(fmt.Sprintf("%s is %v", stack, states), func() bool {
 		last, _ = w.status(stack)
-		for _, state := range states {
-			if last == state {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(states, last)
 	})
 	return last
 }
@@ -350,6 +368,25 @@ func (w *world) wantSteps(stack string, want ...string) {
 	w.t.Helper()
 	if _, got := w.status(stack); strings.Join(got, " ") != strings.Join(want, " ") {
 		w.t.Errorf("the steps of %s are %v, want %v; the log:\n%s", stack, got, want, w.log(stack))
+	}
+}
+
+// wantStatus checks the status of a deployment.
+func (w *world) wantStatus(stack, want string) {
+	w.t.Helper()
+	if status, _ := w.status(stack); status != want {
+		w.t.Errorf("the job of %s is %s, want %s:\n%s", stack, status, want, w.log(stack))
+	}
+}
+
+// wantLog checks that the log of a deployment contains these texts.
+func (w *world) wantLog(stack string, texts ...string) {
+	w.t.Helper()
+	log := w.log(stack)
+	for _, text := range texts {
+		if !strings.Contains(log, text) {
+			w.t.Errorf("the log of %s lacks %q:\n%s", stack, text, log)
+		}
 	}
 }
 
@@ -420,20 +457,23 @@ func (w *world) configure(env []string, settings ...string) (string, []string) {
 	if w.docker != "" {
 		env = append(env, "DOCKER_HOST="+w.docker)
 	}
-	if err := os.WriteFile(config, []byte(w.settings(settings, more...)), 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(os.WriteFile(config, []byte(w.settings(settings, more...)), 0o600))
 	return config, env
 }
 
 // settings returns a configuration with these lines. It adds the lines of more, and the
 // lines that all agents of the tests have in common, unless their keys are set already.
 func (w *world) settings(lines []string, more ...string) string {
-	lines = slices.Clone(lines)
-	for _, line := range append(more,
+	return withDefaults(lines, append(more,
 		"service_url: "+w.url, "deploy_target: "+w.target, "pull_image: false", "polling_interval: 200ms",
-		"job_status_loop_interval: 500ms", "request_retry_wait: 200ms", "log_level: debug", hostNetwork,
-	) {
+		"job_status_loop_interval: 500ms", "request_retry_wait: 200ms", "log_level: debug", hostNetwork)...)
+}
+
+// withDefaults returns a configuration with these lines, and with the defaults whose keys are not
+// set already.
+func withDefaults(lines []string, defaults ...string) string {
+	lines = slices.Clone(lines)
+	for _, line := range defaults {
 		key, _, _ := strings.Cut(line, ":")
 		if !slices.ContainsFunc(lines, func(other string) bool { return strings.HasPrefix(other, key+":") }) {
 			lines = append(lines, line)
@@ -487,25 +527,14 @@ func (w *world) start(name string, env []string, command string, args ...string)
 func (w *world) startIn(directory, name string, env []string, command string, args ...string) *program {
 	w.t.Helper()
 	output, err := os.CreateTemp(w.directory, name+"-*.log")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.must(err)
 	if !filepath.IsAbs(command) {
 		command = filepath.Join(w.bin, command)
 	}
-	p := &program{w: w, cmd: exec.Command(command, args...), path: output.Name(), done: make(chan struct{})}
-	p.cmd.Dir = directory
-	p.cmd.Env = append(os.Environ(), append(w.environ(), env...)...)
-	p.cmd.Stdout, p.cmd.Stderr = output, output
-	if err := p.cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
-	go func() {
-		_ = p.cmd.Wait()
-		p.code = p.cmd.ProcessState.ExitCode()
-		_ = output.Close()
-		close(p.done)
-	}()
+	cmd := exec.Command(command, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = directory, output, output
+	p := w.launch(cmd, env, output.Name())
+	w.must(output.Close())
 	w.t.Cleanup(func() {
 		p.signal(syscall.SIGTERM)
 		if !p.ends(20 * time.Second) {
@@ -523,6 +552,21 @@ func (w *world) startIn(directory, name string, env []string, command string, ar
 			w.t.Logf("-- output of %s:\n%s", name, p.output())
 		}
 	})
+	return p
+}
+
+// launch starts a program with the variables of the world, and with those of env. The file at
+// path has the output of the program.
+func (w *world) launch(cmd *exec.Cmd, env []string, path string) *program {
+	w.t.Helper()
+	p := &program{w: w, cmd: cmd, path: path, done: make(chan struct{})}
+	cmd.Env = append(os.Environ(), append(w.environ(), env...)...)
+	w.must(cmd.Start())
+	go func() {
+		_ = cmd.Wait()
+		p.code = cmd.ProcessState.ExitCode()
+		close(p.done)
+	}()
 	return p
 }
 
@@ -575,6 +619,33 @@ func (p *program) waitFor(text string) {
 	p.waitForMatch(regexp.MustCompile(regexp.QuoteMeta(text)))
 }
 
+// wantPrinted checks how often each of these texts is in the output of the program.
+func (p *program) wantPrinted(times int, texts ...string) {
+	p.w.t.Helper()
+	output := p.output()
+	for _, text := range texts {
+		if n := strings.Count(output, text); n != times {
+			p.w.t.Errorf("the program has printed %q %d times, want %d:\n%s", text, n, times, output)
+		}
+	}
+}
+
+// mostJobs returns the largest number of jobs that an agent held at the same time. The lines of
+// its log are in order, and it frees a slot only after it has logged the end of the job.
+func (p *program) mostJobs() (most int) {
+	held := 0
+	for line := range strings.Lines(p.output()) {
+		switch {
+		case strings.Contains(line, "job claimed"):
+			held++
+		case strings.Contains(line, "job succeeded"):
+			held--
+		}
+		most = max(most, held)
+	}
+	return most
+}
+
 // logs returns the output of every program, for the message of a failed test.
 func (w *world) logs() string {
 	files, _ := filepath.Glob(filepath.Join(w.directory, "*.log"))
@@ -607,28 +678,25 @@ func (w *world) engine(args ...string) string {
 // containers returns the ids of the containers of a stack's job, or the names of its Pods.
 func (w *world) containers(stack string) []string {
 	w.t.Helper()
-	w.mu.Lock()
-	id := w.ids[stack]
-	w.mu.Unlock()
-	var ids []string
-	if w.cluster != nil {
-		var pods corev1.PodList
-		client := kubetest.Client(w.t, w.cluster.Admin, corev1.SchemeGroupVersion)
-		if err := client.Get().Namespace(w.cluster.Name).Resource("pods").Do(w.t.Context()).Into(&pods); err != nil {
-			w.t.Fatal(err)
-		}
-		for _, pod := range pods.Items {
-			if pod.Annotations["cmwa.subject"] == id {
-				ids = append(ids, pod.Name)
-			}
-		}
-		return ids
+	if w.cluster == nil {
+		return strings.Fields(w.engine("ps", "--all", "--quiet", "--no-trunc", "--filter",
+			"label=cmwa.subject="+w.id(stack)))
 	}
-	for scanner := bufio.NewScanner(strings.NewReader(w.engine("ps", "--all", "--quiet", "--no-trunc", "--filter",
-		"label=cmwa.subject="+id))); scanner.Scan(); {
-		ids = append(ids, scanner.Text())
+	var names []string
+	for _, pod := range w.workers(stack) {
+		names = append(names, pod.Name)
 	}
-	return ids
+	return names
+}
+
+// container returns the only container or Pod of a stack's job.
+func (w *world) container(stack string) string {
+	w.t.Helper()
+	all := w.containers(stack)
+	if len(all) != 1 {
+		w.t.Fatalf("the job of %s has the containers %v, want one", stack, all)
+	}
+	return all[0]
 }
 
 // lastPort is the last port that freePort has returned. It starts at a number that depends on the
@@ -650,6 +718,18 @@ func freePort(t testing.TB) int {
 	}
 }
 
+// agentPort is the port of an agent's HTTP server, on this machine.
+type agentPort int
+
+// setting returns the line of a configuration that sets the port.
+func (p agentPort) setting() string { return fmt.Sprintf("http_server_port: %d", p) }
+
+func (p agentPort) url(path string) string { return fmt.Sprintf("http://127.0.0.1:%d%s", p, path) }
+
+// healthz and readyz return the status of the response, or 0 if there is none.
+func (p agentPort) healthz() int { return probe(p.url("/healthz")) }
+func (p agentPort) readyz() int  { return probe(p.url("/readyz")) }
+
 // probe returns the HTTP status of the response to a GET request, or 0 if there is none.
 func probe(url string) int {
 	response, err := http.Get(url)
@@ -660,14 +740,34 @@ func probe(url string) int {
 	return response.StatusCode
 }
 
+// bodyOf returns the body of the response to a GET request, or nil if there is none.
+func bodyOf(url string) []byte {
+	response, err := http.Get(url)
+	if err != nil {
+		return nil
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil
+	}
+	return body
+}
+
+// networkOf returns the network of an address: the path of a Unix socket, or host and port.
+func networkOf(address string) string {
+	if strings.HasPrefix(address, "/") {
+		return "unix"
+	}
+	return "tcp"
+}
+
 // forward forwards connections from one address to another. The function end stops it, and
 // closes the connections.
 func forward(t testing.TB, from, to string) (end func()) {
 	t.Helper()
-	listener, err := net.Listen("tcp", from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener, err := net.Listen(networkOf(from), from)
+	noError(t, err)
 	var all sync.WaitGroup
 	ctx, cancel := context.WithCancel(context.Background())
 	all.Go(func() {
@@ -676,21 +776,37 @@ func forward(t testing.TB, from, to string) (end func()) {
 			if err != nil {
 				return
 			}
-			all.Go(func() {
-				defer in.Close()
-				defer context.AfterFunc(ctx, func() { _ = in.Close() })()
-				out, err := net.Dial("tcp", to)
-				if err != nil {
-					return
-				}
-				defer out.Close()
-				done := make(chan struct{}, 2)
-				for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
-					go func() { _, _ = io.Copy(pair[0], pair[1]); done <- struct{}{} }()
-				}
-				<-done
+			out, err := net.Dial(networkOf(to), to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			context.AfterFunc(ctx, func() {
+				_ = in.Close()
+				_ = out.Close()
 			})
+			for _, pair := range [][2]net.Conn{{in, out}, {out, in}} {
+				all.Go(func() {
+					_, _ = io.Copy(pair[0], pair[1])
+					_ = pair[0].(interface{ CloseWrite() error }).CloseWrite()
+				})
+			}
 		}
 	})
 	return func() { _ = listener.Close(); cancel(); all.Wait() }
+}
+
+// serve starts an HTTP server, which ends with the test. Address is the one that it listens on.
+func serve(t testing.TB, network, listen string, handler http.Handler) (server *http.Server, address string) {
+	t.Helper()
+	listener, err := net.Listen(network, listen)
+	noError(t, err)
+	server = &http.Server{Handler: handler}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	t.Cleanup(func() {
+		_ = server.Close()
+		serving.Wait()
+	})
+	return server, listener.Addr().String()
 }
