@@ -87,7 +87,7 @@ func (j *Jobs) Definition(ctx context.Context) (*Definition, json.RawMessage, er
 				return notJSON(text)
 			}
 			if definition, err = ParseDefinition(text); err != nil {
-				return &unusableError{err}
+				return runtime.JobFault{Cause: err}
 			}
 			return nil
 		},

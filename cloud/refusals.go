@@ -68,10 +68,9 @@ func (r *refusals) accepted(err error) bool {
 func refusalCode(err error) (code int, answered bool) {
 	var status *StatusError
 	var format *formatError
-	var unusable *unusableError
 	var large *tooLargeError
 	switch {
-	case errors.As(err, &unusable), errors.As(err, &large) && large.limit == maxDefinition:
+	case errors.As(err, new(runtime.JobFault)), errors.As(err, &large) && large.limit == maxDefinition:
 		return http.StatusOK, true
 	case err == nil, errors.As(err, &format), errors.As(err, &large):
 		return 0, true
@@ -127,8 +126,3 @@ func wantJSON(text []byte) error {
 func notJSON(text []byte) error {
 	return &formatError{html: bytes.HasPrefix(bytes.TrimSpace(text), []byte("<"))}
 }
-
-// unusableError is a response in JSON that is not a valid definition. It makes the job fail.
-type unusableError struct{ error }
-
-func (e *unusableError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }

@@ -178,7 +178,7 @@ func GoArchitecture(name string) string {
 // Errors that an Executor's errors may wrap.
 var (
 	// ErrJobFault is wrapped by the error of a start that failed because of the job itself,
-	// and not because of the agent's settings or the engine.
+	// and not because of the agent's settings or the engine: see [JobFault].
 	ErrJobFault = errors.New("cannot be started")
 	// ErrConnectionLost is wrapped by the error of a start that lost the connection to the
 	// engine. No part of the job has run or will run, because the runner does not have the
@@ -187,3 +187,16 @@ var (
 	// ErrNoInstance is returned for an id without an instance.
 	ErrNoInstance = errors.New("no such instance")
 )
+
+// JobFault is an error that the job causes. It wraps [ErrJobFault], but has only the text of
+// the cause, which is for people and ends with the hint.
+type JobFault struct{ Cause error }
+
+// NewJobFault returns a JobFault whose cause is that of [fmt.Errorf].
+func NewJobFault(format string, args ...any) error { return JobFault{fmt.Errorf(format, args...)} }
+
+// Error returns the text of the cause.
+func (f JobFault) Error() string { return f.Cause.Error() }
+
+// Unwrap returns the cause and [ErrJobFault].
+func (f JobFault) Unwrap() []error { return []error{f.Cause, ErrJobFault} }

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -27,11 +28,7 @@ type PoolSpec struct {
 // Key returns the key of the pool: its name and a digest of its identity. A change of the
 // identity gives another key; a change of the tuning does not.
 func (s PoolSpec) Key() string {
-	text, err := json.Marshal(s.Identity)
-	if err != nil {
-		panic(err) // strings only
-	}
-	sum := sha256.Sum256(text)
+	sum := sha256.Sum256([]byte(s.Identity.Text()))
 	return s.Name + "-" + hex.EncodeToString(sum[:4])
 }
 
@@ -45,6 +42,23 @@ type Identity struct {
 	Target       string // deploy_target
 	Namespace    string `json:",omitempty"` // of Pods; empty is the agent's namespace; other targets have none
 	Context      string `json:",omitempty"` // of the kubeconfig; empty is the agent's cluster or the current context
+}
+
+// Text returns the identity in JSON, for a label of an instance.
+func (i Identity) Text() string {
+	text, _ := json.Marshal(i) // strings: never fails
+	return string(text)
+}
+
+// ParseIdentity returns the identity in the label of an instance of a target. A damaged label
+// gives an identity that no configured pool has.
+func ParseIdentity(label, target string) Identity {
+	var i Identity
+	if json.Unmarshal([]byte(label), &i) != nil {
+		i = Identity{}
+	}
+	i.Target = cmp.Or(i.Target, target)
+	return i
 }
 
 // Location returns the location of the pool's instances: the target, and after colons the

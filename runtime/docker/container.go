@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -132,10 +131,6 @@ const (
 // labels returns the configured labels and those of the agent. Configured labels with the
 // prefix of the agent's labels are ignored.
 func labels(job *runtime.Job, directory string) map[string]string {
-	identity, err := json.Marshal(job.Identity)
-	if err != nil {
-		panic(err) // strings only
-	}
 	all := map[string]string{}
 	for _, label := range job.Tuning.Instance.Docker.Labels {
 		name, value, _ := strings.Cut(label, "=")
@@ -147,7 +142,7 @@ func labels(job *runtime.Job, directory string) map[string]string {
 		labelAgent:      job.Agent,
 		labelPool:       job.Pool,
 		labelPoolName:   job.PoolName,
-		labelIdentity:   string(identity),
+		labelIdentity:   job.Identity.Text(),
 		labelJob:        job.ID,
 		labelSubject:    job.WorkflowID,
 		labelGeneration: strconv.FormatUint(job.Generation, 10),
@@ -164,12 +159,10 @@ func labels(job *runtime.Job, directory string) map[string]string {
 // poolOf returns the pool that the labels name. A damaged label names a pool that is not
 // configured.
 func poolOf(labels map[string]string) runtime.PoolSpec {
-	spec := runtime.PoolSpec{Name: labels[labelPoolName]}
-	if json.Unmarshal([]byte(labels[labelIdentity]), &spec.Identity) != nil {
-		spec.Identity = runtime.Identity{}
+	return runtime.PoolSpec{
+		Name:     labels[labelPoolName],
+		Identity: runtime.ParseIdentity(labels[labelIdentity], "docker"),
 	}
-	spec.Identity.Target = cmp.Or(spec.Identity.Target, "docker") // the deploy_target of this executor
-	return spec
 }
 
 // namePrefix is the prefix of the names of containers and directories of jobs, which shows

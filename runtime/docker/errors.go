@@ -16,16 +16,6 @@ import (
 
 const maxEngineText = 600 // bytes to which an error of an engine is cut
 
-// jobError is an error that the job causes. It wraps [runtime.ErrJobFault], but its text does
-// not contain the text of ErrJobFault: it is for people, and ends with the hint.
-type jobError struct{ error }
-
-func (e jobError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }
-
-func jobFault(format string, args ...any) error {
-	return jobError{fmt.Errorf(format, args...)}
-}
-
 // connectionError is an error of the connection to the engine. It wraps
 // [runtime.ErrConnectionLost], but its text does not contain the text of ErrConnectionLost.
 // Start returns it only if the runner cannot have the whole handoff. In other calls it means
@@ -44,8 +34,8 @@ func isConnectionError(err error) bool {
 // settingsFault removes [runtime.ErrJobFault] from an error that wraps it. Other errors are
 // returned unchanged.
 func settingsFault(err error) error {
-	if own, ok := errors.AsType[jobError](err); ok {
-		return own.error
+	if own, ok := errors.AsType[runtime.JobFault](err); ok {
+		return own.Cause
 	}
 	return err
 }
@@ -124,7 +114,7 @@ func engineError(operation, host string, err error) error {
 		switch {
 		case !strings.Contains(strings.ToLower(text), strings.ToLower(known.part)):
 		case known.jobFault:
-			return jobFault("%s: %s (%s)", operation, known.meaning, text)
+			return runtime.NewJobFault("%s: %s (%s)", operation, known.meaning, text)
 		default:
 			return fmt.Errorf("%s: %s (%s)", operation, known.meaning, text)
 		}

@@ -42,10 +42,10 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 			img.name, definition.Image.Reference)
 	}
 	if img.name == "" {
-		return img, jobFault("the job names no image: set one in the deployment settings of its stack")
+		return img, runtime.NewJobFault("the job names no image: set one in the deployment settings of its stack")
 	}
 	if definition.OS != "" && definition.OS != "linux" {
-		return img, jobFault("the job requests an image for %q, "+
+		return img, runtime.NewJobFault("the job requests an image for %q, "+
 			"and this agent runs only Linux containers", definition.OS)
 	}
 	requested := runtime.GoArchitecture(definition.Architecture)
@@ -55,7 +55,7 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 
 	named, err := reference.ParseAnyReference(img.name)
 	if err != nil {
-		return img, jobFault("%q is not the name of an image: %w", img.name, err)
+		return img, runtime.NewJobFault("%q is not the name of an image: %w", img.name, err)
 	}
 	if spec.PullImage {
 		if err := e.pull(ctx, job, img, named, setup); err != nil {
@@ -66,14 +66,15 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 	found, err := e.inspectImage(ctx, img)
 	switch {
 	case errdefs.IsNotFound(err) && !spec.PullImage:
-		return img, jobFault("the Docker engine at %s has no image %s, and pull_image is false: "+
+		return img, runtime.NewJobFault("the Docker engine at %s has no image %s, and pull_image is false: "+
 			"load the image there, or set pull_image to true", e.host, img.name)
 	case errdefs.IsNotFound(err), errdefs.IsInvalidArgument(err):
-		return img, jobFault("find the image %s: %s", img.name, oneLine(err))
+		return img, runtime.NewJobFault("find the image %s: %s", img.name, oneLine(err))
 	case err != nil:
 		return img, engineError("find the image "+img.name, e.host, err)
 	case found.Os != "" && found.Os != "linux":
-		return img, jobFault("the image %s is for %s, and this agent runs only Linux containers", img.name, found.Os)
+		return img, runtime.NewJobFault("the image %s is for %s, and this agent runs only Linux containers",
+			img.name, found.Os)
 	}
 	if !spec.PullImage {
 		setup.Log("Using the image %s from the engine (pull_image is false): %s", img.name, shortID(found.ID))
@@ -86,7 +87,7 @@ func (e *Executor) image(ctx context.Context, job *runtime.Job, setup *runtime.S
 	case img.architecture == "":
 		img.architecture = e.architecture
 	case requested != "" && img.architecture != requested:
-		return img, jobFault("the job requests %s, and the image %s of the engine is for %s",
+		return img, runtime.NewJobFault("the job requests %s, and the image %s of the engine is for %s",
 			requested, img.name, img.architecture)
 	case img.architecture != e.architecture:
 		setup.Log("The image is for %s and the engine's machine is %s: this needs emulation there, and is slow",
@@ -116,7 +117,8 @@ func (e *Executor) pull(
 	defer setup.Measure(runtime.StagePull)()
 	named, ok := parsed.(reference.Named)
 	if !ok {
-		return jobFault("%s is the id of an image, not a name, and can only be used with pull_image: false", img.name)
+		return runtime.NewJobFault("%s is the id of an image, not a name, and can only be used with pull_image: false",
+			img.name)
 	}
 	setup.Log("Pulling the image %s", img.name)
 	login, err := e.login(ctx, job, named)
@@ -212,7 +214,7 @@ func (e *Executor) pullError(ctx context.Context, img image, err error) error {
 	known := errdefs.IsNotFound(err) || errdefs.IsUnauthorized(err) || errdefs.IsPermissionDenied(err) ||
 		slices.ContainsFunc(permanentErrors, inText)
 	if known && !lost {
-		return jobFault("pull the image %s: %s%s", img.name, text, hint)
+		return runtime.NewJobFault("pull the image %s: %s%s", img.name, text, hint)
 	}
 	err = fmt.Errorf("pull the image %s: %s%s", img.name, text, hint)
 	if lost {

@@ -105,7 +105,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 func (e *Executor) findRunner(directory string, img image) (program, error) {
 	runner, err := e.programs.find(directory, img.architecture)
 	if err != nil && img.architecture != e.architecture {
-		return runner, jobFault("%w", err) // other jobs, for the engine's architecture, may succeed
+		return runner, runtime.NewJobFault("%w", err) // other jobs, for the engine's architecture, may succeed
 	}
 	return runner, err
 }

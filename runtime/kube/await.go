@@ -204,7 +204,7 @@ func (s *starting) timeoutError(ctx context.Context, now *state) error {
 // [runtime.ErrJobFault] if the cause is an image that the job selected.
 func (s *starting) startError(now *state, d diagnosis) error {
 	if d.imageFault && s.job.Tuning.Instance.OverrideImage == "" && now.image == s.job.Definition.Image.Reference {
-		return jobFault("start the Pod with the image %s: %s", now.image, d)
+		return runtime.NewJobFault("start the Pod with the image %s: %s", now.image, d)
 	}
 	return fmt.Errorf("start the Pod: %s", d)
 }

@@ -295,7 +295,7 @@ func testEndedPods(t *testing.T, n *kubetest.Namespace) {
 		ended := startWait(t, e, id)
 		pod, _, _ := parseID(id)
 		adminOf(t, n).delete(pod)
-		if exit := awaitExit(t, ended); exit.Code != noExitCode || exit.Reason != deletedText {
+		if exit := awaitExit(t, ended); exit.Code != runtime.CodeUnknown || exit.Reason != deletedText {
 			t.Errorf("got %+v", exit)
 		}
 		if _, err := e.Wait(t.Context(), id); !errors.Is(err, runtime.ErrNoInstance) {

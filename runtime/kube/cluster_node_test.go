@@ -145,7 +145,7 @@ func loseNode(t *testing.T, n *kubetest.Namespace) func(t *testing.T) {
 	node.lose()
 	return func(t *testing.T) {
 		exit := finish(t, e, id, ended)
-		if exit.Code != noExitCode || exit.Reason != "node "+node.name+" has not reported for 2s" {
+		if exit.Code != runtime.CodeUnknown || exit.Reason != "node "+node.name+" has not reported for 2s" {
 			t.Errorf("got %+v", exit)
 		}
 		err := node.get(pods).Name(pod).Do(t.Context()).Error()

@@ -108,10 +108,10 @@ func (e *Executor) podFor(job *runtime.Job, setup *runtime.Setup, handoffSize in
 		setup.Log("Using the image %s from the agent's configuration instead of %q",
 			place.OverrideImage, definition.Image.Reference)
 	case definition.Image.Reference == "":
-		return nil, jobFault("the job names no image: set one in the deployment settings of its stack")
+		return nil, runtime.NewJobFault("the job names no image: set one in the deployment settings of its stack")
 	}
 	if definition.OS != "" && definition.OS != "linux" {
-		return nil, jobFault("the job requires an image for %q, but this agent runs only Linux containers",
+		return nil, runtime.NewJobFault("the job requires an image for %q, but this agent runs only Linux containers",
 			definition.OS)
 	}
 	settings := e.podSettings()

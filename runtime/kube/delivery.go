@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/handoff"
 )
 
@@ -176,8 +177,8 @@ func (e *Executor) setOwner(ctx context.Context, o object, pod *corev1.Pod) {
 // sendError returns the error for a handoff that cannot be packed or sealed.
 func sendError(err error) error {
 	if errors.Is(err, handoff.ErrTooLarge) {
-		return jobFault("send the job to its Pod: %w: shorten the scripts and variables of its deployment settings, "+
-			"or move their content to its repository or image", err)
+		return runtime.NewJobFault("send the job to its Pod: %w: shorten the scripts and variables of its deployment "+
+			"settings, or move their content to its repository or image", err)
 	}
 	return fmt.Errorf("send the job to its Pod: %w", err)
 }

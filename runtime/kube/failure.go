@@ -164,13 +164,11 @@ func tail(message string) string {
 	return text
 }
 
-const noExitCode = -1 // in [runtime.Exit], if the container of a Pod has no exit code
-
 // exitOf returns how a job's Pod ended. It uses the state of the container, because the
 // phase of the Pod changes up to 2.5 seconds later.
 func exitOf(s *state) runtime.Exit {
 	if !s.main.ended || notExecuted(s.main) || s.main.cause.reason == "ContainerStatusUnknown" {
-		return runtime.Exit{Code: noExitCode, Reason: diagnose(s).String()}
+		return runtime.Exit{Code: runtime.CodeUnknown, Reason: diagnose(s).String()}
 	}
 	return runtime.Exit{Code: s.main.code, Reason: endReason(s)}
 }

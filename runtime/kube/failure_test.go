@@ -241,10 +241,10 @@ func TestExitOf(t *testing.T) {
 		"preempted": {podWith(running, deleted, preempted, exits(143)), 143, "PreemptionByScheduler: preempting"},
 		"container status unknown": {
 			podWith(overdue, mainEnds(137, "ContainerStatusUnknown", "The container could not be located")),
-			noExitCode, "DeadlineExceeded: Pod was active",
+			runtime.CodeUnknown, "DeadlineExceeded: Pod was active",
 		},
 		"rejected by the kubelet": {podWith(withoutStatuses, phase(corev1.PodFailed, "OutOfcpu", "rejected")),
-			noExitCode, "OutOfcpu: rejected"},
+			runtime.CodeUnknown, "OutOfcpu: rejected"},
 		"ended by a signal": {podWith(running, exits(139)), 139, "ended by signal 11 (segmentation fault)"},
 	} {
 		t.Run(name, func(t *testing.T) {

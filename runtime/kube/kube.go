@@ -3,7 +3,6 @@ package kube
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -11,7 +10,6 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/records"
 )
 
@@ -152,14 +150,4 @@ func (e *Executor) Close() {
 			o.close()
 		}
 	})
-}
-
-// jobError is an error that the job caused. It wraps [runtime.ErrJobFault], but its message
-// does not contain the text of ErrJobFault.
-type jobError struct{ error }
-
-func (e jobError) Unwrap() []error { return []error{e.error, runtime.ErrJobFault} }
-
-func jobFault(format string, args ...any) error {
-	return jobError{fmt.Errorf(format, args...)}
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"strconv"
 	"strings"
 
@@ -76,12 +75,11 @@ func labels(job *runtime.Job) map[string]string {
 
 // annotations returns the annotations that the agent sets on a new Pod of a job.
 func annotations(job *runtime.Job) map[string]string {
-	identity, _ := json.Marshal(job.Identity) // strings: never fails
 	return map[string]string{
 		annotationJob:      job.ID,
 		annotationSubject:  job.WorkflowID,
 		annotationPoolName: job.PoolName,
-		annotationIdentity: string(identity),
+		annotationIdentity: job.Identity.Text(),
 	}
 }
 
@@ -98,12 +96,10 @@ func labelValue(text string) string {
 // annotation yields a pool that is not configured.
 func poolOf(object metav1.Object) runtime.PoolSpec {
 	all := object.GetAnnotations()
-	pool := runtime.PoolSpec{Name: all[annotationPoolName]}
-	if json.Unmarshal([]byte(all[annotationIdentity]), &pool.Identity) != nil {
-		pool.Identity = runtime.Identity{}
+	return runtime.PoolSpec{
+		Name:     all[annotationPoolName],
+		Identity: runtime.ParseIdentity(all[annotationIdentity], target),
 	}
-	pool.Identity.Target = cmp.Or(pool.Identity.Target, target)
-	return pool
 }
 
 func instanceOf(pod *corev1.Pod) runtime.Instance {

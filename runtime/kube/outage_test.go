@@ -80,7 +80,7 @@ func TestWaitFaults(t *testing.T) {
 		"Pod is preempted": {func(s *fakeCluster, pod string) {
 			s.Change(testNamespace, pod, disrupted("PreemptionByScheduler", "a higher priority"))
 			s.Drop(testNamespace, pod)
-		}, runtime.Exit{Code: noExitCode, Reason: "PreemptionByScheduler: a higher priority"}},
+		}, runtime.Exit{Code: runtime.CodeUnknown, Reason: "PreemptionByScheduler: a higher priority"}},
 		"reason follows the end of the container": {func(s *fakeCluster, pod string) {
 			s.Change(testNamespace, pod, mainEnds(2, "Error", ""))
 			time.Sleep(50 * time.Millisecond)

@@ -62,7 +62,7 @@ func (s *starting) addPullSecret(ctx context.Context) error {
 func dockerConfig(image runtime.Image) (config []byte, registry string, err error) {
 	named, err := reference.ParseDockerRef(image.Reference)
 	if err != nil {
-		return nil, "", jobFault("the job's image %q is not a valid reference: %w", image.Reference, err)
+		return nil, "", runtime.NewJobFault("the job's image %q is not a valid reference: %w", image.Reference, err)
 	}
 	registry = reference.Domain(named)
 	key := registry

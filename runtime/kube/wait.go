@@ -106,7 +106,7 @@ func (w *waiter) evaluate(now *state) (time.Duration, *runtime.Exit) {
 	delay := time.Until(w.lostSince.Add(w.executor.lostLimit))
 	if delay <= 0 {
 		reason := fmt.Sprintf("node %s has not reported for %s", now.node, w.executor.lostLimit)
-		return 0, &runtime.Exit{Code: noExitCode, Reason: reason}
+		return 0, &runtime.Exit{Code: runtime.CodeUnknown, Reason: reason}
 	}
 	return delay, nil
 }

@@ -307,13 +307,9 @@ func (r rules) restarts(n node) {
 	if count := len(rules.entries()); count > 20 {
 		r.invalid(rules, "must not have more than 20 entries", "")
 	}
-	resources := map[string]bool{}
-	for _, resize := range n.get("resizePolicy").entries() {
-		v := resize.get("resourceName")
-		if resources[v.text()] {
-			r.invalid(v, "is used twice", "use each once")
-		}
-		resources[v.text()] = true
+	resizes := n.get("resizePolicy").entries()
+	r.unique(resizes, "resourceName", map[string]bool{})
+	for _, resize := range resizes {
 		if v := resize.get("restartPolicy"); v.text() == "RestartContainer" {
 			r.invalid(v, "must be NotRequired, because the restart policy of the Pod is Never", "")
 		}
