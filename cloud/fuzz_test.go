@@ -65,11 +65,13 @@ func deploymentOf(text []byte) string {
 func FuzzParseDefinition(f *testing.F) {
 	f.Add([]byte(`{"image":"r","env":{"A":{"secret":"` + canary + `"}},"steps":[{"name":"Setup"}]}`))
 	f.Add([]byte(`{"env":{"A":{"isSecret":1,"value":"` + canary + `"}},"steps":[null]}`))
-	f.Add([]byte(`{"env":{"A":{"secret":{"secret":"` + canary + `"}},"B":[]},"steps":[{}]}`))
+	f.Add([]byte(`{"env":{"A":{"secret":{"secret":"` + canary + `"}}},"steps":[{}]}`))
+	f.Add([]byte(`{"env":{"A":"` + canary + `","B":[]},"steps":[{}]}`))
 	f.Add([]byte(`{"image":{"credentials":{"password":["` + canary + `"]}},"steps":[{}]}`))
 	f.Add([]byte(`{"image":{"reference":"r","credentials":{"username":"u","password":{"secret":"` + canary + `"}}},` +
 		`"env":{"A":{"isSecret":true,"value":"` + canary + `"}},"steps":[{"run":"x","timeout":"1s"}]}`))
 	f.Add([]byte(`{"image":null,"env":null,"steps":null,"timeout":""}`))
+	f.Add([]byte(`{"image":null,"env":null,"steps":[{}],"timeout":""}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		definition, err := ParseDefinition(text)
 		switch {

@@ -224,6 +224,17 @@ func TestLoopDrain(t *testing.T) {
 		h.wantClaiming("a one 2, changed two 1, early one 1, last one 1")
 	})
 
+	withLoop(t, "replacement that is undone during its build leaves the old pool", func(h *loopTest) {
+		h.want(1, pool("a", "one", 1))
+		open := h.gate("a")
+		h.want(2, pool("a", "two", 1), pool("b", "one", 1))
+		h.want(3, pool("a", "one", 1), pool("c", "one", 1))
+		open()
+		h.wantClaiming("a one 1, c one 1")
+		h.wantApplied(3)
+		h.wantPools(2)
+	})
+
 	// A pool that was drained before its start has not shown that it can run. So the pool that
 	// it replaces must run until it has started.
 	withLoop(t, "old pool runs until a revived replacement has started", func(h *loopTest) {

@@ -218,7 +218,9 @@ func TestProcess(t *testing.T) {
 	withLoop(t, "a change that fails delays no pool, and is retried", func(h *loopTest) {
 		h.want(1, pool("a", "one", 1), pool("b", "one", 1), pool("c", "one", 1))
 		h.fail(reconcile.ProcessKey, errors.New("the port is taken"))
-		h.loop.Want(withPort(2, 9090, pool("a", "one", 2), pool("b", "two", 1)))
+		next := withPort(2, 9090, pool("a", "one", 2), pool("b", "two", 1))
+		next.Process.LogLevel = "debug"
+		h.loop.Want(next)
 		pass(3 * time.Second)
 		h.wantClaiming("a one 2, b two 1")
 		h.wantPools(2)
@@ -234,7 +236,9 @@ func TestProcess(t *testing.T) {
 		h.wantApplied(2)
 		h.wantReady(true)
 		h.wantProblems(0)
-		wantPorts(h, []int{0, 9090}, nil)
+		if wantPorts(h, []int{0, 9090}, nil); h.sets[1] != next.Process {
+			h.Errorf("committed %+v, want %+v", h.sets[1], next.Process)
+		}
 	})
 	withLoop(t, "a superseded change is discarded, and the latest change is committed", func(h *loopTest) {
 		h.want(1)

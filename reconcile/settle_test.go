@@ -28,7 +28,10 @@ func passed(d *reloadTest) { time.Sleep(d.reloader.RecheckAfter()) }
 // wantReload makes an edit, reloads, and checks which generation is in force.
 func (d *reloadTest) wantReload(what string, edit func(*reloadTest), want uint64) {
 	d.Helper()
-	d.reload(edit)
+	edit(d)
+	if err := d.reloader.Reload(); err != nil {
+		d.Fatalf("%s: Reload returned %v", what, err)
+	}
 	d.wantGeneration(what, want)
 }
 

@@ -235,6 +235,16 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
+func FuzzPools(f *testing.F) {
+	f.Add("- {name: a, token: pul-a}\n- {name: b}")
+	f.Fuzz(func(t *testing.T, content string) {
+		src := source("token: " + canary + "\npools:\n  " + strings.ReplaceAll(content, "\n", "\n  "))
+		src.ReadFile = files(nil)
+		check(t, src)
+		hidesToken(t, content, output(schema.Load(src)))
+	})
+}
+
 func FuzzLoadEnvironment(f *testing.F) {
 	all := schema.Fields()
 	for i := range all {

@@ -56,6 +56,7 @@ func TestCompletion(t *testing.T) {
 			"cmwa schema --format =":        {noFiles, "json", "json-standard", "cue"},
 			"cmwa vet --format s":           {noFiles, "sarif"},
 			"cmwa vet ":                     nil,
+			"cmwa plan one.yaml ":           nil,
 			"cmwa run --config ":            nil,
 			"cmwa run ":                     {noFiles},
 			"cmwa config --o":               {noFiles, "--origin"},

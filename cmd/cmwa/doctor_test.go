@@ -39,6 +39,9 @@ func levelsOf(t testing.TB, text string, passed bool) map[string]selfcheck.Level
 	levels := map[string]selfcheck.Level{}
 	for _, c := range d.Checks {
 		levels[c.Name] = c.Result
+		if passed && c.Result == selfcheck.LevelFailed {
+			t.Errorf("a check failed, and passed is true: %+v", c)
+		}
 	}
 	return levels
 }

@@ -44,7 +44,12 @@ func TestLivePlan(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		}
-		result := cmwa(nil, "plan", "--live", changed, "--format", "json", "--url", url)
+		result := cmwa(nil, "plan", "--live", "--url", "http://127.0.0.1:1", changed)
+		if result.code != exitInvalid || result.stdout != "" || strings.Count(result.stderr, "\n") != 1 ||
+			!strings.Contains(result.stderr, "connection refused") {
+			t.Errorf("without an agent: %+v", result)
+		}
+		result = cmwa(nil, "plan", "--live", changed, "--format", "json", "--url", url)
 		var document planDocument
 		if err := json.Unmarshal([]byte(result.stdout), &document); err != nil || result.code != exitChanges ||
 			len(document.Reloads) != 1 || strings.Contains(result.stdout, "pul-") {
@@ -108,7 +113,7 @@ func TestLivePlan(t *testing.T) {
 			})
 		}
 		for _, args := range [][]string{
-			{"--live", "--url", "http://127.0.0.1:1", path}, {"--live", "--url", url, path + "x"},
+			{"--live", "--url", url, path + "x"},
 			{"--url", url, path, path}, {"-", "-"}, {path, filepath.Dir(path)},
 		} {
 			if result := cmwa(nil, append([]string{"plan"}, args...)...); result.code != exitInvalid ||

@@ -27,7 +27,7 @@ func cmwa(environ []string, args ...string) output { return cmwaReads("", enviro
 func cmwaReads(stdin string, environ []string, args ...string) output {
 	var stdout, stderr bytes.Buffer
 	ctx := context.Background()
-	code := execute(ctx, ctx, args, stdio{environ, strings.NewReader(stdin), &stdout, &stderr})
+	code := execute(ctx, ctx, args, stdio{readEnvironment(environ), strings.NewReader(stdin), &stdout, &stderr})
 	return output{code, stdout.String(), stderr.String()}
 }
 

@@ -161,11 +161,19 @@ func (s *soak) edit(a *soakAgent) {
 // startAgent starts an agent's process. All processes of an agent write to the same log.
 func (s *soak) startAgent(a *soakAgent) {
 	log, err := os.OpenFile(filepath.Join(s.directory, a.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	s.must(err)
+	if err != nil {
+		s.t.Errorf("open the log of %s: %v", a.name, err)
+		return
+	}
 	defer log.Close()
 	cmd := exec.Command(filepath.Join(a.bin, "cmwa"), "run", "--config", a.config)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.directory, log, log
-	a.program = s.launch(cmd, append(s.ownState(a.name), "DOCKER_HOST=tcp://"+s.link.Address()), log.Name())
+	p, err := s.tryLaunch(cmd, append(s.ownState(a.name), "DOCKER_HOST=tcp://"+s.link.Address()), log.Name())
+	if err != nil {
+		s.t.Errorf("start %s: %v", a.name, err)
+		return
+	}
+	a.program = p
 }
 
 // endAgent ends an agent with SIGTERM. It checks that the agent ends and has logged no data
@@ -274,7 +282,8 @@ func (s *soak) disturb(interval func(*rand.Rand) time.Duration) (stop func()) {
 					s.edits.Add(1)
 					continue
 				}
-				s.kill(a.program)
+				a.signal(syscall.SIGKILL)
+				<-a.done
 				s.kills.Add(1)
 				s.startAgent(a)
 			}

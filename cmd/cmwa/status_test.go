@@ -197,11 +197,14 @@ func TestStatusAddress(t *testing.T) {
 
 func TestStatusErrors(t *testing.T) {
 	config := fileOf(t, "agent.yaml", fmt.Sprintf("token: pul-a\nhttp_server_port: %d\n", freePort(t)))
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
 	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
 		"nothing listens": {[]string{"--config", config}, "connection refused"},
+		"another program": {[]string{"--url", other.URL}, "code 404"},
 		"no server": {[]string{"--config", fileOf(t, "a.yaml", "token: pul-a\nhttp_server_port: 0\n")},
 			"set http_server_port"},
 		"no file": {[]string{"--config", config + "x"},

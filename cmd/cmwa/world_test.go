@@ -559,15 +559,24 @@ func (w *world) startIn(directory, name string, env []string, command string, ar
 // path has the output of the program.
 func (w *world) launch(cmd *exec.Cmd, env []string, path string) *program {
 	w.t.Helper()
+	p, err := w.tryLaunch(cmd, env, path)
+	w.must(err)
+	return p
+}
+
+// tryLaunch is launch for goroutines other than that of the test, which must not end the test.
+func (w *world) tryLaunch(cmd *exec.Cmd, env []string, path string) (*program, error) {
 	p := &program{w: w, cmd: cmd, path: path, done: make(chan struct{})}
 	cmd.Env = append(os.Environ(), append(w.environ(), env...)...)
-	w.must(cmd.Start())
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
 	go func() {
 		_ = cmd.Wait()
 		p.code = cmd.ProcessState.ExitCode()
 		close(p.done)
 	}()
-	return p
+	return p, nil
 }
 
 func (p *program) signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
@@ -622,9 +631,10 @@ func (p *program) waitFor(text string) {
 // wantPrinted checks how often each of these texts is in the output of the program.
 func (p *program) wantPrinted(times int, texts ...string) {
 	p.w.t.Helper()
-	output := p.output()
+	output, err := os.ReadFile(p.path)
+	p.w.must(err)
 	for _, text := range texts {
-		if n := strings.Count(output, text); n != times {
+		if n := strings.Count(string(output), text); n != times {
 			p.w.t.Errorf("the program has printed %q %d times, want %d:\n%s", text, n, times, output)
 		}
 	}

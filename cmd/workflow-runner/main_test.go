@@ -292,9 +292,10 @@ func (s *story) packed() string {
 // runInto runs the program with a pipe as its standard output, and checks that the job succeeds.
 func (s *story) runInto(pipe *os.File) {
 	s.t.Helper()
+	path := program(s.t)
 	ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program(s.t), "run")
+	cmd := exec.CommandContext(ctx, path, "run")
 	cmd.Stdin, cmd.Stdout = bytes.NewReader(s.handoff()), pipe
 	err := cmd.Run()
 	_ = pipe.Close()

@@ -307,6 +307,7 @@ func TestLeavesInstance(t *testing.T) {
 			st.Errorf("the next agent has the jobs %+v, want job a", jobs)
 		}
 		next.shutdown()
+		next.wantEnd()
 		next.wantAllEnded()
 	})
 	playAdopter(t, "cancelled job is stopped", spec(), func(st *fixture, _ *adopter) {

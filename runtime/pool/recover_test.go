@@ -276,12 +276,14 @@ func TestRecovery(t *testing.T) {
 		st.wantNothingLeft("a", again)
 	})
 
-	for _, call := range []runtimetest.Call{runtimetest.JobStatus, runtimetest.Report} {
+	for call, stopAfter := range map[runtimetest.Call]time.Duration{
+		runtimetest.JobStatus: 30 * time.Second, runtimetest.Report: time.Minute,
+	} {
 		play(t, "pool that stops while calls of "+string(call)+" fail leaves the job", spec(), func(st *fixture) {
 			st.leave("a", runtime.RecordClaimed, time.Minute)
 			st.cloud.Fail(call, 1000, errors.New("502"))
 			st.start()
-			wait(30 * time.Second)
+			wait(stopAfter)
 			st.shutdown()
 			st.wantOperations("a")
 			st.wantReports("a")
@@ -310,9 +312,10 @@ func TestRecovery(t *testing.T) {
 			st.leave("a", runtime.RecordClaimed, time.Minute)
 			blind(st)
 			st.start()
-			if err := <-st.ended; err == nil {
+			if st.end() == nil {
 				st.Error("the pool has ended without an error")
 			}
+			<-st.ended
 			st.ended <- nil // play wants no error
 			st.wantOperations("a")
 			st.wantRecord("a", "add")

@@ -167,8 +167,8 @@ func TestSlotShare(t *testing.T) {
 			t.Error("a slot was granted although the late job uses the limit")
 		}
 	})
-	t.Run("nil slots have no limit", func(t *testing.T) {
-		var unlimited *Slots
+	t.Run("slots without a limit", func(t *testing.T) {
+		unlimited := NewSlots(0)
 		for range 3 {
 			entry := unlimited.join(nil)
 			if !closed(entry.granted) {

@@ -39,12 +39,15 @@ func TestStart(t *testing.T) {
 		st.wantStep("a", 0, runtime.Failed,
 			"Error: fetch the job's definition: the service has not answered with a definition for 30m0s")
 	})
-	for _, err := range []error{runtime.ErrGone, errors.New("500 internal server error")} {
-		play(t, "a job without a definition is reported as failed: "+err.Error(), spec(), func(st *fixture) {
+	for text, err := range map[string]error{
+		"the service no longer has this job": runtime.ErrGone,
+		"500 internal server error":          errors.New("500 internal server error"),
+	} {
+		play(t, "a job without a definition is reported as failed: "+text, spec(), func(st *fixture) {
 			st.cloud.Fail(runtimetest.Define, 1, err)
 			st.cloud.Queue("a")
 			st.start()
-			st.wantStep("a", 0, runtime.Failed, "Error: fetch the job's definition: "+err.Error())
+			st.wantStep("a", 0, runtime.Failed, "Error: fetch the job's definition: "+text)
 			st.wantOperations("a")
 		})
 	}
