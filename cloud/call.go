@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -70,6 +71,14 @@ func (e *StatusError) Is(target error) bool {
 		return target == runtime.ErrUnauthorized
 	}
 	return false
+}
+
+// statusOf returns the status of a response with an error status, and 0 for any other error.
+func statusOf(err error) int {
+	if status, ok := errors.AsType[*StatusError](err); ok {
+		return status.Code
+	}
+	return 0
 }
 
 // rejectedError is a 401 in answer to a call with the pool's token.
@@ -159,7 +168,6 @@ type call struct {
 // than 2xx is a *[StatusError]. A 2xx with an incomplete body, or a body that check
 // rejects, is a failed attempt. If ctx ends, the error contains the last failure.
 func (c *caller) do(ctx context.Context, q call) (status int, header http.Header, text []byte, err error) {
-	// Prepare the request, and the handling of its response.
 	var body any
 	if q.body != nil {
 		body = q.body
@@ -228,11 +236,8 @@ func (c *caller) do(ctx context.Context, q call) (status int, header http.Header
 
 // record counts one attempt of a call. Code is 0 without a response.
 func (c *caller) record(q call, code int, started time.Time) {
-	route := q.route
-	if route == "" {
-		route = q.path
-	}
-	c.metrics.ServiceCall(runtime.ServiceCall{Route: q.method + " " + route, Code: code, Took: time.Since(started)})
+	route := q.method + " " + cmp.Or(q.route, q.path)
+	c.metrics.ServiceCall(runtime.ServiceCall{Route: route, Code: code, Took: time.Since(started)})
 }
 
 // setHeader sets the header fields of a call.
@@ -261,9 +266,7 @@ func (c *caller) logWarning(q call, header http.Header) {
 // readAnswer reads a response's body and closes it. A success over the limit is an error.
 func readAnswer(response *http.Response, limit int64) ([]byte, error) {
 	defer response.Body.Close()
-	if limit == 0 {
-		limit = maxAnswer
-	}
+	limit = cmp.Or(limit, maxAnswer)
 	text, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	if response.StatusCode/100 != 2 {
 		return text, nil // the status is an error already
@@ -292,22 +295,16 @@ func newStatusError(q call, response *http.Response, text []byte) *StatusError {
 	message, code := readErrorBody(text)
 	e.final = code == e.Code && (e.Code == http.StatusConflict || e.Code == http.StatusGone)
 	e.Message = q.line(message)
-	e.nextOffset = readNextOffset(text)
+	var body ErrorBody
+	if json.Unmarshal(text, &body) == nil && body.NextOffset != nil && *body.NextOffset >= 0 {
+		e.nextOffset = body.NextOffset
+	}
 	if to, err := response.Location(); err == nil && e.Code/100 == 3 {
 		e.Message = "" // the page only repeats the address
 		e.Location = q.line((&url.URL{Scheme: to.Scheme, Host: to.Host, Path: to.Path}).String())
 	}
 	e.RetryAfter, _ = retryAfter(response.Header, time.Now())
 	return e
-}
-
-// readNextOffset returns the offset in the body of an error, nil if there is none.
-func readNextOffset(text []byte) *int {
-	var body ErrorBody
-	if json.Unmarshal(text, &body) != nil || body.NextOffset == nil || *body.NextOffset < 0 {
-		return nil
-	}
-	return body.NextOffset
 }
 
 // readErrorBody returns the message and the code in the body of an error, in the form of

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -168,23 +169,29 @@ func (c *Client) Definition(ctx context.Context, job *runtime.Job) (runtime.Defi
 	if err != nil {
 		return runtime.Definition{}, err
 	}
+	return definition.ForAgent(raw), nil
+}
+
+// ForAgent returns what the agent needs of a definition. Raw is the JSON of the definition.
+func (d *Definition) ForAgent(raw json.RawMessage) runtime.Definition {
 	out := runtime.Definition{
-		Image:        runtime.Image{Reference: definition.Image.Reference, Default: definition.Image.IsDefault},
-		OS:           definition.OS,
-		Architecture: definition.Architecture,
-		Timeout:      time.Duration(definition.Timeout),
-		Steps:        len(definition.Steps),
+		Image:        runtime.Image{Reference: d.Image.Reference, Default: d.Image.IsDefault},
+		OS:           d.OS,
+		Architecture: d.Architecture,
+		Timeout:      time.Duration(d.Timeout),
+		Steps:        len(d.Steps),
 		Raw:          raw,
 	}
-	if login := definition.Image.Credentials; login != nil {
+	if login := d.Image.Credentials; login != nil {
 		out.Image.Username, out.Image.Password = login.Username, login.Password.Value
 	}
-	return out, nil
+	return out
 }
 
 // Report implements [runtime.Cloud].
 func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Report) error {
 	jobs := c.jobs(job)
+	final := report.Status == runtime.Failed || report.Status == runtime.Succeeded
 	if report.Status == "" && len(report.Lines) == 0 {
 		return jobs.Heartbeat(ctx)
 	}
@@ -202,9 +209,8 @@ func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Re
 	if len(report.Lines) > 0 {
 		batch := LogBatch{Offset: report.Offset}
 		for _, line := range report.Lines {
-			batch.Lines = append(batch.Lines, LogLine{Time: line.Time, Text: line.Text})
+			batch.Lines = append(batch.Lines, LogLine(line))
 		}
-		final := report.Status == runtime.Failed || report.Status == runtime.Succeeded
 		err := c.sendLines(ctx, jobs, report.Step, batch, final)
 		switch {
 		case errors.Is(err, runtime.ErrGone), err != nil && ctx.Err() != nil:
@@ -220,7 +226,7 @@ func (c *Client) Report(ctx context.Context, job *runtime.Job, report runtime.Re
 			}
 		}
 	}
-	if report.Status == runtime.Failed || report.Status == runtime.Succeeded {
+	if final {
 		return jobs.Status(ctx, report.Step, report.Status)
 	}
 	return nil
@@ -233,14 +239,14 @@ func (c *Client) sendLines(ctx context.Context, jobs *Jobs, step int, batch LogB
 	ctx, cancel := context.WithTimeout(ctx, linesTimeout)
 	defer cancel()
 	err := jobs.Logs(ctx, step, batch)
-	var status *StatusError
-	if !errors.As(err, &status) || status.nextOffset == nil || *status.nextOffset == batch.Offset {
+	stored, ok := StoredLines(err)
+	if !ok || stored == batch.Offset {
 		return err
 	}
 	if !final {
-		return fmt.Errorf("%w: %w", &runtime.OffsetError{Next: *status.nextOffset}, err)
+		return fmt.Errorf("%w: %w", &runtime.OffsetError{Next: stored}, err)
 	}
-	batch.Offset = *status.nextOffset
+	batch.Offset = stored
 	return jobs.Logs(ctx, step, batch)
 }
 
@@ -273,11 +279,10 @@ func (c *Client) ask(ctx context.Context, by *caller, q call) (int, http.Header,
 
 // withoutURL returns an error of net/http without the URL of the call.
 func withoutURL(err error) error {
-	var inner *url.Error
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("no response within request_timeout")
-	case errors.As(err, &inner):
+	}
+	if inner, ok := errors.AsType[*url.Error](err); ok {
 		return inner.Err
 	}
 	return err

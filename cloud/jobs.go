@@ -112,10 +112,7 @@ func ParseDefinition(text []byte) (*Definition, error) {
 
 // Status reports the state of a step.
 func (j *Jobs) Status(ctx context.Context, step int, status runtime.Status) error {
-	body, err := json.Marshal(StepStatus{Status: string(status)})
-	if err != nil {
-		return fmt.Errorf("encode the status: %w", err)
-	}
+	body, _ := json.Marshal(StepStatus{Status: string(status)}) // cannot fail: a string only
 	path := "/" + strconv.Itoa(step) + "/status"
 	if err := j.send(ctx, http.MethodPatch, path, "/{step}/status", body, j.statuses.policy(j.confirmed)); err != nil {
 		return fmt.Errorf("report step %d as %s: %w", step, status, err)
@@ -141,11 +138,10 @@ func (j *Jobs) Logs(ctx context.Context, step int, batch LogBatch) error {
 // StoredLines returns the number of lines of the step that the service has, if an error of
 // [Jobs.Logs] contains it. An extension of cmwa-cloud, which refuses lines at another offset.
 func StoredLines(err error) (lines int, ok bool) {
-	var status *StatusError
-	if !errors.As(err, &status) || status.nextOffset == nil {
-		return 0, false
+	if status, ok := errors.AsType[*StatusError](err); ok && status.nextOffset != nil {
+		return *status.nextOffset, true
 	}
-	return *status.nextOffset, true
+	return 0, false
 }
 
 // tooLarge are the statuses with which services refuse a batch that is too large.
@@ -175,14 +171,15 @@ func (j *Jobs) confirmed(ctx context.Context) bool {
 // tries the other.
 func (j *Jobs) send(ctx context.Context, method, path, route string, body []byte, retry retryPolicy) error {
 	q := call{method: method, path: j.path + path, route: jobRoute + route, token: j.token, body: body, check: wantJSON}
-	q.retry = func(ctx context.Context, err error) bool { return !unsupported(err) && retry(ctx, err) }
+	const unsupported = http.StatusUnsupportedMediaType
+	q.retry = func(ctx context.Context, err error) bool { return statusOf(err) != unsupported && retry(ctx, err) }
 	noType := j.noContentType.Load()
 	err := j.sendAs(ctx, q, noType)
-	if !unsupported(err) {
+	if statusOf(err) != unsupported {
 		return err
 	}
 	q.retry = retry // a refusal of both forms is an ordinary refusal
-	if err = j.sendAs(ctx, q, !noType); !unsupported(err) {
+	if err = j.sendAs(ctx, q, !noType); statusOf(err) != unsupported {
 		j.noContentType.Store(!noType)
 	}
 	return err
@@ -194,9 +191,4 @@ func (j *Jobs) sendAs(ctx context.Context, q call, noType bool) error {
 	}
 	_, _, _, err := j.caller.do(ctx, q)
 	return err
-}
-
-func unsupported(err error) bool {
-	var status *StatusError
-	return errors.As(err, &status) && status.Code == http.StatusUnsupportedMediaType
 }

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -111,10 +112,10 @@ func (c *Client) Acquire(ctx context.Context, kinds []runtime.Kind) (runtime.Cla
 	})
 	o := outcome{job: job != nil, retryAfter: wait}
 	refused := c.leasing.refused.accepted(err)
-	var unusable *unusableLeaseError
+	unusable, isUnusable := errors.AsType[*unusableLeaseError](err)
 	switch {
 	case err == nil:
-	case errors.As(err, &unusable): // 2.
+	case isUnusable: // 2.
 		c.leasing.off(capabilityTime, "answer to the poll for leased work is not understood, and is ignored",
 			"fields", unusable.fields)
 		err = nil
@@ -132,31 +133,28 @@ func (c *Client) Acquire(ctx context.Context, kinds []runtime.Kind) (runtime.Cla
 
 // lacksLeases reports whether an error means that the service has no call for leases.
 func lacksLeases(err error) bool {
-	var status *StatusError
-	return errors.As(err, &status) && slices.Contains(
-		[]int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented}, status.Code)
+	absent := []int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented}
+	return slices.Contains(absent, statusOf(err))
 }
 
 // leasesWork reports whether the service has reported that it leases work. A call that fails
 // is repeated at the next poll. A refusal counts only when it is accepted: see refusals.
 func (c *Client) leasesWork(ctx context.Context) (bool, error) {
-	c.leasing.mu.Lock()
-	known := c.leasing.supported
-	c.leasing.mu.Unlock()
+	l := c.leasing
+	l.mu.Lock()
+	known := l.supported
+	l.mu.Unlock()
 	if known {
 		return true, nil
 	}
 
-	// Make the call, without a token.
-	once := func(context.Context, error) bool { return false }
 	_, _, text, err := c.ask(ctx, c.current().calls, call{
-		method: http.MethodGet, path: capabilitiesPath, check: wantJSON, retry: once,
+		method: http.MethodGet, path: capabilitiesPath, check: wantJSON,
 	})
 	var answer Capabilities
 	supported := err == nil && json.Unmarshal(text, &answer) == nil &&
 		slices.Contains(answer.Capabilities, Capability{Name: LeaseCapability, Version: LeaseVersion})
 
-	l := c.leasing
 	refused := l.refused.accepted(err)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,15 +181,11 @@ func (c *Client) acquire(
 	for _, kind := range kinds {
 		request.Kinds = append(request.Kinds, string(kind))
 	}
-	body, err := json.Marshal(request)
-	if err != nil {
-		return nil, 0, fmt.Errorf("encode the request: %w", err)
-	}
+	body, _ := json.Marshal(request) // cannot fail: strings only
 	began := time.Now()
 	status, header, text, err := c.ask(ctx, c.current().calls, call{
 		method: http.MethodPost, path: leasesPath + "/acquire", token: token, body: body,
 		contentType: "application/json", check: wantJSON,
-		retry: func(context.Context, error) bool { return false },
 	})
 	if err != nil {
 		return nil, 0, err
@@ -216,17 +210,13 @@ func (e *unusableLeaseError) Error() string {
 // request.
 func parseLease(text []byte, kinds []runtime.Kind, began time.Time) (*runtime.Job, error) {
 	var lease Lease
-	kind := func() runtime.Kind { return runtime.Kind(lease.Kind) }
 	if json.Unmarshal(text, &lease) != nil || lease.JobID == "" || lease.JobToken == "" || lease.LeaseID == "" ||
-		lease.LeaseToken == "" || leaseTime(lease.LeaseSeconds) == 0 || !slices.Contains(kinds, kind()) {
+		lease.LeaseToken == "" || leaseTime(lease.LeaseSeconds) == 0 ||
+		!slices.Contains(kinds, runtime.Kind(lease.Kind)) {
 		return nil, &unusableLeaseError{fieldNames(text)}
 	}
-	subject := lease.TypeSpecificID
-	if subject == "" {
-		subject = lease.LeaseID
-	}
 	return &runtime.Job{
-		ID: lease.JobID, Kind: kind(), WorkflowID: subject,
+		ID: lease.JobID, Kind: runtime.Kind(lease.Kind), WorkflowID: cmp.Or(lease.TypeSpecificID, lease.LeaseID),
 		Token: secret.New(lease.JobToken), OIDC: secret.New(lease.OIDCToken),
 		Lease: runtime.Lease{
 			ID: lease.LeaseID, Token: secret.New(lease.LeaseToken),
@@ -282,8 +272,7 @@ func (c *Client) Renew(ctx context.Context, job *runtime.Job, begin bool) (time.
 
 // renew makes one attempt of the call begin or renew.
 func (c *Client) renew(ctx context.Context, job *runtime.Job, name string) (time.Duration, error) {
-	_, _, text, err := c.ask(ctx, c.callsOf(job, retry{}), leaseCall(job, name, []byte("{}"),
-		func(context.Context, error) bool { return false }))
+	_, _, text, err := c.ask(ctx, c.callsOf(job, retry{}), leaseCall(job, name, []byte("{}"), nil))
 	if err != nil {
 		return 0, err
 	}
@@ -296,13 +285,10 @@ func (c *Client) renew(ctx context.Context, job *runtime.Job, name string) (time
 
 // Complete implements [runtime.Leaser].
 func (c *Client) Complete(ctx context.Context, job *runtime.Job, result runtime.LeaseResult, reason string) error {
-	body, err := json.Marshal(LeaseResult{Result: string(result), Reason: reason})
-	if err != nil {
-		return fmt.Errorf("encode the result: %w", err)
-	}
+	body, _ := json.Marshal(LeaseResult{Result: string(result), Reason: reason}) // cannot fail: strings only
 	var refused refusals
 	calls := c.callsOf(job, retry{count: jobRetries, wait: leaseWait, maxWait: leaseMaxWait})
-	_, _, _, err = calls.do(ctx, leaseCall(job, "complete", body, func(_ context.Context, err error) bool {
+	_, _, _, err := calls.do(ctx, leaseCall(job, "complete", body, func(_ context.Context, err error) bool {
 		return !refused.accepted(err) && !isFinal(err)
 	}))
 	if err != nil {

@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,7 +26,6 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 		return runtime.Claim{Next: next}, err
 	}
 
-	// Poll, and record the outcome in the schedule.
 	var answer pollAnswer
 	var polled, sent bool
 	err := c.authorized(ctx, func(token secret.String) (err error) {
@@ -49,12 +49,11 @@ func (c *Client) Claim(ctx context.Context) (runtime.Claim, error) {
 // refuses the OIDC token. A failure without a request does not count either, because an
 // operator may be changing the token.
 func (c *Client) classify(err error, sent bool) outcome {
-	var status *StatusError
-	var exchange *exchangeError
-	answered := errors.As(err, &status)
+	status, answered := errors.AsType[*StatusError](err)
+	exchange, exchanged := errors.AsType[*exchangeError](err)
 	switch {
 	// The exchange of the OIDC token failed, or the token was refused.
-	case errors.As(err, &exchange):
+	case exchanged:
 		o := outcome{err: err, counts: !exchange.local && !exchange.refused(), unsent: exchange.local, retryable: true}
 		if answered && o.counts {
 			o.retryable, o.retryAfter = status.Location == "", status.RetryAfter
@@ -152,10 +151,7 @@ func readPoll(text []byte) (*runtime.Job, error) {
 	if json.Unmarshal(text, &body) != nil {
 		return nil, errors.New("the response does not have the documented form")
 	}
-	subject := body.TypeSpecificID
-	if subject == "" {
-		subject = body.DeploymentID
-	}
+	subject := cmp.Or(body.TypeSpecificID, body.DeploymentID)
 	if body.JobID == "" || body.JobToken == "" {
 		return nil, fmt.Errorf("the response has no job or no token, for the deployment %q", oneLine(subject))
 	}

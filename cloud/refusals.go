@@ -66,20 +66,15 @@ func (r *refusals) accepted(err error) bool {
 // whether there was a response. An invalid or too large definition is a refusal with the
 // status 200.
 func refusalCode(err error) (code int, answered bool) {
-	var status *StatusError
-	var format *formatError
-	var large *tooLargeError
+	status := statusOf(err)
+	large, isLarge := errors.AsType[*tooLargeError](err)
 	switch {
-	case errors.As(err, new(runtime.JobFault)), errors.As(err, &large) && large.limit == maxDefinition:
+	case errors.As(err, new(runtime.JobFault)), isLarge && large.limit == maxDefinition:
 		return http.StatusOK, true
-	case err == nil, errors.As(err, &format), errors.As(err, &large):
-		return 0, true
-	case !errors.As(err, &status):
-		return 0, false
-	case transientStatus(status.Code):
+	case err == nil, errors.As(err, new(*formatError)), isLarge, transientStatus(status):
 		return 0, true
 	}
-	return status.Code, true
+	return status, status != 0
 }
 
 // policy returns the retry policy of a call about a job. It retries every failure, including
@@ -89,8 +84,7 @@ func refusalCode(err error) (code int, answered bool) {
 func (r *refusals) policy(confirm func(context.Context) bool, immediate ...int) retryPolicy {
 	return func(ctx context.Context, err error) bool {
 		accepted := r.accepted(err) // also of the immediate statuses, so that every response counts
-		var status *StatusError
-		if accepted || errors.As(err, &status) && slices.Contains(immediate, status.Code) {
+		if accepted || slices.Contains(immediate, statusOf(err)) {
 			return false
 		}
 		return !isFinal(err) || !confirm(ctx)
@@ -99,8 +93,8 @@ func (r *refusals) policy(confirm func(context.Context) bool, immediate ...int) 
 
 // isFinal reports whether err is a 409 or 410 in the JSON error form of the service.
 func isFinal(err error) bool {
-	var status *StatusError
-	return errors.As(err, &status) && status.final
+	status, ok := errors.AsType[*StatusError](err)
+	return ok && status.final
 }
 
 // formatError is a response whose body is not JSON, most often the page of a proxy.

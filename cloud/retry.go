@@ -39,12 +39,10 @@ type retryPolicy func(ctx context.Context, err error) bool
 // without a complete and valid response, except for permanent causes such as a wrong certificate
 // or a response that is too large.
 func transient(ctx context.Context, err error) bool {
-	var status *StatusError
-	var large *tooLargeError
-	switch {
-	case errors.As(err, &status):
-		return transientStatus(status.Code)
-	case errors.As(err, &large):
+	if status := statusOf(err); status != 0 {
+		return transientStatus(status)
+	}
+	if errors.As(err, new(*tooLargeError)) {
 		return false
 	}
 	again, _ := retryablehttp.DefaultRetryPolicy(ctx, nil, err)

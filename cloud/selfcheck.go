@@ -72,7 +72,6 @@ func newSelfChecker(o Options) *selfChecker {
 func (c *selfChecker) checkConnection(ctx context.Context) selfcheck.Result {
 	a := c.anonymous(ctx)
 	host, variable := c.host(), c.proxyVariable()
-	var dns *net.DNSError
 	switch {
 	case a.badProxy:
 		return selfcheck.Failed("%v", a.err).WithHint("set it to a URL such as http://proxy.example:3128")
@@ -89,7 +88,7 @@ func (c *selfChecker) checkConnection(ctx context.Context) selfcheck.Result {
 	case a.proxy != nil:
 		return selfcheck.Failed("cannot connect to the proxy %s: %v", a.proxy.Host, a.err).
 			WithHint("correct %s, or name %s in NO_PROXY", variable, host)
-	case errors.As(a.err, &dns):
+	case errors.As(a.err, new(*net.DNSError)):
 		return selfcheck.Failed("cannot find the address of %s: %v", host, a.err).
 			WithHint("correct service_url, or the name servers of this machine; " + proxyHint)
 	}
@@ -136,21 +135,19 @@ func (c *selfChecker) judgeChain(state *tls.ConnectionState) selfcheck.Result {
 // judgeHandshake explains why no certificate was trusted.
 func (c *selfChecker) judgeHandshake(err error) selfcheck.Result {
 	failed := selfcheck.Failed("%s shows a certificate that is not trusted: %v", c.host(), err)
-	var authority x509.UnknownAuthorityError
-	var name x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	var record tls.RecordHeaderError
+	unknown := errors.As(err, new(x509.UnknownAuthorityError))
+	invalid, isInvalid := errors.AsType[x509.CertificateInvalidError](err)
 	switch {
-	case errors.As(err, &authority) && c.options.Tuning.CA != "":
+	case unknown && c.options.Tuning.CA != "":
 		return failed.WithHint("add the certificate of its authority to ca_file, whose certificates do not include it")
-	case errors.As(err, &authority):
+	case unknown:
 		return failed.WithHint("name the certificate of its authority in ca_file; " +
 			"if a proxy opens the encryption, that is the proxy's authority")
-	case errors.As(err, &name):
+	case errors.As(err, new(x509.HostnameError)):
 		return failed.WithHint("set service_url to a name that the certificate is for")
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+	case isInvalid && invalid.Reason == x509.Expired:
 		return failed.WithHint("renew the certificate, or correct the clock of this machine")
-	case errors.As(err, &record):
+	case errors.As(err, new(tls.RecordHeaderError)):
 		return selfcheck.Failed("%s does not answer with TLS: %v", c.host(), err).
 			WithHint("set service_url to the port for https, or to http:// if the service has no encryption")
 	case untrusted(err):
@@ -164,7 +161,7 @@ func (c *selfChecker) judgeHandshake(err error) selfcheck.Result {
 func (c *selfChecker) checkAnswer(ctx context.Context) selfcheck.Result {
 	a := c.anonymous(ctx)
 	service := c.options.Identity.Service
-	var format *formatError
+	format, isFormat := errors.AsType[*formatError](wantJSON(a.text))
 
 	// There is no response, or it does not come from the service.
 	switch {
@@ -177,7 +174,7 @@ func (c *selfChecker) checkAnswer(ctx context.Context) selfcheck.Result {
 	case a.status == http.StatusProxyAuthRequired:
 		return selfcheck.Failed("the proxy requires a user and a password").
 			WithHint("write them into %s, or name %s in NO_PROXY", c.proxyVariable(), c.host())
-	case errors.As(wantJSON(a.text), &format) && (format.html || a.status/100 == 2):
+	case isFormat && (format.html || a.status/100 == 2):
 		return selfcheck.Failed("status %d: %v", a.status, format)
 	}
 	switch a.status {

@@ -105,14 +105,10 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 
 // attemptError is [withoutURL] for a request whose limit is not request_timeout.
 func attemptError(err error) error {
-	var inner *url.Error
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
+	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("no response within " + attemptLimit.String())
-	case errors.As(err, &inner):
-		return inner.Err
 	}
-	return err
+	return withoutURL(err)
 }
 
 // checkToken checks that the service accepts the token: the responses to a request with

@@ -46,11 +46,8 @@ func claimsOf(token secret.String) (claims, error) {
 		return claims{}, errNoClaims
 	}
 	text, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(parts[1], "="))
-	if err != nil {
-		return claims{}, errNoClaims
-	}
 	var c claims
-	if json.Unmarshal(text, &c) != nil {
+	if err != nil || json.Unmarshal(text, &c) != nil {
 		return claims{}, errNoClaims
 	}
 	return c, nil

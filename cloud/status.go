@@ -102,11 +102,11 @@ func (c *Client) JobStatus(ctx context.Context, job *runtime.Job) (runtime.JobSt
 // jobs without a call for refusalRetention are removed, too.
 func (c *Client) refusalAccepted(job *runtime.Job, err error) bool {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	now := time.Now()
 	maps.DeleteFunc(c.refusals, func(_ string, d *subjectRefusals) bool { return now.Sub(d.last) > refusalRetention })
 	if code, answered := refusalCode(err); answered && code == 0 {
 		delete(c.refusals, job.WorkflowID)
-		c.mu.Unlock()
 		return false
 	}
 	d := c.refusals[job.WorkflowID]
@@ -115,19 +115,16 @@ func (c *Client) refusalAccepted(job *runtime.Job, err error) bool {
 		c.refusals[job.WorkflowID] = d
 	}
 	d.last = now
-	c.mu.Unlock()
-	return d.refusals.accepted(err)
+	return d.accepted(err)
 }
 
 // lacksCall reports whether err may mean that the service does not have the call. One
 // service answers 500 to the status call, and web applications answer unknown paths with
 // their start page.
 func lacksCall(err error, id int32) bool {
-	var status *StatusError
-	if !errors.As(err, &status) {
+	switch statusOf(err) {
+	case 0:
 		return errors.As(err, new(*formatError))
-	}
-	switch status.Code {
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		return true
 	case http.StatusInternalServerError:

@@ -1,8 +1,6 @@
 package cloud
 
-import (
-	"time"
-)
+import "time"
 
 // Times of a connection. A firewall or a load balancer may drop a connection without a message.
 // All requests on this connection, including heartbeats, would then time out one after the other.

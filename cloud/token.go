@@ -115,10 +115,6 @@ func (c *credentials) replace(ctx context.Context, refused secret.String, tuning
 		}
 		c.token, c.expires, c.failing = token, begin.Add(lifetime), false
 		c.renewAt(begin.Add(lifetime * 4 / 5))
-		if c.tuning.OIDCSum != tuning.OIDCSum {
-			c.renewAt(now) // the file has new content
-		}
-		return token, nil
 	case !c.token.Empty() && c.token != refused && now.Before(c.expires):
 		level := slog.LevelDebug
 		if !c.failing {
@@ -128,12 +124,13 @@ func (c *credentials) replace(ctx context.Context, refused secret.String, tuning
 			"expires", c.expires, "retry_in", renewRetry, "error", err)
 		c.failing = true
 		c.renewAt(now.Add(renewRetry))
-		if c.tuning.OIDCSum != tuning.OIDCSum {
-			c.renewAt(now) // the file has new content, which was not tried yet
-		}
-		return c.token, nil
+	default:
+		return secret.String{}, err
 	}
-	return secret.String{}, err
+	if c.tuning.OIDCSum != tuning.OIDCSum {
+		c.renewAt(now) // the file has new content, which was not tried yet
+	}
+	return c.token, nil
 }
 
 // renewAt sets the time of the next renewal. The caller has locked mu.
@@ -195,8 +192,8 @@ func (e *exchangeError) Unwrap() error { return e.err }
 
 // refused reports whether the service has refused the token. A redirect is not a refusal.
 func (e *exchangeError) refused() bool {
-	var status *StatusError
-	return errors.As(e.err, &status) && !transientStatus(status.Code) && status.Location == ""
+	status, ok := errors.AsType[*StatusError](e.err)
+	return ok && !transientStatus(status.Code) && status.Location == ""
 }
 
 // Is reports a refused exchange as [runtime.ErrUnauthorized].
@@ -237,16 +234,16 @@ func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tun
 		body: []byte(form.Encode()), contentType: "application/x-www-form-urlencoded", masked: subject,
 	})
 
-	var status *StatusError
+	status, answered := errors.AsType[*StatusError](err)
 	switch {
-	case errors.As(err, &status) && status.Code == http.StatusNotFound:
+	case answered && status.Code == http.StatusNotFound:
 		return fail(err, "service_url, organization_name and runner_pool_id: "+
 			"the service does not know them, or has no token exchange")
-	case errors.As(err, &status) && transientStatus(status.Code):
+	case answered && transientStatus(status.Code):
 		return fail(err, "the service's health")
-	case errors.As(err, &status) && status.Location != "":
+	case answered && status.Location != "":
 		return fail(&redirectError{status, exchangePath}, "service_url")
-	case errors.As(err, &status):
+	case answered:
 		return fail(err, "organization_name, runner_pool_id and token_expiration, that oidc_token_file is renewed, "+
 			"and that the organization trusts its issuer for this pool")
 	case untrusted(err):
@@ -281,8 +278,7 @@ func readExchanged(text []byte, requested time.Duration) (secret.String, time.Du
 	// Read the lifetime: a number, or a text with a number or a duration.
 	seconds, err := strconv.ParseFloat(strings.Trim(string(answer.Expires), `" `), 64)
 	if err != nil {
-		span, err := time.ParseDuration(strings.Trim(string(answer.Expires), `" `))
-		if err == nil {
+		if span, err := time.ParseDuration(strings.Trim(string(answer.Expires), `" `)); err == nil {
 			seconds = span.Seconds()
 		}
 	}

@@ -37,6 +37,5 @@ func trust(transport *http.Transport, certificates string) error {
 
 // untrusted reports whether an error means that the service's certificate is not trusted.
 func untrusted(err error) bool {
-	var verification *tls.CertificateVerificationError
-	return errors.As(err, &verification)
+	return errors.As(err, new(*tls.CertificateVerificationError))
 }

@@ -141,7 +141,6 @@ func processOf(t, variableOnly position.Mapping) *Config {
 
 // poolOf returns the settings of a pool. t has every key with a checked value.
 func poolOf(t position.Mapping) *Pool {
-	// Convert the memory limit of containers to bytes.
 	r := reader{t}
 	memory, _ := size(r.text("docker", "memory"))
 	return &Pool{

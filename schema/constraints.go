@@ -2,7 +2,6 @@ package schema
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,9 +14,8 @@ import (
 
 // checkConstraints checks every value of a mapping and removes the invalid ones. CUE
 // checks the constraints; Go checks the bounds of durations and quantities, because CUE
-// cannot compare durations and quantities.
+// cannot compare them.
 func (l *load) checkConstraints(t position.Mapping) {
-	// Constraints of CUE.
 	for _, path := range l.schema.failures(l.schema.config, t) {
 		f, at := l.schema.field(path)
 		if f == nil {
@@ -52,7 +50,6 @@ func (l *load) checkConstraints(t position.Mapping) {
 		}
 	}
 
-	// Bounds of durations and quantities.
 	for i := range l.schema.fields {
 		f := &l.schema.fields[i]
 		if f.OnlyVariable || f.Kind != KindDuration && f.Kind != KindQuantity {
@@ -70,7 +67,7 @@ func (l *load) checkConstraints(t position.Mapping) {
 			}
 		}
 	}
-	for _, path := range slices.Sorted(maps.Keys(l.invalid)) {
+	for path := range l.invalid {
 		t.Remove(strings.Split(path, ".")...)
 	}
 }
@@ -83,26 +80,17 @@ func (l *load) missing(t position.Mapping, path string) {
 }
 
 // checkVariables checks the values of variables without a key, and removes the invalid ones.
-func (l *load) checkVariables(t position.Mapping) position.Mapping {
+func (l *load) checkVariables(t position.Mapping) {
 	for _, key := range l.schema.failures(l.schema.environment, t) {
-		for i := range l.schema.fields {
-			if f := &l.schema.fields[i]; f.OnlyVariable && f.Key == key {
-				l.refuse(f, t[key], key, "must be "+f.sentence())
-				delete(t, key)
-			}
-		}
+		f := l.schema.byVariable[t[key].At.Variable]
+		l.refuse(f, t[key], key, "must be "+f.sentence())
+		delete(t, key)
 	}
-	return t
 }
 
-// refuse reports an invalid value of a field. If a variable sets the value, the path of the
-// problem is the name of the variable.
+// refuse reports an invalid value of a field.
 func (l *load) refuse(f *Field, v position.Value, path, message string) {
-	p := position.NewError(position.RuleValue, v.At, path, message, f.hint(v, entryPath(path)))
-	if v.At.Variable != "" {
-		p.Path = v.At.Variable
-	}
-	l.report(p)
+	l.report(position.NewError(position.RuleValue, v.At, path, message, f.hint(v, entryPath(path))))
 }
 
 // entryPath reports whether a path is the path of an entry of a list.
@@ -115,9 +103,8 @@ func entryPath(path string) bool {
 // It omits the path of a list if it returns the path of an entry of the list. The mapping must
 // not have unknown keys, see [definition.removeUnknown].
 //
-// CUE evaluates each value by itself, and equal values of one key once. This is possible
-// because no constraint concerns two keys. To unify whole pools would cost ten times as much,
-// nearly all of it for keys that the pools do not set.
+// CUE evaluates each value by itself, and equal values of one key once, for the reason in the
+// package comment.
 func (d *definition) failures(constraints cue.Value, t position.Mapping) []string {
 	checker := constraintChecker{schema: d, cache: map[string][]string{}, constraints: map[string]cue.Value{}}
 	paths := checker.mapping(constraints, t, "", "")

@@ -58,7 +58,7 @@ func (s *scope) chooseCredentials() {
 		s.warnPlaceholder("token")
 	case hasToken:
 		s.warnPlaceholder("token")
-	case !hasToken && s.at != "":
+	case s.at != "":
 		s.load.report(position.NewError(position.RuleMissingToken, s.entry.At, s.at, "the pool has no access token",
 			"set token or token_file in it; or use OIDC with oidc_token_file, organization_name and runner_pool_id"))
 	default:

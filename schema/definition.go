@@ -43,7 +43,6 @@ func schemaFiles(options ...parser.Option) ([]*ast.File, error) {
 	return files, nil
 }
 
-// compile returns the value of the schema.
 func compile(context *cue.Context, options ...parser.Option) (cue.Value, error) {
 	instance := build.NewContext().NewInstance("", nil)
 	files, err := schemaFiles(options...)
@@ -75,7 +74,6 @@ func define() (*definition, error) {
 		}
 	}
 
-	// Index the fields by key and by variable.
 	for i := range d.fields {
 		f := &d.fields[i]
 		if !f.OnlyVariable {
@@ -91,9 +89,8 @@ func define() (*definition, error) {
 // field returns the field of a path, and the path of its value, which is shorter by one
 // step if the last step is an entry of a list. It returns nil for an unknown path.
 func (d *definition) field(path string) (f *Field, at string) {
-	// The path within a pool or the top level.
-	inner, ofPool := path, false
-	if inPools, ok := strings.CutPrefix(path, "pools."); ok {
+	inner, ofPool := path, false // inner is the path within a pool or the top level
+	if inPools, ok := strings.CutPrefix(path, poolsPrefix); ok {
 		index, key, deeper := strings.Cut(inPools, ".")
 		if _, err := strconv.Atoi(index); err == nil {
 			if !deeper {
@@ -103,14 +100,10 @@ func (d *definition) field(path string) (f *Field, at string) {
 		}
 	}
 
-	// The field of the path, or of the list that has the entry.
 	known := func(key string) *Field {
 		f := d.byKey[key]
-		if !ofPool {
-			return f
-		}
-		if f == nil || !f.Pool {
-			return d.byKey["pools."+key]
+		if ofPool && (f == nil || !f.Pool) {
+			return d.byKey[poolsPrefix+key]
 		}
 		return f
 	}

@@ -41,9 +41,7 @@ func (c Class) Meaning() string {
 // classColumn is the width of the column with the names of classes.
 const classColumn = 10
 
-func classes() []Class {
-	return []Class{ReloadLive, ReloadJob, ReloadDrain, ReloadRebind, ReloadRestart}
-}
+var classes = []Class{ReloadLive, ReloadJob, ReloadDrain, ReloadRebind, ReloadRestart}
 
 // ValueText describes the values that the key accepts, with their bounds.
 func (f Field) ValueText() string {
@@ -108,7 +106,6 @@ func (f Field) VariableText() string {
 	}
 }
 
-// variableWithText returns the name of the key's variable with its notation.
 func (f Field) variableWithText() string {
 	if text := f.VariableText(); text != "" {
 		return f.Variable + " (" + text + ")"
@@ -149,15 +146,6 @@ func (f Field) facts() string {
 func (f Field) headline() string {
 	text, _, _ := strings.Cut(f.Doc, ". ")
 	return strings.TrimSuffix(text, ".")
-}
-
-// listName returns the name of the field in a list: its key, or its variable if there is
-// no key.
-func (f Field) listName() string {
-	if f.OnlyVariable {
-		return f.Variable
-	}
-	return f.Key
 }
 
 func lowerFirst(text string) string {
@@ -240,13 +228,11 @@ func formatDuration(d time.Duration) string {
 // hint returns how to fix an invalid value, guessed from the value. It quotes nothing of
 // the value except a whole number.
 func (f *Field) hint(v position.Value, entry bool) string {
-	// A list in a variable.
 	if v.At.Variable != "" && f.Kind == KindList {
 		hints := map[string]string{",": "separate the entries by commas", " ": "separate the entries by spaces"}
 		return hints[f.Separator]
 	}
 
-	// A value of a wrong kind. Each case is the kind of the value.
 	switch data := v.Data.(type) {
 	case nil:
 		return "give it a value, or remove it"
@@ -255,7 +241,11 @@ func (f *Field) hint(v position.Value, entry bool) string {
 			return `the value has curly quotation marks: write straight ones, or none`
 		}
 		if f.Kind == KindList && !entry {
-			return "write a list, such as [" + f.exampleEntry() + "]"
+			example := "entry"
+			if len(f.Choices) > 0 {
+				example = f.Choices[0]
+			}
+			return "write a list, such as [" + example + "]"
 		}
 		return f.hintForText(data)
 	case bool, float64:
@@ -279,14 +269,6 @@ func (f *Field) hint(v position.Value, entry bool) string {
 		}
 	}
 	return ""
-}
-
-// exampleEntry returns an entry of the field's list.
-func (f *Field) exampleEntry() string {
-	if len(f.Choices) > 0 {
-		return f.Choices[0]
-	}
-	return "entry"
 }
 
 // quotesHelp reports whether a number or a boolean would be valid as a text.

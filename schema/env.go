@@ -27,14 +27,13 @@ const overrideImage = "PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE"
 // it. ok is false if the text does not have the kind of the field. Bounds are not checked here.
 func (f *Field) fromVariable(text string) (v position.Value, ok bool) {
 	v.At = position.Origin{Variable: f.Variable}
+	var err error
 	switch f.Kind {
 	case KindBool:
-		data, err := strconv.ParseBool(text)
-		v.Data = data
+		v.Data, err = strconv.ParseBool(text)
 		return v, err == nil
 	case KindInt:
-		data, err := strconv.Atoi(text)
-		v.Data = data
+		v.Data, err = strconv.Atoi(text)
 		return v, err == nil
 	case KindList:
 		entries := []position.Value{}
@@ -97,7 +96,6 @@ func (d *definition) unknownVariables(environ map[string]string) position.Proble
 	return problems
 }
 
-// variableOf returns the variable of a key.
 func (d *definition) variableOf(key string) string {
 	for _, f := range d.fields {
 		if f.Key == key {

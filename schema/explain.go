@@ -13,12 +13,9 @@ import (
 // Overview returns a table of all current keys and of the variables without a key, with
 // one row each. Lines longer than width columns are cut; a width of 0 cuts no line.
 func Overview(width int) string {
-	fields := Fields()
-
-	// The keys.
 	const defaults, gap = 12, "  "
 	keys := 0
-	for _, f := range fields {
+	for _, f := range fieldTable {
 		if !f.OnlyVariable {
 			keys = max(keys, len(f.Key))
 		}
@@ -35,21 +32,20 @@ func Overview(width int) string {
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	row("KEY", "DEFAULT", "CHANGES", "MEANING")
-	for _, f := range fields {
+	for _, f := range fieldTable {
 		if !f.OnlyVariable && f.current() {
 			row(f.Key, f.DefaultText(), f.Reload.String(), f.headline())
 		}
 	}
 
-	// The variables and the reload classes.
 	b.WriteString("\nVARIABLES WITHOUT A KEY\n")
-	for _, f := range fields {
+	for _, f := range fieldTable {
 		if f.OnlyVariable {
 			b.WriteString(printable.Fit(f.Variable+gap+f.headline(), width) + "\n")
 		}
 	}
 	b.WriteString("\nA CHANGE TAKES EFFECT\n")
-	for _, c := range classes() {
+	for _, c := range classes {
 		writeLines(&b, columnText(c.String(), c.Meaning(), classColumn, width))
 	}
 	return b.String()
@@ -60,7 +56,7 @@ func Overview(width int) string {
 // entry of pools as a name such as pools.token, which is not in the list.
 func Names() []string {
 	var keys, variables, rules []string
-	for _, f := range Fields() {
+	for _, f := range fieldTable {
 		if !f.OnlyVariable {
 			keys = append(keys, f.Key)
 		}
@@ -78,8 +74,6 @@ func Names() []string {
 // columns, or not wrapped with a width of 0. The error for an unknown name suggests a
 // known one.
 func Explain(name string, width int) (string, error) {
-	// A rule.
-	fields := Fields()
 	name = strings.TrimSuffix(name, ":")
 	rule := ""
 	for _, info := range position.Rules() {
@@ -89,9 +83,9 @@ func Explain(name string, width int) (string, error) {
 	}
 
 	// A key or a variable, which may have the name of a rule.
-	for _, f := range fields {
+	for _, f := range fieldTable {
 		if f.Key == name || f.Variable == name && name != "" {
-			text := explanation(f, fields, width)
+			text := explanation(f, width)
 			if rule != "" {
 				text += "\nThe rule of this name:\n\n" + rule
 			}
@@ -104,17 +98,16 @@ func Explain(name string, width int) (string, error) {
 
 	// A key in an entry of pools.
 	if inner, ok := strings.CutPrefix(name, poolsPrefix); ok {
-		for _, f := range fields {
+		for _, f := range fieldTable {
 			if f.Pool && f.Key == inner && f.current() {
 				f.Key = name
-				return explanation(f, fields, width), nil
+				return explanation(f, width), nil
 			}
 		}
 	}
 	return "", unknownName(name)
 }
 
-// unknownName returns the error for an unknown name.
 func unknownName(name string) error {
 	names := Names()
 	var within []string
@@ -136,7 +129,6 @@ func unknownName(name string) error {
 	}
 }
 
-// location returns where the field may be set.
 func (f Field) location() string {
 	switch {
 	case f.OnlyVariable:
@@ -153,12 +145,13 @@ func (f Field) location() string {
 // factColumn is the column at which the facts start, after their names.
 const factColumn = 14
 
-// explanation returns the documentation of one field, its facts, the keys in it, and an
-// example.
-func explanation(f Field, fields []Field, width int) string {
-	// The documentation.
+func explanation(f Field, width int) string {
+	name := f.Key
+	if f.OnlyVariable {
+		name = f.Variable
+	}
 	var b strings.Builder
-	b.WriteString(f.listName() + "\n\n")
+	b.WriteString(name + "\n\n")
 	writeLines(&b, printable.Wrap(f.Doc, "  ", "  ", width))
 	b.WriteString("\n")
 	fact := func(name, text string) {
@@ -178,7 +171,6 @@ func explanation(f Field, fields []Field, width int) string {
 		return b.String()
 	}
 
-	// The facts.
 	base, inPool := strings.CutPrefix(f.Key, poolsPrefix)
 	fact("value", f.ValueText())
 	switch {
@@ -199,14 +191,13 @@ func explanation(f Field, fields []Field, width int) string {
 		fact("changes", f.Reload.String()+": "+f.Reload.Meaning())
 	}
 	fact("where", f.location())
-	for _, other := range fields {
+	for _, other := range fieldTable {
 		if other.Old == base && !inPool {
 			fact("old name", other.Key)
 		}
 	}
 
-	// The keys of a mapping, and an example.
-	b.WriteString(innerKeys(f, base, fields, width))
+	b.WriteString(innerKeys(f, base, width))
 	if example := f.Example(); example != "" {
 		b.WriteString("\n")
 		for line := range strings.Lines(example) {
@@ -217,16 +208,15 @@ func explanation(f Field, fields []Field, width int) string {
 }
 
 // innerKeys returns a list of the keys in a mapping whose key is base.
-func innerKeys(f Field, base string, fields []Field, width int) string {
-	// The keys in the mapping.
+func innerKeys(f Field, base string, width int) string {
 	var b strings.Builder
 	longest := 0
-	for _, inner := range fields {
+	for _, inner := range fieldTable {
 		if strings.HasPrefix(inner.Key, base+".") {
 			longest = max(longest, len(inner.Key))
 		}
 	}
-	for _, inner := range fields {
+	for _, inner := range fieldTable {
 		if strings.HasPrefix(inner.Key, base+".") {
 			line := fmt.Sprintf("%-*s  %s", longest, inner.Key, inner.headline())
 			b.WriteString(printable.Fit("  "+line, width) + "\n")
@@ -236,7 +226,7 @@ func innerKeys(f Field, base string, fields []Field, width int) string {
 	// The keys of the top level that an entry of pools may set.
 	if f.Kind == KindMappings {
 		var shared []string
-		for _, inner := range fields {
+		for _, inner := range fieldTable {
 			if inner.Pool && inner.plainTop() {
 				shared = append(shared, inner.Key)
 			}

@@ -134,7 +134,6 @@ func CUE() ([]byte, error) {
 		return nil, err
 	}
 
-	// Write the definitions of configurations, then those of Pods.
 	var b bytes.Buffer
 	b.WriteString(headerCUE)
 	for _, file := range x.files {

@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -46,7 +45,6 @@ func StandardJSONSchema() ([]byte, error) {
 	return indented(root.WithoutKeywords("patternErrorMessage", "deprecationMessage"))
 }
 
-// jsonSchema returns the schema of a configuration file.
 func jsonSchema() (jsonschema.Object, error) {
 	x, err := newExport()
 	if err != nil {
@@ -70,18 +68,12 @@ func jsonSchema() (jsonschema.Object, error) {
 	return append(root, jsonschema.Nullable(config)...).With("$defs", definitions), nil
 }
 
-// indented returns a schema as indented JSON.
 func indented(root jsonschema.Object) ([]byte, error) {
-	text, err := json.Marshal(root)
+	text, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("write the schema: %w", err)
 	}
-	var b bytes.Buffer
-	if err := json.Indent(&b, text, "", "  "); err != nil {
-		return nil, fmt.Errorf("write the schema: %w", err)
-	}
-	b.WriteByte('\n')
-	return b.Bytes(), nil
+	return append(text, '\n'), nil
 }
 
 // mapping translates a definition whose keys are fields of the schema. prefix is the
@@ -164,7 +156,6 @@ const poolsPrefix = "pools."
 // key translates one key with its documentation. A key in a pool has no variable, and its
 // default is the value of the top level.
 func (x *export) key(f Field, expr ast.Expr, path string) (jsonschema.Object, error) {
-	// The documentation, and keys that are not current.
 	inPool := strings.HasPrefix(path, poolsPrefix)
 	o := jsonschema.Object{}.With("title", path).With("description", x.description(f, inPool))
 	if f.Old != "" {
@@ -184,7 +175,6 @@ func (x *export) key(f Field, expr ast.Expr, path string) (jsonschema.Object, er
 		return o.With("deprecated", true).With("deprecationMessage", message), nil
 	}
 
-	// The constraint and the default.
 	value, err := x.value(f, expr, path)
 	if err != nil {
 		return nil, err
@@ -234,7 +224,6 @@ func (x *export) description(f Field, inPool bool) string {
 	return text
 }
 
-// value translates the constraint of a key.
 func (x *export) value(f Field, expr ast.Expr, path string) (jsonschema.Object, error) {
 	switch f.Kind {
 	case KindMapping:

@@ -69,7 +69,6 @@ func (s *scope) reportUnread(key, name, hint string, err error) {
 	}
 }
 
-// readToken returns the token in the token file.
 func (s *scope) readToken() secret.String {
 	content, mode, ok := s.readRequired("token_file", s.pool.TokenFile, "put the token into it")
 	if !ok {
@@ -107,7 +106,6 @@ func (s *scope) readOIDCToken() {
 	}
 }
 
-// readCertificates reads the CA file.
 func (s *scope) readCertificates() {
 	if s.pool.CAFile == "" || !s.valid("ca_file") {
 		return
@@ -155,15 +153,11 @@ func (s *scope) readTemplate() {
 	case isInline && name != "":
 		s.refuse(position.RuleFile, "cannot be set together with pod_template", "remove one of the two",
 			"pod_template_file")
-
-	// In the configuration itself.
 	case isInline:
 		problems := podtemplate.Check(inline, s.path("pod_template"))
 		s.load.report(problems...)
 		s.use(inline, problems)
 		s.unusedTemplate(inline.Key, "pod_template", nil)
-
-	// In the named file, or the mounted one.
 	case name != "":
 		content, _, err := s.readNamed("pod_template_file", name)
 		if err != nil {
@@ -197,7 +191,6 @@ func (s *scope) readMountedTemplate() {
 	}
 }
 
-// parseTemplate parses and checks the content of a template file.
 func (s *scope) parseTemplate(name string, content []byte) {
 	v, problems, ok := podtemplate.Parse(name, content)
 	if ok {
@@ -223,11 +216,7 @@ func (s *scope) unusedTemplate(at position.Origin, key string, used []byte) {
 	if v, _, ok := podtemplate.Parse(DefaultPodTemplateFile, content); ok && len(v.Data.(position.Mapping)) == 0 {
 		return
 	}
-	path := s.path(key)
-	if at.Variable != "" {
-		path = at.Variable
-	}
-	s.load.report(position.NewWarning(position.RuleFile, at, path,
+	s.load.report(position.NewWarning(position.RuleFile, at, s.path(key),
 		"replaces "+DefaultPodTemplateFile+", which has no effect",
 		"copy the settings that you need from that file, and remove the file or its mount"))
 }

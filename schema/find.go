@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -61,7 +62,6 @@ type FileID struct {
 	Device, Inode uint64
 }
 
-// fileID returns the id of the file that info describes.
 func fileID(info fs.FileInfo) FileID {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -109,38 +109,42 @@ type SearchPaths struct {
 // name. It is not an error if no directory has a file, because the environment may contain
 // the whole configuration. It is an error if a file exists and cannot be read.
 func Find(paths SearchPaths) (Source, error) {
-	// A named file.
 	source := Source{Environ: paths.Environ, Executable: paths.Executable}
 	if named, by := paths.named(); named != "" {
-		content, info, err := readRegular(named)
-		if err != nil {
+		if err := source.readFrom(named); err != nil {
 			return Source{}, fmt.Errorf("read the configuration that %s names: %w: make it readable, or name another",
 				by, err)
 		}
-		source.Path, source.Content, source.Mode, source.FileID = named, content, info.Mode().Perm(), fileID(info)
 		return source, nil
 	}
 
-	// The first file in the documented directories.
 	source.Searched = paths.directories()
 	for _, name := range []string{FileName, OldFileName} {
 		for _, directory := range source.Searched {
 			path := filepath.Join(directory, name)
-			content, info, err := readRegular(path)
-			if missing(err) {
+			err := source.readFrom(path)
+			switch {
+			case err == nil:
+				source.Searched = nil
+				return source, nil
+			case missing(err):
 				source.Before = append(source.Before, path)
-				continue
-			}
-			if err != nil {
+			default:
 				return Source{}, fmt.Errorf(
 					"read the configuration: %w: make it readable, or name another with --config", err)
 			}
-			source.Path, source.Content, source.Mode, source.FileID = path, content, info.Mode().Perm(), fileID(info)
-			source.Searched = nil
-			return source, nil
 		}
 	}
 	return source, nil
+}
+
+// readFrom reads the configuration file of the source.
+func (s *Source) readFrom(path string) error {
+	content, info, err := readRegular(path)
+	if err == nil {
+		s.Path, s.Content, s.Mode, s.FileID = path, content, info.Mode().Perm(), fileID(info)
+	}
+	return err
 }
 
 // Named reports whether a file is named explicitly, so that no directory is searched.
@@ -159,12 +163,8 @@ func (s SearchPaths) named() (path, by string) {
 
 // directories returns the directories to search, each once, in order.
 func (s SearchPaths) directories() []string {
-	directories := []string{s.WorkingDirectory, s.Home, "/etc", directoryOf(s.Executable)}
-	if s.WorkingDirectory == "" {
-		directories[0] = "."
-	}
 	var unique []string
-	for _, directory := range directories {
+	for _, directory := range []string{cmp.Or(s.WorkingDirectory, "."), s.Home, "/etc", directoryOf(s.Executable)} {
 		if directory != "" && !slices.Contains(unique, directory) {
 			unique = append(unique, directory)
 		}

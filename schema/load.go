@@ -40,8 +40,7 @@ func Evaluate(source Source) LoadResult {
 	slices.Sort(l.files)
 	result := LoadResult{Digest: hex.EncodeToString(l.digest.Sum(nil)), Files: slices.Compact(l.files)}
 	l.problems.Sort()
-	l.problems = slices.Compact(l.problems) // a value that pools inherit is reported once
-	l.problems = l.problems.Limit(source.Path)
+	l.problems = slices.Compact(l.problems).Limit(source.Path) // a value that pools inherit is reported once
 	if source.Elsewhere {
 		l.problems = elsewhere(l.problems)
 	}
@@ -76,19 +75,16 @@ type load struct {
 // problem does not quote the text of the panic, which may contain a value.
 func (l *load) runRecovering() (config *Config) {
 	defer func() {
-		if fault := recover(); fault != nil {
+		if recover() != nil {
 			config = nil
-			l.report(position.Problem{
-				Rule: position.RuleInternal, File: l.source.Path,
-				Message: "the configuration cannot be checked because of a bug in this program",
-				Hint:    "undo the last change, and report the bug",
-			})
+			l.report(position.NewError(position.RuleInternal, position.Origin{File: l.source.Path}, "",
+				"the configuration cannot be checked because of a bug in this program",
+				"undo the last change, and report the bug"))
 		}
 	}()
 	return l.run()
 }
 
-// report adds problems.
 func (l *load) report(problems ...position.Problem) { l.problems = append(l.problems, problems...) }
 
 // run loads the configuration in the numbered steps of the package comment.
@@ -131,7 +127,7 @@ func (l *load) run() *Config {
 	if strict {
 		l.refuseLoose()
 	}
-	variableOnly = l.checkVariables(variableOnly)
+	l.checkVariables(variableOnly)
 
 	// 5. Fill in defaults, decode.
 	plain := map[string]any{}
@@ -140,16 +136,16 @@ func (l *load) run() *Config {
 		return nil
 	}
 	defaults := position.FromPlain(plain)
-	config := processOf(merged.Over(defaults), variableOnly)
-	config.Path = l.source.Path
 	l.process, l.pools = merged.Over(defaults), l.scopes(merged, defaults)
+	config := processOf(l.process, variableOnly)
+	config.Path = l.source.Path
 
 	// 6. Check the rules across keys.
 	for _, s := range l.pools {
 		s.check()
 		config.Pools = append(config.Pools, *s.pool)
 	}
-	l.check(config, merged, l.pools)
+	l.check(config, merged)
 	return config
 }
 

@@ -47,7 +47,6 @@ func (s *scope) checkLocal() {
 	}
 }
 
-// localOIDCToken checks the file of the OIDC token.
 func (s *scope) localOIDCToken(name string) {
 	content, _, ok := s.readRequired("oidc_token_file", name, "let the identity provider write the token there")
 	if !ok {

@@ -60,7 +60,6 @@ func Configurations(source Source) (configurations []Source, ok bool) {
 		if c.template {
 			continue
 		}
-		c.source.Elsewhere = true
 		c.source.ReadFile = func(name string) ([]byte, error) {
 			var own, others [][]byte
 			for _, t := range all {
@@ -217,11 +216,16 @@ func (m *manifests) hintForMissing() string {
 	return "these keys are checked: " + strings.Join(names, ", ")
 }
 
-// report adds a problem at a node, or about the whole file without a node.
+// report adds an error at a node, or about the whole file without a node; warn adds a warning.
 func (m *manifests) report(rule position.Rule, n *yaml.Node, path, message, hint string) {
 	p := position.Problem{Rule: rule, File: m.source.Path, Path: path, Message: message, Hint: hint}
 	if n != nil {
 		p.Line, p.Column = n.Line, n.Column
 	}
 	m.problems = append(m.problems, p)
+}
+
+func (m *manifests) warn(rule position.Rule, n *yaml.Node, path, message, hint string) {
+	m.report(rule, n, path, message, hint)
+	m.problems[len(m.problems)-1].Severity = position.Warning
 }

@@ -123,7 +123,7 @@ func (d *definition) suggestion(at, key string) (hint string, meant bool) {
 		outer, inner, _ := strings.Cut(f.Key, ".")
 		return fmt.Sprintf("write %s: within %s:", inner, outer), false
 	}
-	if f := d.byKey[path]; f != nil && scope != "" && f.Old == "" && f.Unused == "" && !f.Ignored {
+	if f := d.byKey[path]; f != nil && scope != "" && f.current() {
 		return "it is for the whole agent: write it at the top level", true
 	}
 	if best := d.closestKey(scope, at, key); best != "" {
@@ -135,12 +135,11 @@ func (d *definition) suggestion(at, key string) (hint string, meant bool) {
 // closestKey returns the path of the known key whose name is most similar to an unknown key
 // of the mapping at, in a pool's scope or at the top level. It returns "" if no key is similar.
 func (d *definition) closestKey(scope, at, key string) string {
-	// Collect the keys of the same mapping, and the others.
-	siblings := map[string]string{}
-	elsewhere := map[string]string{}
+	siblings := map[string]string{}  // keys of the same mapping
+	elsewhere := map[string]string{} // the others
 	for _, path := range slices.Sorted(maps.Keys(d.byKey)) {
 		f := d.byKey[path]
-		if f.Old != "" || f.Unused != "" || f.Ignored {
+		if !f.current() {
 			continue
 		}
 		inner, inPool := strings.CutPrefix(path, "pools.")

@@ -21,19 +21,15 @@ type scope struct {
 	effective position.Mapping // values with defaults
 }
 
-// poolEntries returns the entries of the list of pools.
 func poolEntries(t position.Mapping) []position.Value {
 	list, _ := t["pools"].Data.([]position.Value)
 	return list
 }
 
-// groups returns groups of keys. A pool that sets one key of a group inherits no other key of
-// this group.
-func groups() [][]string {
-	return [][]string{
-		{"token", "token_file", "oidc_token_file"},
-		{"pod_template", "pod_template_file"},
-	}
+// A pool that sets one key of a group inherits no other key of this group.
+var groups = [][]string{
+	{"token", "token_file", "oidc_token_file"},
+	{"pod_template", "pod_template_file"},
 }
 
 // scopes returns the pools of a checked file. There is at least one.
@@ -53,7 +49,7 @@ func (l *load) scopes(t, defaults position.Mapping) []*scope {
 			continue
 		}
 		inherited := shared
-		for _, group := range groups() {
+		for _, group := range groups {
 			if slices.ContainsFunc(group, func(key string) bool { _, set := own[key]; return set }) {
 				inherited = inherited.Without(group...)
 			}
@@ -135,30 +131,29 @@ func (s *scope) problemAt(severity position.Severity, rule position.Rule, messag
 	s.load.report(p)
 }
 
-// acrossPools checks the rules that concern several pools.
-func (l *load) acrossPools(scopes []*scope) {
+func (l *load) acrossPools() {
 	names := map[string]*scope{}
-	for i, s := range scopes {
+	for i, s := range l.pools {
 		if first := names[s.pool.Name]; first != nil && s.pool.Name != "" {
 			s.refuse(position.RulePools, fmt.Sprintf("the pool on line %d has the same name", first.entry.At.Line),
 				"give each pool a unique name", "name")
 		} else {
 			names[s.pool.Name] = s
 		}
-		for _, other := range scopes[:i] {
-			if l.duplicates(s, other) {
+		for _, other := range l.pools[:i] {
+			if s.duplicates(other) {
 				break
 			}
 		}
 	}
-	l.pollRate(scopes)
+	l.pollRate()
 }
 
 // duplicates reports an error, and returns true, if two pools would claim the same
 // jobs. The pool that polls first would get a job, so the settings of the job would be
 // arbitrary. Equal names of token files count as the same token, even if the file cannot
 // be read.
-func (l *load) duplicates(s, other *scope) bool {
+func (s *scope) duplicates(other *scope) bool {
 	// Only pools of one service that claim the same kinds of jobs conflict.
 	a, b := s.pool, other.pool
 	overlap := slices.ContainsFunc(a.EnabledWorkflowTypes,
@@ -168,7 +163,6 @@ func (l *load) duplicates(s, other *scope) bool {
 	}
 
 	sameFile := a.TokenFile != "" && filepath.Clean(a.TokenFile) == filepath.Clean(b.TokenFile)
-	hint := "give each pool its own token, or different jobs in enabled_workflow_types"
 	switch {
 	case a.OIDCTokenFile != "" && b.OIDCTokenFile != "":
 		if a.RunnerPoolID != "" && a.RunnerPoolID == b.RunnerPoolID && a.OrganizationName == b.OrganizationName {
@@ -179,31 +173,30 @@ func (l *load) duplicates(s, other *scope) bool {
 				"runner_pool_id", "name")
 			return true
 		}
-	case a.OIDCTokenFile == "" && b.OIDCTokenFile == "" &&
-		(a.Token == b.Token && !a.Token.Empty() || a.Token == b.Token && sameFile):
+	case a.OIDCTokenFile == "" && b.OIDCTokenFile == "" && a.Token == b.Token && (!a.Token.Empty() || sameFile):
 		key := "token"
 		if _, set := s.origins["token"]; !set {
 			key = "token_file"
 		}
 		s.refuse(position.RulePools,
 			fmt.Sprintf("the pool on line %d has the same token for the same kinds of jobs", other.entry.At.Line),
-			hint, key, "name")
+			"give each pool its own token, or different jobs in enabled_workflow_types", key, "name")
 		return true
 	}
 	return false
 }
 
 // pollRate warns if all pools together poll more often than a service accepts.
-func (l *load) pollRate(scopes []*scope) {
+func (l *load) pollRate() {
 	const most = 10.0
 	perSecond := 0.0
-	for _, s := range scopes {
+	for _, s := range l.pools {
 		if s.pool.PollingInterval > 0 {
 			perSecond += 1 / s.pool.PollingInterval.Seconds()
 		}
 	}
 	if perSecond > most {
-		scopes[0].warn(position.RulePollRate,
+		l.pools[0].warn(position.RulePollRate,
 			fmt.Sprintf("all pools together poll %.0f times per second", perSecond),
 			fmt.Sprintf("increase polling_interval: services reject more than %.0f polls per second with status 429",
 				most), "polling_interval")

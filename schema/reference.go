@@ -2,6 +2,7 @@ package schema
 
 import (
 	"bytes"
+	"cmp"
 	"strings"
 
 	"github.com/cmwa-project/cmwa/schema/printable"
@@ -16,85 +17,68 @@ const referenceWidth = 100
 // except token_file are commented out. Each key has its default, or an example if it has no
 // default.
 func Reference() []byte {
-	// The keys of pools.
-	fields := Fields()
-	r := &reference{fields: fields}
+	r := &reference{}
 	r.introduction()
 	r.heading("Keys of a pool. At the top level they apply to all pools that do not set them.")
-	for _, f := range fields {
+	for _, f := range fieldTable {
 		if f.Pool && f.plainTop() {
 			r.key(f)
 		}
 	}
-
-	// The list of pools, and the keys of the agent.
 	r.heading("Pools.")
-	for _, f := range fields {
+	for _, f := range fieldTable {
 		if f.Kind == KindMappings {
 			r.key(f)
 		}
 	}
 	r.heading("Keys of the agent.")
-	for _, f := range fields {
+	for _, f := range fieldTable {
 		if !f.Pool && f.plainTop() && f.Kind != KindMappings {
 			r.key(f)
 		}
 	}
-
-	// Variables and old names.
 	r.heading("Variables without a key.")
-	for _, f := range fields {
+	for _, f := range fieldTable {
 		if f.OnlyVariable {
-			r.line("")
-			r.prose("", f.Variable+": "+lowerFirst(f.Doc)+" ["+f.ValueText()+"]")
+			r.paragraph(f.Variable + ": " + lowerFirst(f.Doc) + " [" + f.ValueText() + "]")
 		}
 	}
 	r.heading("Old names, and keys without effect. cmwa vet warns about those that should be changed.")
-	for _, f := range fields {
+	for _, f := range fieldTable {
 		switch {
 		case f.Old != "":
-			r.line("")
-			r.prose("", f.Key+": an old name of "+f.Old+". "+f.Doc)
+			r.paragraph(f.Key + ": an old name of " + f.Old + ". " + f.Doc)
 		case f.Unused != "":
-			r.line("")
-			r.prose("", f.Key+": has no effect, because "+f.Unused+". "+f.Doc)
+			r.paragraph(f.Key + ": has no effect, because " + f.Unused + ". " + f.Doc)
 		case f.Ignored:
-			r.line("")
-			r.prose("", f.Key+": has no effect. "+f.Doc)
+			r.paragraph(f.Key + ": has no effect. " + f.Doc)
 		}
 	}
 	return r.Bytes()
 }
 
-// introduction writes the paragraphs that explain how to use the reference.
 func (r *reference) introduction() {
 	r.prose("", "Reference of "+FileName+
 		": every key with its documentation. All keys except token_file are commented out. Each has its default, or "+
 		"an example if it is unset by default. To set a key, remove the # in the first column of its line. For a key "+
 		"in a block such as docker, also remove the # of the first line of the block. Keep the # of comments. "+
 		"cmwa explain KEY shows the documentation of one key, and cmwa vet checks a file.")
-	r.line("")
-	r.prose("", "The brackets contain the values that a key accepts, its default, its variable, and when a change "+
+	r.paragraph("The brackets contain the values that a key accepts, its default, its variable, and when a change " +
 		"takes effect in a running agent:")
-	for _, c := range classes() {
+	for _, c := range classes {
 		for _, line := range columnText(c.String(), c.Meaning(), classColumn, referenceWidth-len("#   ")) {
 			r.line("#   " + line)
 		}
 	}
 	r.prose("", "A variable that is not empty overrides the file. It keeps the value that it has when the agent "+
 		"starts. Spaces around the value are ignored. Units of a duration are h, m, s and ms, as in 1h30m.")
-	r.line("")
-	r.prose("", "A relative path in the file starts at the directory of the file, and one in a variable at the "+
+	r.paragraph("A relative path in the file starts at the directory of the file, and one in a variable at the " +
 		"working directory of the agent. ~ and $HOME are not expanded.")
-	r.line("")
-	r.prose("", "This file is generated from schema/schema.cue by make reference.")
+	r.paragraph("This file is generated from schema/schema.cue by make reference.")
 }
 
 // reference is the part of the file that has been written so far.
-type reference struct {
-	bytes.Buffer
-	fields []Field
-}
+type reference struct{ bytes.Buffer }
 
 func (r *reference) line(text string) { r.WriteString(strings.TrimRight(text, " ") + "\n") }
 
@@ -105,6 +89,12 @@ func (r *reference) prose(prefix, text string) {
 	}
 }
 
+// paragraph writes an empty line, and a text as comment lines.
+func (r *reference) paragraph(text string) {
+	r.line("")
+	r.prose("", text)
+}
+
 func (r *reference) heading(text string) {
 	r.line("")
 	r.line("# " + strings.Repeat("-", 40))
@@ -112,21 +102,20 @@ func (r *reference) heading(text string) {
 }
 
 func (r *reference) key(f Field) {
-	r.line("")
-	r.prose("", f.Doc)
+	r.paragraph(f.Doc)
 	if f.Kind == KindMapping {
 		r.line("#" + f.Key + ":")
-		for _, inner := range r.fields {
-			if strings.HasPrefix(inner.Key, f.Key+".") {
+		for _, inner := range fieldTable {
+			if key, ok := strings.CutPrefix(inner.Key, f.Key+"."); ok {
 				r.prose("#  ", inner.Doc)
 				r.prose("#  ", inner.facts())
-				r.setting("#  ", strings.TrimPrefix(inner.Key, f.Key+"."), inner)
+				r.setting("#  ", key, inner)
 			}
 		}
 		return
 	}
 	r.prose("", f.facts())
-	for _, inner := range r.fields {
+	for _, inner := range fieldTable {
 		if key, ok := strings.CutPrefix(inner.Key, f.Key+"."); ok {
 			r.prose("", key+": "+lowerFirst(inner.Doc)+" "+inner.facts())
 		}
@@ -152,22 +141,11 @@ func (r *reference) setting(prefix, key string, f Field) {
 // returns "" for a field that no file should set, and for a mapping, because the keys of the
 // mapping have their own examples.
 func (f Field) Example() string {
-	// The value.
-	if f.OnlyVariable || !f.current() {
+	if f.OnlyVariable || !f.current() || f.Kind == KindMapping {
 		return ""
 	}
-	value := examples()[f.Key]
-	if value == "" {
-		value = examples()[strings.TrimPrefix(f.Key, poolsPrefix)]
-	}
-	if value == "" {
-		value = defaultOf(f)
-	}
-	if f.Kind == KindMapping {
-		return ""
-	}
+	value := cmp.Or(examples()[f.Key], examples()[strings.TrimPrefix(f.Key, poolsPrefix)], defaultOf(f))
 
-	// The mappings around the key, and the key.
 	var b strings.Builder
 	path, indent := f.Key, ""
 	if own, ok := strings.CutPrefix(path, poolsPrefix); ok {

@@ -86,21 +86,16 @@ type section struct {
 	encoded bool // in base64
 }
 
-func (o resource) sections() []section {
-	switch o.kind {
-	case "ConfigMap":
-		return []section{{"data", false}, {"binaryData", true}}
-	case "Secret":
-		return []section{{"stringData", false}, {"data", true}}
-	default:
-		return nil
-	}
+// sections are the sections of each kind of object.
+var sections = map[string][]section{
+	"ConfigMap": {{"data", false}, {"binaryData", true}},
+	"Secret":    {{"stringData", false}, {"data", true}},
 }
 
 // check calls take for each configuration and template in a ConfigMap or a Secret, and
 // reports those that cannot be read.
 func (m *manifests) check(o resource, take func(*embedded)) {
-	for _, section := range o.sections() {
+	for _, section := range sections[o.kind] {
 		_, files := m.get(o.node, section.name)
 		if files == nil || files.Kind != yaml.MappingNode {
 			continue
@@ -126,10 +121,7 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 			}
 
 			if key.Value == OldFileName {
-				m.problems = append(m.problems,
-					position.NewWarning(position.RuleOldName,
-						position.Origin{File: m.source.Path, Line: key.Line, Column: key.Column}, path, "an old name",
-						"rename it to "+FileName))
+				m.warn(position.RuleOldName, key, path, "an old name", "rename it to "+FileName)
 			}
 			if message, hint := e.read(m.lines, section.encoded); message != "" {
 				m.report(position.RuleValue, e.at, path, message, hint)
@@ -178,8 +170,6 @@ func (m *manifests) grace(name string) time.Duration {
 			}
 		}
 	}
-
-	// Of several workloads, use the one that mounts the object.
 	if len(all) > 1 {
 		all = mounting
 	}

@@ -14,7 +14,6 @@ type ruleHelp struct {
 	hint    string // what to do, as an imperative sentence
 }
 
-// ruleHelps returns the explanation of every rule.
 func ruleHelps() map[position.Rule]ruleHelp {
 	return map[position.Rule]ruleHelp{
 		position.RuleUnreadable: {
@@ -143,8 +142,6 @@ func ruleHelps() map[position.Rule]ruleHelp {
 	}
 }
 
-// ruleExplanation returns the description of a rule, its cause, how to fix the problem,
-// and an example.
 func ruleExplanation(info position.RuleInfo, width int) string {
 	help := ruleHelps()[info.Rule]
 	var b strings.Builder

@@ -39,11 +39,11 @@ func (s *scope) check() {
 }
 
 // check applies the rules that concern several pools or the whole agent.
-func (l *load) check(c *Config, t position.Mapping, scopes []*scope) {
-	l.acrossPools(scopes)
+func (l *load) check(c *Config, t position.Mapping) {
+	l.acrossPools()
 	top := &scope{load: l, origins: map[string]position.Origin{}}
 	t.Origins("", top.origins)
-	l.checkTimes(c, top, scopes)
+	l.checkTimes(c, top)
 	top.checkAddress(c.HTTPServerAddress)
 	if limit, ok := t["max_concurrent_workflows"].Data.(int); ok && len(poolEntries(t)) > 0 {
 		c.MaxConcurrentWorkflows = limit // without a list of pools, the limit of the only pool is enough
@@ -86,13 +86,9 @@ func (s *scope) checkLabels() {
 	entries, _ := v.Data.([]position.Value)
 	for i, entry := range entries {
 		if label, ok := entry.Data.(string); ok && strings.HasPrefix(label, "cmwa.") {
-			p := position.NewError(position.RuleProtectedField, entry.At,
+			s.load.report(position.NewError(position.RuleProtectedField, entry.At,
 				fmt.Sprintf("%s.%d", s.path("docker.labels"), i),
-				"must not begin with cmwa., which is reserved for labels of the agent", "")
-			if entry.At.Variable != "" {
-				p.Path = entry.At.Variable
-			}
-			s.load.report(p)
+				"must not begin with cmwa., which is reserved for labels of the agent", ""))
 		}
 	}
 }
@@ -125,11 +121,10 @@ func (s *scope) checkLeased() {
 
 // checkTimes warns about durations of the agent that conflict with each other, and sets the
 // default of the health threshold.
-func (l *load) checkTimes(c *Config, top *scope, scopes []*scope) {
-	// Check the health threshold, or set its default.
+func (l *load) checkTimes(c *Config, top *scope) {
 	var longer time.Duration
 	valid := top.valid("health_threshold")
-	for _, s := range scopes {
+	for _, s := range l.pools {
 		longer = max(longer, s.pool.PollingInterval, s.pool.JobStatusLoopInterval)
 		valid = valid && s.valid("polling_interval", "job_status_loop_interval")
 	}
@@ -162,7 +157,6 @@ func (l *load) checkTimes(c *Config, top *scope, scopes []*scope) {
 	}
 }
 
-// checkRelease rejects values that the release does not support.
 func (s *scope) checkRelease() {
 	r := s.load.source.Release
 	target := s.pool.DeployTarget
@@ -178,7 +172,6 @@ func (s *scope) checkRelease() {
 	}
 }
 
-// checkAddress rejects an invalid IP address.
 func (s *scope) checkAddress(text string) {
 	if !s.valid("http_server_address") || !strings.Contains(text, ":") && strings.Trim(text, "0123456789.") != "" ||
 		text == "" {

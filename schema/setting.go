@@ -84,7 +84,7 @@ func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Set
 		named["pod_template_file"] = string(content)
 	}
 
-	exclusive := slices.Concat(groups()...)
+	exclusive := slices.Concat(groups...)
 	for i := range s.load.schema.fields {
 		f := &s.load.schema.fields[i]
 		if !f.plainKey() || !f.Pool || f.Key == "pools.name" {
@@ -116,8 +116,7 @@ func valueOr(t position.Mapping, key, other string) position.Value {
 // plainKey reports whether the field is a current key of a file, and not a mapping or a list
 // of mappings.
 func (f *Field) plainKey() bool {
-	return !f.OnlyVariable && f.Old == "" && f.Unused == "" && !f.Ignored && f.Kind != KindMapping &&
-		f.Kind != KindMappings
+	return !f.OnlyVariable && f.current() && f.Kind != KindMapping && f.Kind != KindMappings
 }
 
 func (f *Field) setting(pool string, t position.Mapping, named string) Setting {

@@ -72,11 +72,8 @@ func withoutRelease(problems position.Problems) position.Problems {
 	return strict
 }
 
-// elsewhere returns the problems with the severity that they have on a machine
-// that is not the agent's. A missing token at the top level is a warning, because
-// the agent's environment may contain it. A missing Pod template file is a warning
-// too. Problems of other missing files are dropped, because these files may exist
-// only on the agent's machine.
+// elsewhere returns the problems with the severities that [Strict] defines for missing tokens
+// and files, because this is not the agent's machine.
 func elsewhere(problems position.Problems) position.Problems {
 	var kept position.Problems
 	for _, problem := range withoutEnvironment(problems) {
@@ -203,7 +200,6 @@ const (
 )
 
 func (d *definition) excerpt(line string, p position.Problem) position.Excerpt {
-	// Split the line, and reject lines that may contain a secret.
 	line = strings.TrimRight(line, "\r")
 	m := keyLine.FindStringSubmatch(line)
 	if m == nil || secret.ContainsToken(line) {
@@ -214,7 +210,6 @@ func (d *definition) excerpt(line string, p position.Problem) position.Excerpt {
 		return position.Excerpt{}
 	}
 
-	// Show the value, or a mark in its place.
 	text := beforeValue
 	if value, _, _ = strings.Cut(value, " #"); value != "" {
 		value = strings.TrimRight(value, " \t")

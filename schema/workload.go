@@ -34,8 +34,7 @@ func (m *manifests) podSpec(o resource) *yaml.Node {
 	return n
 }
 
-// container is one container of the agent, with the variables that its manifest
-// sets.
+// container is one container of the agent, with the variables that its manifest sets.
 type container struct {
 	names  map[string]*yaml.Node // names of all variables of the agent
 	values map[string]*yaml.Node // values of the variables with a literal value, which may be empty
@@ -57,17 +56,14 @@ func (m *manifests) containers(o resource) []container {
 			continue
 		}
 		c := container{names: map[string]*yaml.Node{}, values: map[string]*yaml.Node{}, open: m.mounts(spec)}
-		if _, from := m.get(n, "envFrom"); from != nil {
-			c.open = true
-		}
+		_, from := m.get(n, "envFrom")
 		for _, variable := range variables.Content {
 			if m.variables++; m.variables > maxVariables {
 				return nil
 			}
 			m.variable(&c, variable)
 		}
-		_, named := c.names[prefix+"CONFIG"]
-		c.open = c.open || named
+		c.open = c.open || from != nil || c.names[prefix+"CONFIG"] != nil
 		for name := range c.names {
 			if strings.HasPrefix(name, prefix) { // other names may belong to the service
 				all = append(all, c)
@@ -78,26 +74,19 @@ func (m *manifests) containers(o resource) []container {
 	return all
 }
 
-// variable reads one entry of a container's variables.
 func (m *manifests) variable(c *container, n *yaml.Node) {
-	// The name.
 	_, name := m.get(n, "name")
-	if name == nil {
+	if name == nil || !strings.HasPrefix(name.Value, prefix) &&
+		name.Value != defaultImage && name.Value != overrideImage {
 		return
 	}
-	if !strings.HasPrefix(name.Value, prefix) && name.Value != defaultImage && name.Value != overrideImage {
-		return
-	}
-	if first := c.names[name.Value]; first != nil {
-		at := position.Origin{File: m.source.Path, Line: name.Line, Column: name.Column}
-		p := position.NewWarning(position.RuleDuplicateKey, at, position.SafeName(name.Value),
+	if c.names[name.Value] != nil {
+		m.warn(position.RuleDuplicateKey, name, position.SafeName(name.Value),
 			"is set twice; the last value is used", "keep one of the two")
-		m.problems = append(m.problems, p)
 		delete(c.values, name.Value)
 	}
 	c.names[name.Value] = name
 
-	// The value.
 	_, value := m.get(n, "value")
 	_, from := m.get(n, "valueFrom") // the value is read when the container starts
 	switch {
@@ -118,7 +107,7 @@ func (m *manifests) variable(c *container, n *yaml.Node) {
 // mounts reports whether a Pod mounts a volume that may contain a configuration.
 func (m *manifests) mounts(spec *yaml.Node) bool {
 	_, volumes := m.get(spec, "volumes")
-	return volumes != nil && slices.ContainsFunc(target(volumes).Content, func(volume *yaml.Node) bool {
+	return volumes != nil && slices.ContainsFunc(volumes.Content, func(volume *yaml.Node) bool {
 		_, scratch := m.get(volume, "emptyDir")
 		return scratch == nil
 	})

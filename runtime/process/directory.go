@@ -62,10 +62,7 @@ func makeParent(directory string) (string, error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return "", fmt.Errorf("create the directory for jobs: %w", err)
 	}
-	if err := checkParent(directory); err != nil {
-		return "", err
-	}
-	return directory, nil
+	return directory, checkParent(directory)
 }
 
 func parentPath(directory string) (string, error) {
@@ -145,23 +142,21 @@ func makeDirectory(parent string, job *runtime.Job) (id string, err error) {
 		}
 	}
 
-	kind := runtime.Kind("")
-	if job.Kind.Leased() {
-		kind = job.Kind
-	}
-	err = writeJSON(part, labelsFile, labels{
+	l := labels{
 		Agent:      job.Agent,
 		Pool:       job.Pool,
 		PoolName:   job.PoolName,
 		Identity:   job.Identity,
 		Job:        job.ID,
 		Subject:    job.WorkflowID,
-		Kind:       kind,
 		Generation: job.Generation,
 		Started:    time.Now(),
 		Boot:       bootStamp(),
-	})
-	if err != nil {
+	}
+	if job.Kind.Leased() {
+		l.Kind = job.Kind
+	}
+	if err := writeJSON(part, labelsFile, l); err != nil {
 		return "", err
 	}
 	id = jobDirectoryName(job)

@@ -137,16 +137,13 @@ func (inst *instance) reason(code int) string {
 	const firstSignal, notRun, notFound = 129, 126, 127
 	switch {
 	case code >= firstSignal:
-		signal := unix.SignalName(syscall.Signal(code - firstSignal + 1))
-		if signal == "" {
-			return ""
+		if signal := unix.SignalName(syscall.Signal(code - firstSignal + 1)); signal != "" {
+			return "the runner was ended by " + signal
 		}
-		return "the runner was ended by " + signal
 	case code == notRun, code == notFound, code == runtime.CodeUsage:
 		return inst.message()
-	default:
-		return ""
 	}
+	return ""
 }
 
 // message returns the first line that the runner, or the shell in its place, wrote to

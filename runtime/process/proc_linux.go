@@ -45,12 +45,9 @@ func parseStat(pid int, line, boot string) (proc, bool) {
 	if len(fields) <= start {
 		return proc{}, false
 	}
-	leader, err := strconv.Atoi(fields[session])
-	if err != nil {
-		return proc{}, false
-	}
-	ticks, err := strconv.ParseUint(fields[start], 10, 48)
-	if err != nil {
+	leader, sessionErr := strconv.Atoi(fields[session])
+	ticks, startErr := strconv.ParseUint(fields[start], 10, 48)
+	if sessionErr != nil || startErr != nil {
 		return proc{}, false
 	}
 	return proc{

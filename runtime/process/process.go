@@ -22,7 +22,6 @@ const (
 	pollInterval = 20 * time.Millisecond // interval at which the files of a job are checked
 	killTimeout  = 5 * time.Second       // for killed processes to end
 	staleAfter   = 10 * time.Minute      // age at which a half created or half removed directory is removed
-	oldEnded     = runtime.LeftoverAge   // time after the end of another agent's job until it is removed
 )
 
 // Options are the options of [New].
@@ -88,7 +87,7 @@ func (e *Executor) Sweep(ctx context.Context, _ []runtime.InstanceSpec) (removed
 		if labelsErr != nil || openErr != nil || labels.Agent == e.agent {
 			continue
 		}
-		if _, endErr := inst.exitIfEnded(); mayBeRunning(endErr) || time.Since(inst.endedAt()) < oldEnded {
+		if _, endErr := inst.exitIfEnded(); mayBeRunning(endErr) || time.Since(inst.endedAt()) < runtime.LeftoverAge {
 			continue
 		}
 		if removeErr := e.Remove(ctx, id, 0); removeErr != nil {

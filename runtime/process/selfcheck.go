@@ -49,17 +49,16 @@ func checkParentUsable(directory string) (string, error) {
 	if err != nil {
 		return directory, err
 	}
+	existing := directory
 	err = checkParent(directory)
-	for above := directory; errors.Is(err, fs.ErrNotExist) && filepath.Dir(above) != above; {
-		above = filepath.Dir(above)
-		if _, err = os.Stat(above); err == nil {
-			return directory, checkWritable(above)
-		}
+	for errors.Is(err, fs.ErrNotExist) && filepath.Dir(existing) != existing {
+		existing = filepath.Dir(existing)
+		_, err = os.Stat(existing)
 	}
 	if err != nil {
 		return directory, err
 	}
-	return directory, checkWritable(directory)
+	return directory, checkWritable(existing)
 }
 
 // checkPrograms checks that the PATH of jobs has the programs that jobs use.

@@ -51,7 +51,9 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, e.discard(ctx, id))
+			cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*killTimeout)
+			defer cancel()
+			err = errors.Join(err, e.Remove(cleanup, id, 0))
 			id = ""
 		}
 	}()
@@ -102,12 +104,13 @@ func findRunner(directory string) (string, error) {
 // input. The runner does nothing before it has read the handoff, and ends if the pipe is
 // closed early. Therefore no job runs if the agent ends here.
 func (e *Executor) startSupervisor(inst *instance, runner string) (_ *os.File, err error) {
-	progress, err := os.OpenFile(inst.path(progressFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
+	const create = os.O_CREATE | os.O_EXCL | os.O_WRONLY | os.O_APPEND
+	progress, err := os.OpenFile(inst.path(progressFile), create, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start the runner: %w", err)
 	}
 	defer progress.Close()
-	messages, err := os.OpenFile(inst.path(messagesFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, 0o600)
+	messages, err := os.OpenFile(inst.path(messagesFile), create, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("start the runner: %w", err)
 	}
@@ -167,11 +170,4 @@ func (inst *instance) handoffError(err error) error {
 		return fmt.Errorf("send the handoff: the runner ended immediately: %s", message)
 	}
 	return fmt.Errorf("send the handoff: %w", err)
-}
-
-// discard removes the directory and the processes of a failed start.
-func (e *Executor) discard(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*killTimeout)
-	defer cancel()
-	return e.Remove(ctx, id, 0)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/runtime"
@@ -30,18 +29,8 @@ func DefinitionOf(wire cloud.Definition) runtime.Definition {
 	if err != nil {
 		panic(err) // wire types always marshal
 	}
-	definition := runtime.Definition{
-		Image:        runtime.Image{Reference: wire.Image.Reference, Default: wire.Image.IsDefault},
-		OS:           cmp.Or(wire.OS, "linux"),
-		Architecture: wire.Architecture,
-		Timeout:      time.Duration(wire.Timeout),
-		Steps:        len(wire.Steps),
-		Raw:          raw,
-	}
-	if login := wire.Image.Credentials; login != nil {
-		definition.Image.Username = login.Username
-		definition.Image.Password = login.Password.Value
-	}
+	definition := wire.ForAgent(raw)
+	definition.OS = cmp.Or(definition.OS, "linux")
 	return definition
 }
 

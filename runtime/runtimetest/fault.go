@@ -39,17 +39,14 @@ type Fault struct {
 // String returns the name under which [Proxy.Injected] counts the fault.
 func (f Fault) String() string {
 	name := string(f.Kind)
-	switch f.Kind {
-	case Stray:
+	if f.Kind == Stray {
 		name = fmt.Sprint(f.Status)
 		if f.RetryAfter != "" {
 			name += " with Retry-After"
 		}
-	case Latency, SlowBody, Truncated, Cut:
-		return name
 	}
-	if f.After {
-		return name + " after"
+	if f.After && f.Kind != Latency && !f.changesAnswer() {
+		name += " after"
 	}
 	return name
 }

@@ -58,21 +58,21 @@ func (p *Proxy) ask(r *http.Request, body []byte) (answer, error) {
 // write sends the response to the client. It applies a fault that changes the body.
 func (a answer) write(w http.ResponseWriter, r *http.Request, conn *faultConn, fault Fault) {
 	maps.Copy(w.Header(), a.header)
-	text := a.body
-
-	switch half := len(text) / 2; {
-	case fault.Kind == Truncated && half > 0:
+	text, half := a.body, len(a.body)/2
+	if fault.Kind == Truncated && half > 0 {
 		text = text[:half]
-	case fault.Kind == Cut && half > 0 && conn.state.Load() != connKept:
+	}
+	if len(text) > 0 {
 		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
-		w.WriteHeader(a.status)
+	}
+	w.WriteHeader(a.status)
+	switch {
+	case fault.Kind == Cut && half > 0 && conn.state.Load() != connKept:
 		_, _ = w.Write(text[:half])
 		_ = http.NewResponseController(w).Flush()
 		conn.reset()
 		panic(http.ErrAbortHandler)
 	case fault.Kind == SlowBody && len(text) > 0:
-		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
-		w.WriteHeader(a.status)
 		const pieces = 4
 		for i := range pieces {
 			_, _ = w.Write(text[i*len(text)/pieces : (i+1)*len(text)/pieces])
@@ -81,12 +81,7 @@ func (a answer) write(w http.ResponseWriter, r *http.Request, conn *faultConn, f
 				return
 			}
 		}
-		return
+	default:
+		_, _ = w.Write(text)
 	}
-
-	if len(text) > 0 {
-		w.Header().Set("Content-Length", fmt.Sprint(len(text)))
-	}
-	w.WriteHeader(a.status)
-	_, _ = w.Write(text)
 }

@@ -53,16 +53,16 @@ func defaultProgress(job runtime.Job, script Script) []TimedProgress {
 		{Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
 		{Progress: runtime.Progress{Step: 1, Lines: 2}},
 	}
+	last := runtime.Progress{Lines: 2}
 	switch script.Exit.Code {
 	case runtime.CodeSucceeded:
-		last := max(1, job.Definition.Steps-1)
-		all = append(all, TimedProgress{After: script.Running, Progress: runtime.Progress{Step: last, Lines: 2,
-			Status: runtime.Succeeded}})
+		last.Step, last.Status = max(1, job.Definition.Steps-1), runtime.Succeeded
 	case runtime.CodeFailed:
-		all = append(all, TimedProgress{After: script.Running, Progress: runtime.Progress{Step: 1, Lines: 2,
-			Status: runtime.Failed}})
+		last.Step, last.Status = 1, runtime.Failed
+	default:
+		return all
 	}
-	return all
+	return append(all, TimedProgress{After: script.Running, Progress: last})
 }
 
 // after adds a duration without overflow.

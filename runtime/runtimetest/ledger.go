@@ -1,7 +1,6 @@
 package runtimetest
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -81,13 +80,12 @@ func (l *ledger) status(step int, to runtime.Status) *refusal {
 	case from == runtime.NotStarted && to == runtime.Running:
 		for _, earlier := range l.steps[:step] {
 			if earlier.Status != runtime.Succeeded {
-				return &refusal{http.StatusBadRequest,
-					fmt.Sprintf("step %d cannot run before all earlier steps have succeeded", step)}
+				return badRequest("step %d cannot run before all earlier steps have succeeded", step)
 			}
 		}
 	case from == runtime.Running && (to == runtime.Succeeded || to == runtime.Failed):
 	default:
-		return &refusal{http.StatusBadRequest, fmt.Sprintf("step %d cannot go from %q to %q", step, from, to)}
+		return badRequest("step %d cannot go from %q to %q", step, from, to)
 	}
 	l.steps[step].Status = to
 	return nil
@@ -99,27 +97,23 @@ func (l *ledger) log(step int, batch cloud.LogBatch) *refusal {
 	if step < 0 || step >= len(l.steps) {
 		return &refusal{http.StatusNotFound, "there is no such step"}
 	}
-
 	lines := l.steps[step].Lines
 	if batch.Offset < 0 || batch.Offset > len(lines) {
-		return &refusal{http.StatusBadRequest, fmt.Sprintf("the batch starts at line %d of step %d, which has %d",
-			batch.Offset, step, len(lines))}
+		return badRequest("the batch starts at line %d of step %d, which has %d", batch.Offset, step, len(lines))
 	}
 
 	for i, line := range batch.Lines {
 		switch at := batch.Offset + i; {
 		case at < len(lines):
 			if lines[at].Text != line.Text || !lines[at].Time.Equal(line.Time) {
-				return &refusal{http.StatusBadRequest,
-					fmt.Sprintf("line %d of step %d is sent a second time, and differs", at, step)}
+				return badRequest("line %d of step %d is sent a second time, and differs", at, step)
 			}
 		case l.steps[step].Status != runtime.Running:
-			return &refusal{http.StatusBadRequest, fmt.Sprintf("step %d is %s and takes no more lines", step,
-				l.steps[step].Status)}
+			return badRequest("step %d is %s and takes no more lines", step, l.steps[step].Status)
 		case line.Time.IsZero():
-			return &refusal{http.StatusBadRequest, fmt.Sprintf("line %d of step %d has no time", at, step)}
+			return badRequest("line %d of step %d has no time", at, step)
 		case !utf8.ValidString(line.Text) || strings.Contains(strings.TrimSuffix(line.Text, "\n"), "\n"):
-			return &refusal{http.StatusBadRequest, fmt.Sprintf("line %d of step %d is not one line of UTF-8", at, step)}
+			return badRequest("line %d of step %d is not one line of UTF-8", at, step)
 		default:
 			lines = append(lines, line)
 		}

@@ -27,14 +27,10 @@ type Metrics struct {
 func (r *Metrics) ServiceCall(runtime.ServiceCall) {}
 
 // Poll implements [runtime.Metrics].
-func (r *Metrics) Poll(pool string, result runtime.PollResult) {
-	r.count(&r.polls, pool, result)
-}
+func (r *Metrics) Poll(pool string, result runtime.PollResult) { r.count(&r.polls, pool, result) }
 
 // JobClaimed implements [runtime.Metrics].
-func (r *Metrics) JobClaimed(pool string, kind runtime.Kind) {
-	r.count(&r.claimed, pool, kind)
-}
+func (r *Metrics) JobClaimed(pool string, kind runtime.Kind) { r.count(&r.claimed, pool, kind) }
 
 // JobEnded implements [runtime.Metrics].
 func (r *Metrics) JobEnded(pool string, kind runtime.Kind, outcome runtime.Outcome) {

@@ -171,7 +171,7 @@ func (s *Service) serve(w http.ResponseWriter, r *http.Request, body any, act fu
 		return // the client has disconnected, which is allowed
 	}
 	if err := json.Unmarshal(text, body); err != nil {
-		s.answer(w, r, &refusal{http.StatusBadRequest, fmt.Sprintf("the body: %v", err)})
+		s.answer(w, r, badRequest("the body: %v", err))
 		return
 	}
 	err = s.record(r.Method+" "+r.URL.Path, r.PathValue("job"), func(l *ledger) *refusal {
@@ -226,6 +226,10 @@ func writeError(w http.ResponseWriter, no *refusal) {
 type refusal struct {
 	code    int // HTTP status
 	message string
+}
+
+func badRequest(format string, args ...any) *refusal {
+	return &refusal{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
 func (r *refusal) Error() string { return fmt.Sprintf("%d %s", r.code, r.message) }

@@ -15,18 +15,6 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// YAML returns settings as a configuration file. With origins, each value has a
-// comment that names the file and line, the variable, or the default it comes from.
-func YAML(settings []schema.Setting, origins bool) ([]byte, error) {
-	return layoutOf(settings).yaml(origins)
-}
-
-// Data returns the same as YAML, as values for encoding/json. With origins, each
-// value is an object of value and origin.
-func Data(settings []schema.Setting, origins bool) map[string]any {
-	return layoutOf(settings).data(origins)
-}
-
 // InUse returns the settings of a configuration without those that apply only to a
 // deploy_target that their pool does not have.
 func InUse(c *schema.Config) (inUse []schema.Setting) {
@@ -57,7 +45,6 @@ type pool struct {
 // value and origin. A setting of the pools stays there if the whole agent has a setting
 // with the same key.
 func layoutOf(settings []schema.Setting) layout {
-	// Divide the settings among the agent and the pools.
 	var l layout
 	taken := map[string]bool{} // keys of the settings of the whole agent
 	for _, setting := range settings {
@@ -130,9 +117,11 @@ type outputLine struct{ text, origin string }
 // column as the others.
 const widest = 60
 
-// yaml returns the configuration as a file, with origins as comments in one column.
-func (l layout) yaml(origins bool) ([]byte, error) {
-	// The lines, with their origins.
+// YAML returns settings as a configuration file. With origins, each value has a
+// comment that names the file and line, the variable, or the default it comes from.
+// The comments are in one column.
+func YAML(settings []schema.Setting, origins bool) ([]byte, error) {
+	l := layoutOf(settings)
 	lines, err := settingLines(l.common, "")
 	if err != nil {
 		return nil, err
@@ -149,7 +138,6 @@ func (l layout) yaml(origins bool) ([]byte, error) {
 		lines = append(lines, own...)
 	}
 
-	// The column of the comments, and the text.
 	column := 0
 	for _, line := range lines {
 		if n := utf8.RuneCountInString(line.text); n <= widest && line.origin != "" {
@@ -167,7 +155,6 @@ func (l layout) yaml(origins bool) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// settingLines returns the lines of settings.
 func settingLines(settings []schema.Setting, indent string) ([]outputLine, error) {
 	var lines []outputLine
 	mapping := ""
@@ -176,20 +163,15 @@ func settingLines(settings []schema.Setting, indent string) ([]outputLine, error
 			continue
 		}
 
-		// The head of a mapping, and the indentation within it.
-		outer, key, nested := strings.Cut(setting.Key, ".")
-		inner := indent
-		if !nested {
-			outer, key = "", setting.Key
-		} else {
-			inner += "  "
-		}
-		if outer != mapping && nested {
-			lines = append(lines, outputLine{text: indent + outer + ":"})
+		outer, key, inner := "", setting.Key, indent
+		if before, after, nested := strings.Cut(setting.Key, "."); nested {
+			outer, key, inner = before, after, indent+"  "
+			if outer != mapping {
+				lines = append(lines, outputLine{text: indent + outer + ":"})
+			}
 		}
 		mapping = outer
 
-		// The value, on the line of the key or as a block below it.
 		origin := printable.Text(setting.Origin.String())
 		if !strings.HasPrefix(setting.Value, "{") || setting.Value == "{}" {
 			lines = append(lines, outputLine{inner + key + ": " + shownValue(setting), origin})
@@ -233,8 +215,10 @@ func unfold(n *yaml.Node) {
 	}
 }
 
-// data returns the configuration as values.
-func (l layout) data(origins bool) map[string]any {
+// Data returns the same as YAML, as values for encoding/json. With origins, each
+// value is an object of value and origin.
+func Data(settings []schema.Setting, origins bool) map[string]any {
+	l := layoutOf(settings)
 	data := settingData(l.common, origins)
 	var pools []any
 	for _, pool := range l.pools {

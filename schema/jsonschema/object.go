@@ -158,16 +158,11 @@ func Nullable(o Object) Object {
 		return o
 	}
 	kind, plain := o.Get("type").(string)
-	for _, m := range o {
-		if m.Name == "$ref" || m.Name == "anyOf" || m.Name == "allOf" || m.Name == "enum" || m.Name == "not" {
-			plain = false
-		}
+	for _, keyword := range []string{"$ref", "anyOf", "allOf", "enum", "not"} {
+		plain = plain && o.Get(keyword) == nil
 	}
 	if !plain {
 		return Object{{"anyOf", []any{o, Object{{"type", "null"}}}}}
 	}
-	either := slices.Clone(o)
-	at := slices.IndexFunc(o, func(m Member) bool { return m.Name == "type" })
-	either[at].Value = []string{kind, "null"}
-	return either
+	return o.Replace("type", []string{kind, "null"})
 }

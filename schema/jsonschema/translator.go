@@ -38,8 +38,7 @@ func (t *Translator) reference(name string) Object {
 // other definitions, by name without #. define translates one definition.
 func (t *Translator) Definitions(define func(name string) (Object, error)) (Object, error) {
 	done := map[string]Object{}
-	for {
-		before := len(done)
+	for len(done) < len(t.referenced) {
 		for _, name := range slices.Sorted(maps.Keys(t.referenced)) {
 			if _, ok := done[name]; ok {
 				continue
@@ -50,9 +49,6 @@ func (t *Translator) Definitions(define func(name string) (Object, error)) (Obje
 			}
 			done[name] = o
 		}
-		if len(done) == before {
-			break
-		}
 	}
 	var all Object
 	for _, name := range slices.Sorted(maps.Keys(done)) {
@@ -61,7 +57,6 @@ func (t *Translator) Definitions(define func(name string) (Object, error)) (Obje
 	return all, nil
 }
 
-// translate returns the schema of one expression.
 func (t *Translator) translate(expr ast.Expr) (Object, error) {
 	switch e := expr.(type) {
 	case *ast.ParenExpr:

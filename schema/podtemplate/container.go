@@ -1,7 +1,9 @@
 package podtemplate
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math/big"
 	"path"
 	"regexp"
@@ -29,7 +31,6 @@ func (r rules) container(n node, isInit bool) {
 		r.invalid(n, "needs an image", hint)
 	}
 
-	// Ports, variables and mounts.
 	r.ports(n, isInit)
 	for _, env := range n.get("env").entries() {
 		r.env(env)
@@ -58,7 +59,6 @@ func (r rules) container(n node, isInit bool) {
 		}
 	}
 
-	// Restarts, resources and security.
 	r.restarts(n)
 	r.resources(n.get("resources"), false)
 	r.security(n.get("securityContext"))
@@ -80,10 +80,7 @@ func (r rules) ports(n node, isInit bool) {
 		if !ok || hostPort == 0 {
 			continue
 		}
-		protocol := port.get("protocol").text()
-		if protocol == "" {
-			protocol = "TCP"
-		}
+		protocol := cmp.Or(port.get("protocol").text(), "TCP")
 		label := fmt.Sprintf("%s/%s/%d", protocol, port.get("hostIP").text(), hostPort)
 		if taken[label] {
 			r.invalid(port.get("hostPort"), "is used twice", "use each once")
@@ -148,7 +145,6 @@ var (
 // reference checks fieldRef and resourceFieldRef. isFile is true for a file of a volume, and
 // false for a variable.
 func (r rules) reference(n node, isFile bool) {
-	// fieldRef.
 	if field := n.get("fieldRef", "fieldPath"); field.text() != "" {
 		fields := envFields
 		if isFile {
@@ -253,16 +249,11 @@ func (r rules) mounts(n node) {
 // volumes, because protectEntry reports mounts of these volumes.
 func (r rules) volumeReference(name node) {
 	text := name.text()
-	if _, ok := r.volumes[text]; ok || text == "" || text == mainContainer ||
-		strings.HasPrefix(text, mainContainer+"-") {
+	if _, ok := r.volumes[text]; ok || text == "" || isReserved(text) {
 		return
 	}
 	hint := "add it to spec.volumes"
-	var known []string
-	for name := range r.volumes {
-		known = append(known, name)
-	}
-	if position.Closest(text, known) != "" {
+	if position.Closest(text, slices.Collect(maps.Keys(r.volumes))) != "" {
 		hint = "check the spelling in spec.volumes"
 	}
 	r.invalid(name, "must name a volume of the template", hint)

@@ -2,6 +2,7 @@ package podtemplate
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -145,15 +146,13 @@ func (x exporter) mapping(name string, t *typeDef) (jsonschema.Object, error) {
 		With("properties", properties).
 		With("patternProperties", directives()).
 		With("additionalProperties", false)
-	if !slices.Contains(existing(), name) && len(requiredKeys) > 0 {
+	inAgentPod := slices.Contains([]string{Root, "#ObjectMeta", "#PodSpec"}, name)
+	if !inAgentPod && len(requiredKeys) > 0 {
 		required := func(keys []string) jsonschema.Object { return jsonschema.Object{}.With("required", keys) }
 		o = o.With("anyOf", []any{required([]string{"$patch"}), required(requiredKeys)})
 	}
 	return o, nil
 }
-
-// existing returns the definitions of mappings that the agent's Pod already has.
-func existing() []string { return []string{Root, "#ObjectMeta", "#PodSpec"} }
 
 // value translates the type of a value. A value must match the declarations of its key in
 // both pod.cue and overlay.cue.
@@ -247,10 +246,7 @@ func expression(f *valueType) string {
 	case kindList:
 		return "[..." + expression(f.entry) + "]"
 	case kindMap:
-		keys := `=~"^[^$]|^$"`
-		if f.keys != "" {
-			keys = f.keys
-		}
+		keys := cmp.Or(f.keys, `=~"^[^$]|^$"`)
 		return "{\n\t[" + keys + "]: " + orNull(f.entry) + "\n\t" + directivesCUE + "}"
 	default:
 		return "(" + strings.Join(f.sources, ") & (") + ")"

@@ -15,11 +15,16 @@ type node struct {
 	path string
 }
 
+// mapping returns the keys of a mapping and their values.
+func (n node) mapping() position.Mapping {
+	t, _ := n.v.Data.(position.Mapping)
+	return t
+}
+
 // field returns the value of a key that the types of a Pod declare, and whether the
 // template sets the key.
 func (n node) field(key string) (node, bool) {
-	t, _ := n.v.Data.(position.Mapping)
-	v, ok := t[key]
+	v, ok := n.mapping()[key]
 	return node{v: v, path: position.Join(n.path, key)}, ok
 }
 
@@ -44,10 +49,7 @@ func (n node) has(key string) bool {
 }
 
 // hasNoKeys reports whether a value is an empty mapping or no mapping at all.
-func (n node) hasNoKeys() bool {
-	t, _ := n.v.Data.(position.Mapping)
-	return len(t) == 0
-}
+func (n node) hasNoKeys() bool { return len(n.mapping()) == 0 }
 
 // isEmptyMapping reports whether a value is an empty mapping.
 func (n node) isEmptyMapping() bool {
@@ -57,21 +59,15 @@ func (n node) isEmptyMapping() bool {
 
 // isEmptyCollection reports whether a value is an empty mapping or an empty list.
 func (n node) isEmptyCollection() bool {
-	t, isMapping := n.v.Data.(position.Mapping)
 	list, isList := n.v.Data.([]position.Value)
-	return isMapping && len(t) == 0 || isList && len(list) == 0
-}
-
-func (n node) entry(i int) node {
-	list, _ := n.v.Data.([]position.Value)
-	return node{v: list[i], path: position.Join(n.path, strconv.Itoa(i))}
+	return n.isEmptyMapping() || isList && len(list) == 0
 }
 
 func (n node) entries() []node {
 	list, _ := n.v.Data.([]position.Value)
 	nodes := make([]node, len(list))
-	for i := range list {
-		nodes[i] = n.entry(i)
+	for i, v := range list {
+		nodes[i] = node{v: v, path: position.Join(n.path, strconv.Itoa(i))}
 	}
 	return nodes
 }

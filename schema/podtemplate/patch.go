@@ -23,7 +23,6 @@ func (c *checker) directive(t position.Mapping, key string, fields map[string]*v
 		at = position.Join(s.path, name)
 	}
 
-	// Check the value of the directive, or report a directive that is not allowed.
 	f := fields[target]
 	switch {
 	case key == "$patch":

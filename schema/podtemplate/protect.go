@@ -1,6 +1,7 @@
 package podtemplate
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -24,6 +25,11 @@ var prepareFields = []string{"name", "resources", "securityContext", "imagePullP
 // changes such a container, and adds all others.
 func isAgentContainer(list, name string) bool {
 	return list == "containers" && name == mainContainer || list == "initContainers" && name == prepareContainer
+}
+
+// isReserved reports whether a name of a container or a volume belongs to the agent.
+func isReserved(name string) bool {
+	return name == mainContainer || strings.HasPrefix(name, mainContainer+"-")
 }
 
 // RunnerDirectory is the directory of the runner and its files in a job's container (Pulumi
@@ -59,20 +65,13 @@ func (c *checker) protect(n node) {
 
 // protected reports a field that belongs to the agent.
 func (c *checker) protected(n node, message, hint string) {
-	at := n.v.Key
-	if at.Line == 0 {
-		at = n.v.At
-	}
-	c.report(position.RuleProtectedField, at, n.path, message, hint)
+	c.report(position.RuleProtectedField, cmp.Or(n.v.Key, n.v.At), n.path, message, hint)
 }
 
 // restored warns of a field that has no effect, because the agent or the cluster sets it
 // after the merge.
 func (c *checker) restored(n node, message string) {
-	at := n.v.Key
-	if at.Line == 0 {
-		at = n.v.At
-	}
+	at := cmp.Or(n.v.Key, n.v.At)
 	c.problems = append(c.problems, position.NewWarning(position.RuleProtectedField, at, n.path, message, "remove it"))
 }
 
@@ -83,21 +82,15 @@ func (c *checker) protectWhole(n node, what string) {
 		c.protected(n, "must not be removed: the agent needs parts of it", "write only the fields to change")
 		return
 	}
-	t, _ := n.v.Data.(position.Mapping)
 	for _, key := range []string{"$patch", "$retainKeys"} {
-		if v, ok := t[key]; ok && v.Data != "merge" {
-			c.protected(node{v: v, path: position.Join(n.path, key)},
-				"is not allowed here: it would remove parts of "+what+" that the agent needs",
+		if v, ok := n.field(key); ok && v.v.Data != "merge" {
+			c.protected(v, "is not allowed here: it would remove parts of "+what+" that the agent needs",
 				"write only the fields to change, and null for fields to remove")
 		}
 	}
-	list, _ := n.v.Data.([]position.Value)
-	for i := range list {
-		entry := n.entry(i)
-		if inner, ok := list[i].Data.(position.Mapping); ok && text(inner, "$patch") == "replace" &&
-			text(inner, "name") != mainContainer {
-			c.protected(node{v: inner["$patch"], path: position.Join(entry.path, "$patch")},
-				"is not allowed here: it would remove parts of "+what+" that the agent needs",
+	for _, entry := range n.entries() {
+		if v := entry.get("$patch"); v.text() == "replace" && entry.get("name").text() != mainContainer {
+			c.protected(v, "is not allowed here: it would remove parts of "+what+" that the agent needs",
 				"delete single entries with $patch: delete")
 		}
 	}
@@ -118,16 +111,14 @@ func (c *checker) protectMetadata(n node) {
 		}
 	}
 
-	// Labels and annotations of the agent.
 	for _, key := range []string{"labels", "annotations"} {
 		values, ok := n.field(key)
 		if !ok {
 			continue
 		}
 		c.protectWhole(values, "the "+key)
-		t, _ := values.v.Data.(position.Mapping)
-		for name, v := range t {
-			entry := node{v: v, path: position.Join(values.path, position.SafeName(name))}
+		for name := range values.mapping() {
+			entry := values.userKey(name)
 			switch {
 			case key == "labels" && slices.Contains(agentLabels, name):
 				entry.path = position.Join(values.path, name)
@@ -168,10 +159,9 @@ func (c *checker) protectSpec(n node) {
 
 // protectEntry checks one container or volume.
 func (c *checker) protectEntry(n node, list string) {
-	// Reserved names.
 	name, ok := n.field("name")
-	text, _ := name.v.Data.(string)
-	if ok && !isAgentContainer(list, text) && (text == mainContainer || strings.HasPrefix(text, mainContainer+"-")) {
+	text := name.text()
+	if ok && !isAgentContainer(list, text) && isReserved(text) {
 		c.report(position.RuleProtectedField, name.v.At, name.path,
 			"is a reserved name: the agent uses pulumi-workflow and all names that begin with pulumi-workflow-",
 			"use another name")
@@ -180,7 +170,6 @@ func (c *checker) protectEntry(n node, list string) {
 		return
 	}
 
-	// Fields of the agent's containers.
 	switch {
 	case !isAgentContainer(list, text):
 	case text == mainContainer:
@@ -211,11 +200,9 @@ func (c *checker) protectEntry(n node, list string) {
 
 // protectVolume reports a mount or a device that has the name of a volume of the agent.
 func (c *checker) protectVolume(mount node) {
-	if v, ok := mount.field("name"); ok {
-		if text, _ := v.v.Data.(string); text == mainContainer || strings.HasPrefix(text, mainContainer+"-") {
-			c.report(position.RuleProtectedField, v.v.At, v.path,
-				"is a volume of the agent, which holds the credentials of the job", "use a volume of your own")
-		}
+	if v := mount.get("name"); isReserved(v.text()) {
+		c.report(position.RuleProtectedField, v.v.At, v.path,
+			"is a volume of the agent, which holds the credentials of the job", "use a volume of your own")
 	}
 }
 
@@ -233,15 +220,12 @@ func agentDirectory(target string) string {
 
 // protectMain checks the container of the job.
 func (c *checker) protectMain(n node) {
-	// Removal and replacement.
-	t, _ := n.v.Data.(position.Mapping)
-	if directive, ok := t["$patch"]; ok {
-		c.protected(node{v: directive, path: position.Join(n.path, "$patch")},
-			"is not allowed here: it would remove the container of the job", "write only the fields to change")
+	if v, ok := n.field("$patch"); ok {
+		c.protected(v, "is not allowed here: it would remove the container of the job",
+			"write only the fields to change")
 	}
-	if directive, ok := t["$retainKeys"]; ok {
-		c.protected(node{v: directive, path: position.Join(n.path, "$retainKeys")},
-			"is not allowed here: it would remove parts of the container that the agent needs",
+	if v, ok := n.field("$retainKeys"); ok {
+		c.protected(v, "is not allowed here: it would remove parts of the container that the agent needs",
 			"write null for fields to remove")
 	}
 
@@ -280,9 +264,8 @@ func (c *checker) protectMain(n node) {
 
 // protectPrepare checks the agent's init container.
 func (c *checker) protectPrepare(n node) {
-	t, _ := n.v.Data.(position.Mapping)
-	for key, v := range t {
-		field := node{v: v, path: position.Join(n.path, position.SafeName(key))}
+	for key := range n.mapping() {
+		field := n.userKey(key)
 		switch {
 		case slices.Contains(prepareFields, key):
 		case strings.HasPrefix(key, "$"):

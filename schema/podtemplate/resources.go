@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/big"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -86,21 +85,18 @@ func (c *checker) notNegative(n node) {
 
 // resources checks requests and limits, of a container or of the Pod.
 func (r rules) resources(n node, ofPod bool) {
-	// Names and amounts.
 	limits, requests := n.get("limits"), n.get("requests")
 	r.amounts(limits, ofPod)
 	r.amounts(requests, ofPod)
 	r.hugePages(limits, requests)
 
-	requested, _ := requests.v.Data.(position.Mapping)
-	limited, _ := limits.v.Data.(position.Mapping)
-	for name, v := range requested {
+	for name, v := range requests.mapping() {
 		request := requests.userKey(name)
-		limitValue, ok := limited[name]
+		limitValue, ok := limits.mapping()[name]
 		amount, known := milli(v.Data)
 		limit, limitKnown := milli(limitValue.Data)
-		extended := !strings.HasPrefix(name, "hugepages-") && strings.Contains(name, "/") &&
-			!strings.Contains(name, "kubernetes.io/") || strings.HasPrefix(name, "hugepages-")
+		extended := strings.HasPrefix(name, "hugepages-") ||
+			strings.Contains(name, "/") && !strings.Contains(name, "kubernetes.io/")
 		switch {
 		case !ok && extended:
 			r.invalid(request, "needs a limit of the same amount", "add it under limits")
@@ -139,8 +135,7 @@ func (r rules) hugePages(limits, requests node) {
 		if len(limits.present("cpu", "memory"))+len(requests.present("cpu", "memory")) > 0 {
 			return
 		}
-		t, _ := n.v.Data.(position.Mapping)
-		for name := range t {
+		for name := range n.mapping() {
 			if strings.HasPrefix(name, "hugepages-") {
 				r.invalid(n.userKey(name), "needs cpu or memory too", "")
 			}
@@ -151,8 +146,7 @@ func (r rules) hugePages(limits, requests node) {
 // podBounds compares the resources of the containers with those of the whole Pod.
 func (r rules) podBounds(pod node) {
 	for _, kind := range []string{"limits", "requests"} {
-		whole, _ := pod.get(kind).v.Data.(position.Mapping)
-		for name, v := range whole {
+		for name, v := range pod.get(kind).mapping() {
 			bound, ok := milli(v.Data)
 			if !ok {
 				continue
@@ -182,14 +176,12 @@ func (r rules) podBounds(pod node) {
 
 // amounts checks the names and the amounts of resources.
 func (r rules) amounts(n node, ofPod bool) {
-	t, _ := n.v.Data.(position.Mapping)
-	for name, v := range t {
-		// The name.
+	for name, v := range n.mapping() {
 		entry := n.userKey(name)
 		amount, known := quantity(v.Data)
 		qualified := strings.Contains(name, "/") && !strings.Contains(name, "kubernetes.io/")
 		switch {
-		case slices.Contains([]string{"cpu", "memory"}, name) || strings.HasPrefix(name, "hugepages-"):
+		case name == "cpu", name == "memory", strings.HasPrefix(name, "hugepages-"):
 		case ofPod:
 			r.report(position.RulePodTemplate, v.Key, entry.path, "must be cpu, memory or hugepages- with a size", "")
 		case name == "ephemeral-storage":
@@ -207,7 +199,6 @@ func (r rules) amounts(n node, ofPod bool) {
 			r.report(position.RulePodTemplate, v.Key, entry.path, "must not begin with requests.", "")
 		}
 
-		// The amount.
 		if !known {
 			continue
 		}

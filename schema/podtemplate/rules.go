@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // rules checks the remaining rules of the API server. Most of them depend on several values.
@@ -59,9 +57,8 @@ func (c *checker) metadata(n node) {
 			c.invalid(v, "must be a whole number in quotes", "")
 		}
 	}
-	t, _ := n.get("annotations").v.Data.(position.Mapping)
 	size := 0
-	for key, v := range t {
+	for key, v := range n.get("annotations").mapping() {
 		text, _ := v.Data.(string)
 		size += len(key) + len(text)
 	}
@@ -119,7 +116,6 @@ func (c *checker) security(n node) {
 // host checks which namespaces the Pod shares with its node, the kernel parameters of these
 // namespaces, the override of the host name, and the host aliases.
 func (r rules) host() {
-	// Namespaces.
 	spec := r.spec
 	if spec.get("hostPID").isTrue() && spec.get("shareProcessNamespace").isTrue() {
 		r.invalid(spec.get("shareProcessNamespace"), "must not be true together with hostPID", "")
@@ -145,7 +141,6 @@ func (r rules) host() {
 		}
 	}
 
-	// Names.
 	if v, ok := spec.field("hostnameOverride"); ok {
 		for _, key := range []string{"setHostnameAsFQDN", "hostNetwork"} {
 			if spec.get(key).isTrue() {
@@ -168,7 +163,6 @@ func (r rules) address(n node) {
 }
 
 func (r rules) dns() {
-	// Name servers.
 	config := r.spec.get("dnsConfig")
 	servers := config.get("nameservers")
 	if v := r.spec.get("dnsPolicy"); v.text() == "None" && len(servers.entries()) == 0 {
@@ -184,7 +178,6 @@ func (r rules) dns() {
 		r.address(server)
 	}
 
-	// Search domains.
 	searches := config.get("searches")
 	length := 0
 	for _, search := range searches.entries() {

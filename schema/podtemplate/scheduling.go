@@ -1,12 +1,9 @@
 package podtemplate
 
-import (
-	"regexp"
-)
+import "regexp"
 
 // scheduling checks the fields that determine on which node a Pod may run.
 func (r rules) scheduling() {
-	// Tolerations and gates.
 	for _, toleration := range r.spec.get("tolerations").entries() {
 		r.toleration(toleration)
 	}
@@ -16,7 +13,6 @@ func (r rules) scheduling() {
 		r.invalid(v, "must not be set together with schedulingGates", "")
 	}
 
-	// Spread constraints.
 	seen := map[string]bool{}
 	for _, spread := range r.spec.get("topologySpreadConstraints").entries() {
 		key, when := spread.get("topologyKey"), spread.get("whenUnsatisfiable").text()
@@ -31,7 +27,6 @@ func (r rules) scheduling() {
 		r.labelKeys(spread, "matchLabelKeys")
 	}
 
-	// Affinity to nodes and to Pods.
 	node := r.spec.get("affinity", "nodeAffinity")
 	if must, ok := node.field("requiredDuringSchedulingIgnoredDuringExecution"); ok {
 		for _, term := range must.get("nodeSelectorTerms").entries() {

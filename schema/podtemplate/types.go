@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -74,11 +73,9 @@ var readTypes = sync.OnceValues(func() (typeSet, error) {
 			return nil, fmt.Errorf("read the types of a Pod: %w", err)
 		}
 		for _, declaration := range file.Decls {
-			definition, ok := declaration.(*ast.Field)
-			if !ok {
-				continue
+			if definition, ok := declaration.(*ast.Field); ok {
+				types.define(definition, source.text)
 			}
-			types.define(definition, source.text)
 		}
 	}
 	for _, t := range types {
@@ -134,8 +131,7 @@ func (types typeSet) define(definition *ast.Field, text string) {
 // read adds one declaration of a field. A second declaration is from the overlay: it
 // narrows the type, and does not change its kind.
 func (f *valueType) read(field *ast.Field, text string) {
-	first := f.expr == nil
-	f.readExpr(field.Value, text, first)
+	f.readExpr(field.Value, text, f.expr == nil)
 	for _, attribute := range field.Attrs {
 		name, body := attribute.Split()
 		switch name {
@@ -184,7 +180,6 @@ func (f *valueType) readExpr(expr ast.Expr, text string, first bool) {
 		f.ref = ""
 	}
 
-	// The entries of a list or a map.
 	if f.kind != kindList && f.kind != kindMap {
 		return
 	}
@@ -229,20 +224,13 @@ func (types typeSet) describe(f *valueType) string {
 	}
 
 	// The type of a plain value and its bounds.
-	bounds := numberBounds{lowest: math.MinInt64, highest: math.MaxInt64}
+	var bounds numberBounds
 	bounds.read(f.expr)
 	switch bounds.kind {
 	case "bool":
 		return "true or false"
 	case "int", "int32", "int64":
-		var lowest, highest *int64
-		if bounds.lowest != math.MinInt64 {
-			lowest = &bounds.lowest
-		}
-		if bounds.highest != math.MaxInt64 {
-			highest = &bounds.highest
-		}
-		return "a whole number" + position.Bounds(lowest, highest)
+		return "a whole number" + position.Bounds(bounds.lowest, bounds.highest)
 	case "number":
 		return "a number"
 	default:
@@ -290,17 +278,14 @@ func (f *valueType) pattern() *regexp.Regexp {
 	if err != nil {
 		return nil
 	}
-	pattern, err := regexp.Compile(text)
-	if err != nil {
-		return nil
-	}
+	pattern, _ := regexp.Compile(text) // nil after an error
 	return pattern
 }
 
 // numberBounds are the CUE type, such as int, and the bounds of a number in an expression.
 type numberBounds struct {
 	kind            string
-	lowest, highest int64
+	lowest, highest *int64 // nil without a bound
 }
 
 func (b *numberBounds) read(expr ast.Expr) {
@@ -321,9 +306,9 @@ func (b *numberBounds) read(expr ast.Expr) {
 		switch {
 		case err != nil:
 		case e.Op == token.GEQ:
-			b.lowest = n
+			b.lowest = &n
 		case e.Op == token.LEQ:
-			b.highest = n
+			b.highest = &n
 		}
 	}
 }
@@ -340,6 +325,12 @@ func (types typeSet) source(used map[*valueType]bool) string {
 	b.WriteString("import \"strings\"\n\n#Runes: strings.MaxRunes(253)\n")
 	done := map[string]bool{}
 	todo := []string{Root}
+	declare := func(label string, sources []string) {
+		for _, source := range sources {
+			b.WriteString(label + ": " + source + "\n")
+			todo = append(todo, definitionNames.FindAllString(source, -1)...)
+		}
+	}
 	for len(todo) > 0 {
 		name := todo[0]
 		todo = todo[1:]
@@ -348,20 +339,14 @@ func (types typeSet) source(used map[*valueType]bool) string {
 			continue
 		}
 		done[name] = true
-		for _, source := range t.leaf.sources {
-			b.WriteString(name + ": " + source + "\n")
-			todo = append(todo, definitionNames.FindAllString(source, -1)...)
-		}
+		declare(name, t.leaf.sources)
 		if len(t.fields) == 0 {
 			continue
 		}
 		b.WriteString(name + ": {\n")
 		for _, key := range slices.Sorted(maps.Keys(t.fields)) {
 			if f := t.fields[key]; used[f] {
-				for _, source := range f.sources {
-					b.WriteString("\t" + key + "?: " + source + "\n")
-					todo = append(todo, definitionNames.FindAllString(source, -1)...)
-				}
+				declare("\t"+key+"?", f.sources)
 			}
 		}
 		b.WriteString("}\n")

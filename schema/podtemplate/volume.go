@@ -90,7 +90,6 @@ func (r rules) projected(n node) {
 
 // otherSources checks volumes of rarely used types.
 func (r rules) otherSources(volume node) {
-	// Volumes on disks and network storage.
 	if fc, ok := volume.field("fc"); ok {
 		if (len(fc.get("targetWWNs").entries()) == 0) == (len(fc.get("wwids").entries()) == 0) {
 			r.invalid(fc, "must have one of targetWWNs and wwids", "")
@@ -135,13 +134,10 @@ func (r rules) otherSources(volume node) {
 		case known && amount.Sign() <= 0:
 			r.invalid(storage, "must be greater than 0", "")
 		}
-		if t, _ := claim.get("metadata").v.Data.(position.Mapping); t != nil {
-			for key, v := range t {
-				if !slices.Contains([]string{"labels", "annotations"}, key) {
-					r.report(position.RulePodTemplate, v.Key,
-						position.Join(claim.path, "metadata."+position.SafeName(key)), "must not be set here",
-						"only labels and annotations are allowed")
-				}
+		for key, v := range claim.get("metadata").mapping() {
+			if key != "labels" && key != "annotations" {
+				r.report(position.RulePodTemplate, v.Key, position.Join(claim.path, "metadata."+position.SafeName(key)),
+					"must not be set here", "only labels and annotations are allowed")
 			}
 		}
 	}

@@ -21,7 +21,6 @@ func (c *checker) mapping(t position.Mapping, v position.Value, ref string, s st
 		return clean
 	}
 
-	// Check each key: a directive, an unknown key, a removed key, or a value.
 	for _, key := range slices.Sorted(maps.Keys(t)) {
 		inner := t[key]
 		if strings.HasPrefix(key, "$") && !s.copied {
@@ -59,17 +58,11 @@ func (c *checker) requiredKeys(t position.Mapping, v position.Value, ref string,
 			continue
 		}
 		inner, ok := t[key]
-		empty := false
-		switch data := inner.Data.(type) {
-		case string:
-			empty = data == ""
-		case []position.Value:
-			empty = len(data) == 0
-		}
+		list, isList := inner.Data.([]position.Value)
 		switch {
 		case !ok:
 			c.report(position.RulePodTemplate, v.At, s.path, "needs "+key, "")
-		case empty:
+		case inner.Data == "", isList && len(list) == 0:
 			c.report(position.RulePodTemplate, inner.At, position.Join(s.path, key), "must not be empty", "")
 		}
 	}
@@ -137,7 +130,6 @@ func (c *checker) list(list []position.Value, f *valueType, s step) []position.V
 		t, isMapping := v.Data.(position.Mapping)
 		isMapping = isMapping && f.entry.kind == kindMapping
 
-		// Check the entry: a null, a directive, or a value.
 		switch {
 		case v.Data == nil:
 			c.report(position.RulePodTemplate, v.At, inner.path, "must have a value", "write one, or remove the dash")
@@ -187,7 +179,6 @@ var synonyms = map[string]string{
 
 // suggestion returns the hint for an unknown key: where it belongs, or a similar key.
 func (c *checker) suggestion(key, ref string) string {
-	// Known mistakes and synonyms.
 	fields := c.types.fields(ref)
 	didYouMean := func(name string) string { return fmt.Sprintf("did you mean %q?", name) }
 	switch {

@@ -43,8 +43,7 @@ func Decode(file string, content []byte, limit int) (documents []*yaml.Node, sto
 			return documents, nil
 		}
 		if err != nil {
-			problem := syntaxProblem(file, content, err)
-			return documents, &problem
+			return documents, new(syntaxProblem(file, content, err))
 		}
 		documents = append(documents, &node)
 	}
@@ -89,13 +88,11 @@ func Parse(file string, content []byte, hint string) (m Mapping, problems Proble
 		if p, ok := missingSpaceIn(file, content); ok {
 			return nil, append(d.problems, p), false
 		}
-		message := "the file must be a mapping of keys to values"
-		d.report(RuleSyntax, first, "", message, hint)
+		d.report(RuleSyntax, first, "", "the file must be a mapping of keys to values", hint)
 		return nil, d.problems, false
 	}
 }
 
-// isEmpty reports whether a document has no content.
 func isEmpty(document *yaml.Node) bool {
 	n := document.Content[0]
 	return n.Kind == yaml.ScalarNode && n.Value == "" && n.Anchor == "" && n.Style == 0
@@ -126,10 +123,7 @@ func withoutEscapesOfJSON(content []byte) []byte {
 }
 
 func (d *converter) report(rule Rule, n *yaml.Node, path, message, hint string) {
-	d.problems = append(d.problems, Problem{
-		Rule: rule, File: d.file, Line: n.Line, Column: n.Column,
-		Path: path, Message: message, Hint: hint,
-	})
+	d.problems = append(d.problems, NewError(rule, d.origin(n), path, message, hint))
 }
 
 func (d *converter) origin(n *yaml.Node) Origin {
@@ -169,7 +163,6 @@ func (d *converter) convert(n *yaml.Node, path string, depth int) Value {
 // mapping converts the keys of a node in order. A merge key (<<) does not replace a key that
 // the mapping itself has.
 func (d *converter) mapping(n *yaml.Node, path string, depth int) Mapping {
-	// Convert each key, and collect the merge keys.
 	m := Mapping{}
 	var merged []*yaml.Node
 	for i := 0; i+1 < len(n.Content) && !d.limitReached; i += 2 {
@@ -196,8 +189,6 @@ func (d *converter) mapping(n *yaml.Node, path string, depth int) Mapping {
 		v.Key = d.origin(key)
 		m[key.Value] = v
 	}
-
-	// Add the keys of the mappings to which the merge keys refer.
 	for _, content := range merged {
 		d.merge(m, content, path, depth)
 	}

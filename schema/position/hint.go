@@ -65,16 +65,12 @@ func onlyPrefixed(name string, candidates []string) string {
 	return found
 }
 
+var withoutSeparators = strings.NewReplacer("_", "", "-", "", ".", "")
+
 // normalized returns a name for comparison: in lowercase, without separators and without
 // the prefix of variables.
 func normalized(name string) string {
-	letters := strings.Map(func(r rune) rune {
-		if r == '_' || r == '-' || r == '.' {
-			return -1
-		}
-		return r
-	}, strings.ToLower(name))
-	return strings.TrimPrefix(letters, "pulumiagent")
+	return strings.TrimPrefix(withoutSeparators.Replace(strings.ToLower(name)), "pulumiagent")
 }
 
 // distance returns the number of letters that are wrong, missing, added or swapped with

@@ -25,15 +25,13 @@ func Join(path, key string) string {
 // SafeName returns a name for a message. It replaces a name that does not look like a key
 // or a variable, because it may be a secret in the wrong place.
 func SafeName(name string) string {
-	allowed := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.$", r)
+	other := func(r rune) bool {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		return !letter && (r < '0' || r > '9') && !strings.ContainsRune("_-.$", r)
 	}
 	switch {
-	case name == "", len(name) > 64, secretLike(name):
-		return "(a key)"
-	case strings.ContainsFunc(name, func(r rune) bool { return !allowed(r) }):
-		return "(a key)"
-	case len(name) > 32 && !strings.Contains(name, "_") && !slices.Contains(longKeys, name):
+	case name == "", len(name) > 64, secretLike(name), strings.ContainsFunc(name, other),
+		len(name) > 32 && !strings.Contains(name, "_") && !slices.Contains(longKeys, name):
 		return "(a key)"
 	default:
 		return name

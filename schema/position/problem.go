@@ -49,11 +49,12 @@ type Excerpt struct {
 	Caret string // white space as wide as the part of Text before the position
 }
 
-// NewError returns an error about the key or value at an origin.
+// NewError returns an error about the key or value at an origin. The path of the problem is the
+// name of the variable if the origin is one.
 func NewError(rule Rule, at Origin, path, message, hint string) Problem {
 	return Problem{
 		Severity: Error, Rule: rule, File: at.File, Line: at.Line, Column: at.Column,
-		Path: path, Message: message, Hint: hint,
+		Path: cmp.Or(at.Variable, path), Message: message, Hint: hint,
 	}
 }
 

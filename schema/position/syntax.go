@@ -18,19 +18,14 @@ const MaxFile = 1 << 20
 // problem if the content is too long, not UTF-8, or has characters that YAML
 // forbids, because the parser would report such characters without a position.
 func CheckText(file string, content []byte) ([]byte, *Problem) {
-	// Check the size, and the encoding by the byte order mark.
 	if len(content) > MaxFile {
-		return nil, &Problem{
-			Rule: RuleSize, File: file,
-			Message: fmt.Sprintf("the file is larger than %d KiB", MaxFile>>10),
-			Hint:    "name a configuration file; no configuration is that long",
-		}
+		return nil, new(NewError(RuleSize, Origin{File: file}, "",
+			fmt.Sprintf("the file is larger than %d KiB", MaxFile>>10),
+			"name a configuration file; no configuration is that long"))
 	}
 	if bytes.HasPrefix(content, []byte{0xFE, 0xFF}) || bytes.HasPrefix(content, []byte{0xFF, 0xFE}) {
-		return nil, &Problem{
-			Rule: RuleSyntax, File: file, Line: 1, Column: 1,
-			Message: "the file is in UTF-16", Hint: "save it as UTF-8",
-		}
+		at := Origin{File: file, Line: 1, Column: 1}
+		return nil, new(NewError(RuleSyntax, at, "", "the file is in UTF-16", "save it as UTF-8"))
 	}
 	content = bytes.TrimPrefix(content, []byte("\uFEFF"))
 	for i := 0; i < len(content); {
@@ -45,11 +40,9 @@ func CheckText(file string, content []byte) ([]byte, *Problem) {
 			message = "there is an invisible control character"
 		}
 		if message != "" {
-			line, column := lineColumn(content, i)
-			return nil, &Problem{
-				Rule: RuleSyntax, File: file, Line: line, Column: column,
-				Message: message, Hint: "write the file as plain UTF-8 text",
-			}
+			at := Origin{File: file}
+			at.Line, at.Column = lineColumn(content, i)
+			return nil, new(NewError(RuleSyntax, at, "", message, "write the file as plain UTF-8 text"))
 		}
 		i += size
 	}
@@ -67,42 +60,40 @@ func lineColumn(content []byte, offset int) (line, column int) {
 // translation is the message and hint that replace a message of the parser.
 type translation struct{ parser, message, hint string }
 
-// translations returns the messages that replace those of the parser. The first match is
-// used. The text of the parser is not shown, because it quotes the names of aliases, and a
-// secret that begins with a star is parsed as an alias.
-func translations() []translation {
-	return []translation{
-		{"found character that cannot start any token",
-			"the value begins with a character that is reserved in YAML",
-			"put the value in quotes"},
-		{"mapping values are not allowed",
-			secondColon,
-			`check the indentation of this line, or put the value in quotes if it contains ": "`},
-		{"unexpected end of stream", openQuote, closeQuote},
-		{"did not find expected ',' or",
-			"a list or mapping in brackets is not closed, or a comma is missing",
-			"close the bracket, and separate the entries by commas"},
-		{"could not find expected ':'",
-			"this line has no colon after its key",
-			"write key: value, with a space after the colon"},
-		{"did not find expected key",
-			"this line is not a key of the mapping above",
-			sameIndent},
-		{"did not find expected '-' indicator",
-			"this line is not an entry of the list above",
-			"begin each entry with a dash, and indent all entries equally"},
-		{"unknown anchor", "an alias has no anchor", "put a value that begins with a star in quotes"},
-		{"did not find expected alphabetic or numeric character",
-			"an alias or an anchor has no name",
-			"put a value that begins with a star or an ampersand in quotes"},
-		{"found unknown escape character",
-			"YAML does not know this escape sequence in double quotes",
-			"use single quotes, or write the backslash twice"},
-		{"found incompatible YAML document",
-			"the directive %YAML names a version that is not supported",
-			"remove that line"},
-		{"anchor", "an anchor contains itself", "write out the value instead of the alias"},
-	}
+// translations replace the messages of the parser; the first match is used. The text of the
+// parser is not shown, because it quotes the names of aliases, and a secret that begins with
+// a star is parsed as an alias.
+var translations = []translation{
+	{"found character that cannot start any token",
+		"the value begins with a character that is reserved in YAML",
+		"put the value in quotes"},
+	{"mapping values are not allowed",
+		secondColon,
+		`check the indentation of this line, or put the value in quotes if it contains ": "`},
+	{"unexpected end of stream", openQuote, closeQuote},
+	{"did not find expected ',' or",
+		"a list or mapping in brackets is not closed, or a comma is missing",
+		"close the bracket, and separate the entries by commas"},
+	{"could not find expected ':'",
+		"this line has no colon after its key",
+		"write key: value, with a space after the colon"},
+	{"did not find expected key",
+		"this line is not a key of the mapping above",
+		sameIndent},
+	{"did not find expected '-' indicator",
+		"this line is not an entry of the list above",
+		"begin each entry with a dash, and indent all entries equally"},
+	{"unknown anchor", "an alias has no anchor", "put a value that begins with a star in quotes"},
+	{"did not find expected alphabetic or numeric character",
+		"an alias or an anchor has no name",
+		"put a value that begins with a star or an ampersand in quotes"},
+	{"found unknown escape character",
+		"YAML does not know this escape sequence in double quotes",
+		"use single quotes, or write the backslash twice"},
+	{"found incompatible YAML document",
+		"the directive %YAML names a version that is not supported",
+		"remove that line"},
+	{"anchor", "an anchor contains itself", "write out the value instead of the alias"},
 }
 
 const (
@@ -112,14 +103,13 @@ const (
 	closeQuote  = "close it, or remove it"
 )
 
-// syntaxProblem returns the problem for an error of the parser.
 func syntaxProblem(file string, content []byte, err error) Problem {
 	text := err.Error()
 	p := Problem{
 		Rule: RuleSyntax, File: file,
 		Message: "this is not YAML", Hint: "check indentation, quotes and brackets on this line and the line above",
 	}
-	for _, t := range translations() {
+	for _, t := range translations {
 		if strings.Contains(text, t.parser) {
 			p.Message, p.Hint = t.message, t.hint
 			break

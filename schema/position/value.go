@@ -125,9 +125,7 @@ func unplain(data any) any {
 // the value of m. If both values are mappings, Over merges these in the same way.
 func (m Mapping) Over(other Mapping) Mapping {
 	merged := make(Mapping, len(m)+len(other))
-	for key, v := range other {
-		merged[key] = v
-	}
+	maps.Copy(merged, other)
 	for key, v := range m {
 		upper, isMapping := v.Data.(Mapping)
 		lower, wasMapping := merged[key].Data.(Mapping)

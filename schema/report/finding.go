@@ -2,7 +2,6 @@ package report
 
 import (
 	"path/filepath"
-	"strings"
 
 	"github.com/cmwa-project/cmwa/schema/position"
 )
@@ -42,7 +41,7 @@ func inside(path string) string {
 		return absolute
 	}
 	relative, err := filepath.Rel(working, absolute)
-	if err != nil || relative == ".." || strings.HasPrefix(relative, ".."+string(filepath.Separator)) {
+	if err != nil || !filepath.IsLocal(relative) {
 		return absolute
 	}
 	return relative

@@ -78,7 +78,6 @@ type (
 //   - A finding without a line gets line 1, because code scanning requires a line.
 //   - executionSuccessful is false if a file could not be read.
 func SARIF(w io.Writer, findings []Finding, version string) error {
-	// The program and all of its rules.
 	rules := position.Rules()
 	run := sarifRun{
 		Tool:       sarifTool{sarifDriver{Name: "cmwa", Version: version}},
@@ -89,7 +88,6 @@ func SARIF(w io.Writer, findings []Finding, version string) error {
 			sarifRule{string(rule.Rule), sarifText{rule.Description}})
 	}
 
-	// One result for each finding.
 	readAll := true
 	repeats := map[string]int{} // number of results with the same fingerprint
 	for _, f := range findings {

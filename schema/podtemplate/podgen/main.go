@@ -10,6 +10,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -137,16 +138,13 @@ func (s schema) cue() (expression string, refs []string, err error) {
 		s.Ref = s.AllOf[0].Ref
 	}
 
-	// A reference, a list, a map, or a plain value.
 	switch {
 	case s.Ref != "":
 		name := baseName(s.Ref)
 		switch {
 		case slices.Contains(opaque, name):
 			return "_", nil, nil
-		case name == "Time":
-			return "#Time", nil, nil
-		case name == "Quantity", name == "IntOrString":
+		case name == "Time", name == "Quantity", name == "IntOrString":
 			return "#" + name, nil, nil
 		}
 		return "#" + name, []string{s.Ref[strings.LastIndexByte(s.Ref, '/')+1:]}, nil
@@ -159,10 +157,7 @@ func (s schema) cue() (expression string, refs []string, err error) {
 	case s.Type == "boolean":
 		return "bool", nil, nil
 	case s.Type == "integer":
-		if s.Format == "" {
-			return "int", nil, nil
-		}
-		return s.Format, nil, nil
+		return cmp.Or(s.Format, "int"), nil, nil
 	case s.Type == "string" || s.Type == "number":
 		return s.Type, nil, nil
 	default:
