@@ -46,8 +46,7 @@ func (e ExitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 // help or an [ExitError], and returns the exit code. Each line begins with the name of
 // the program, except indented lines, which belong to the line before.
 func Exit(stderr io.Writer, program string, err error) int {
-	var code ExitError
-	if err == nil || errors.Is(err, flag.ErrHelp) || errors.As(err, &code) {
+	if _, printed := errors.AsType[ExitError](err); printed || err == nil || errors.Is(err, flag.ErrHelp) {
 		return Code(err)
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -61,16 +60,14 @@ func Exit(stderr io.Writer, program string, err error) int {
 
 // Code returns the exit code of an error.
 func Code(err error) int {
-	var code ExitError
-	var usage UsageError
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
+	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return ExitOK
-	case errors.As(err, &code):
-		return int(code)
-	case errors.As(err, &usage):
-		return usage.Code
-	default:
-		return ExitFailure
 	}
+	if code, ok := errors.AsType[ExitError](err); ok {
+		return int(code)
+	}
+	if usage, ok := errors.AsType[UsageError](err); ok {
+		return usage.Code
+	}
+	return ExitFailure
 }

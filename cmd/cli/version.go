@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -41,12 +42,6 @@ func VersionText(program string) string {
 			}
 		}
 	}
-	orUnknown := func(text string) string {
-		if text == "" {
-			return "unknown"
-		}
-		return text
-	}
-	return fmt.Sprintf("%s %s\ncommit: %s\ndate: %s\ngo: %s\nplatform: %s/%s\n",
-		program, Version(), orUnknown(revision), orUnknown(at), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s %s\ncommit: %s\ndate: %s\ngo: %s\nplatform: %s/%s\n", program, Version(),
+		cmp.Or(revision, "unknown"), cmp.Or(at, "unknown"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -44,7 +44,6 @@ func builder(
 			program, cli.Version(), goruntime.GOOS, goruntime.GOARCH, host, os.Getpid())
 	}
 	return func(ctx context.Context, spec runtime.PoolSpec) (reconcile.Pool, error) {
-		// Open the executor, and record its target for the recovery.
 		executor, closeExecutor, err := executors.open(ctx, spec.Identity.Location(), log.With("pool", spec.Name))
 		if err != nil {
 			return nil, err
@@ -124,7 +123,6 @@ func (x *executors) open(ctx context.Context, location string, log *slog.Logger)
 	return nil, nil, fmt.Errorf("deploy_target %s is not in this release", at.Target)
 }
 
-// podOptions returns the options of all Pods of this release.
 func podOptions() kube.Options {
 	return kube.Options{RunnerDirectory: podtemplate.RunnerDirectory, Image: agentImage + cli.Version()}
 }

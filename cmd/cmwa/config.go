@@ -37,7 +37,7 @@ Files that the configuration names, such as a token file, need not exist here. E
 configuration is invalid.`,
 		Run: func(context.Context, []string) error {
 			// Load the configuration, but not the files that it names.
-			source, err := find(config, readEnvironment(s.environ))
+			source, err := find(config, s.environ)
 			if err != nil {
 				return cli.Usage(err)
 			}

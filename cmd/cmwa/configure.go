@@ -22,7 +22,7 @@ const tokenCheckTimeout = 10 * time.Second
 func configureCommand(s stdio) command.Command {
 	// The flags set the options.
 	o := configure.Options{
-		Targets: carriedOut.Targets, Environ: readEnvironment(s.environ), CheckToken: checkToken,
+		Targets: carriedOut.Targets, Environ: s.environ, CheckToken: checkToken,
 		Stdin: s.stdin, Stdout: s.stdout, Stderr: s.stderr,
 	}
 	return command.Command{

@@ -14,16 +14,15 @@ import (
 
 // controlTerminal returns what the commands of the control socket need.
 func controlTerminal(s stdio) control.Terminal {
-	environ := readEnvironment(s.environ)
 	return control.Terminal{Stdout: s.stdout, Stderr: s.stderr, Directory: func(config string) (string, string, error) {
 		// The file may be invalid, so read only one key of it.
-		source, err := find(config, environ)
+		source, err := find(config, s.environ)
 		if err != nil {
 			return "", "", err
 		}
-		configured := cmp.Or(strings.TrimSpace(environ["PULUMI_AGENT_STATE_DIRECTORY"]),
+		configured := cmp.Or(strings.TrimSpace(s.environ["PULUMI_AGENT_STATE_DIRECTORY"]),
 			schema.TopLevelScalar(source.Content, "state_directory"))
-		directory, err := agentid.Directory(configured, environ.lookup, os.Getuid())
+		directory, err := agentid.Directory(configured, s.environ.lookup, os.Getuid())
 		if err != nil {
 			return "", "", err
 		}

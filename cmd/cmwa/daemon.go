@@ -37,8 +37,7 @@ type daemon struct {
 // a signal during this call ends the agent later, and is not an error of the listener.
 func newDaemon(ctx context.Context, log *logging.Log, spec reconcile.ProcessSpec) (*daemon, error) {
 	d := &daemon{log: log, slots: pool.NewSlots(spec.MaxJobs), failed: make(chan error, 1)}
-	none := reconcile.ProcessSpec{LogLevel: "info", LogFormat: "text"}
-	change, err := d.prepare(context.WithoutCancel(ctx), none, spec)
+	change, err := d.prepare(context.WithoutCancel(ctx), reconcile.ProcessSpec{}, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -57,13 +56,15 @@ func (d *daemon) prepare(ctx context.Context, from, to reconcile.ProcessSpec) (r
 		}
 	}
 	if rebind {
+		d.mu.Lock()
+		inUse := d.listener
+		d.mu.Unlock()
 		var err error
-		if listener, err = listen(ctx, to.HTTPAddress, to.HTTPPort, d.inUse()); err != nil {
+		if listener, err = listen(ctx, to.HTTPAddress, to.HTTPPort, inUse); err != nil {
 			return reconcile.Prepared{}, err
 		}
 	}
 
-	// Open the log's sink, or take the one in use.
 	sink, err := d.log.Open(to)
 	if err != nil {
 		closeListener()
@@ -84,23 +85,13 @@ func (d *daemon) prepare(ctx context.Context, from, to reconcile.ProcessSpec) (r
 	}, nil
 }
 
-// handle sets the handler of requests.
 func (d *daemon) handle(handler http.Handler) { d.handler.Store(&handler) }
-
-// inUse returns the listener of the HTTP server. It returns nil if there is no server.
-func (d *daemon) inUse() net.Listener {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.listener
-}
 
 // serveOn starts a server for a listener, and shuts the previous server down. If the
 // listener is nil, serveOn starts no server.
 func (d *daemon) serveOn(listener net.Listener) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-
-	// Shut the previous server down.
 	old := d.server
 	d.listener, d.server = listener, nil
 	if old != nil {
@@ -155,7 +146,6 @@ func (d *daemon) serve(ctx context.Context) error {
 	}
 }
 
-// close closes the server and the log's sink.
 func (d *daemon) close() {
 	d.mu.Lock()
 	d.closed = true

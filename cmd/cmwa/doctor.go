@@ -22,7 +22,6 @@ func doctorCommand(s stdio) command.Command {
 	var config string
 	var asJSON, exchange bool
 	return command.Command{
-		// The flags and the help text.
 		Name: "doctor", Help: "check this machine: configuration, service, token, engine, disk",
 		Forms: []command.Form{{
 			command.Optional(command.String(&config, "config", command.File, "configuration file of the agent; "+
@@ -42,13 +41,12 @@ that does not exist, because a poll may claim a job. It creates a Pod as a dry r
 
 Exit code 0: no check failed, though there may be warnings; 1: the agent would not start, or no job
 could run; 2: the command line is wrong. A check that does not end within 30 seconds has failed.`,
-		// The checks and the exit code.
 		Run: func(ctx context.Context, _ []string) error {
-			environ := readEnvironment(s.environ)
-			passed, err := doctor.Report(ctx, doctor.Checks(ctx, doctorParts(environ, config, exchange)), doctor.Output{
+			checks := doctor.Checks(ctx, doctorParts(s.environ, config, exchange))
+			passed, err := doctor.Report(ctx, checks, doctor.Output{
 				Text: s.stdout, Progress: s.stderr, Version: cli.Version(), JSON: asJSON,
 				Terminal: isTerminal(s.stderr),
-				Colours:  isTerminal(s.stdout) && environ["NO_COLOR"] == "" && environ["TERM"] != "dumb",
+				Colours:  isTerminal(s.stdout) && s.environ["NO_COLOR"] == "" && s.environ["TERM"] != "dumb",
 			})
 			if err == nil && !passed {
 				return cli.ExitError(cli.ExitFailure)

@@ -24,13 +24,12 @@ func listen(ctx context.Context, address string, port int, inUse net.Listener) (
 		return nil, nil
 	}
 
-	// Share the port for a moment if only the address changes.
 	var config net.ListenConfig
-	if hasPort(inUse, port) {
-		if err := sharePort(inUse, true); err != nil {
+	if old, ok := inUse.(*net.TCPListener); ok && old.Addr().(*net.TCPAddr).Port == port {
+		if err := sharePort(old, true); err != nil {
 			return nil, fmt.Errorf("share the HTTP server's port: %w", err)
 		}
-		defer func() { _ = sharePort(inUse, false) }()
+		defer func() { _ = sharePort(old, false) }()
 		config.Control = func(_, _ string, socket syscall.RawConn) error { return shareSocket(socket, true) }
 	}
 
@@ -43,7 +42,7 @@ func listen(ctx context.Context, address string, port int, inUse net.Listener) (
 		return nil, fmt.Errorf("open the health port: %w: "+hint, err)
 	}
 	if config.Control != nil {
-		if err := sharePort(listener, false); err != nil {
+		if err := sharePort(listener.(*net.TCPListener), false); err != nil {
 			_ = listener.Close()
 			return nil, fmt.Errorf("keep the HTTP server's port: %w", err)
 		}
@@ -51,22 +50,9 @@ func listen(ctx context.Context, address string, port int, inUse net.Listener) (
 	return listener, nil
 }
 
-// hasPort reports whether a listener, which may be nil, is open on a port.
-func hasPort(listener net.Listener, port int) bool {
-	if listener == nil {
-		return false
-	}
-	address, ok := listener.Addr().(*net.TCPAddr)
-	return ok && address.Port == port
-}
-
 // sharePort allows or forbids another socket of this user on the listener's port.
-func sharePort(listener net.Listener, shared bool) error {
-	tcp, ok := listener.(*net.TCPListener)
-	if !ok {
-		return fmt.Errorf("a %T has no socket", listener)
-	}
-	socket, err := tcp.SyscallConn()
+func sharePort(listener *net.TCPListener, shared bool) error {
+	socket, err := listener.SyscallConn()
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,6 @@ func asAgent(source schema.Source) (*schema.Config, position.Problems) {
 // inForceHere loads the configuration that an agent has in force from the files of this
 // machine.
 func inForceHere(d status.Document, environ environment) (*schema.Config, error) {
-	// Find the file, unless the agent runs without one.
 	executable, _ := os.Executable()
 	source := schema.Source{Environ: environ, Executable: executable}
 	if path := d.Config.Path; path != "" {
@@ -79,9 +78,8 @@ func inForceHere(d status.Document, environ environment) (*schema.Config, error)
 		return outcome.Config, nil
 	case d.Config.Rejection != nil:
 		return nil, errors.New("the agent refused the last edit of its file, so no file has the configuration in " +
-			"force: " +
-			"undo that edit first (cmwa status prints why it was refused), or compare two files with cmwa plan " +
-			"OLD NEW")
+			"force: undo that edit first (cmwa status prints why it was refused), or compare two files with " +
+			"cmwa plan OLD NEW")
 	case d.Agent.Directory != "" && d.Agent.Directory != here:
 		return nil, fmt.Errorf("the file, as it is read here, differs from the configuration in force: "+
 			"run this as the agent's user, with its PULUMI_AGENT_ variables, and in its working directory %s",
@@ -96,7 +94,7 @@ func inForceHere(d status.Document, environ environment) (*schema.Config, error)
 // dryRun is cmwa run --dry-run: it loads the configuration as the agent would, and
 // prints the first plan.
 func dryRun(config string, s stdio) error {
-	source, err := find(config, readEnvironment(s.environ))
+	source, err := find(config, s.environ)
 	if err != nil {
 		return cli.Usage(err)
 	}

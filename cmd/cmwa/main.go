@@ -18,7 +18,7 @@ import (
 
 // stdio is the environment and the standard streams of a command.
 type stdio struct {
-	environ []string
+	environ environment
 	stdin   io.Reader
 	stdout  io.Writer
 	stderr  io.Writer
@@ -27,15 +27,10 @@ type stdio struct {
 func main() {
 	// The third signal ends the process at once. The exit code is the one that a shell reports
 	// for this signal. The next start adopts the jobs that still run.
-	third := func(s os.Signal) {
-		code := cli.ExitFailure
-		if number, ok := s.(syscall.Signal); ok {
-			code = 128 + int(number)
-		}
-		os.Exit(code)
-	}
+	third := func(s os.Signal) { os.Exit(128 + int(s.(syscall.Signal))) }
 	shutdown, force := cli.Signals(third, syscall.SIGTERM, syscall.SIGINT)
-	os.Exit(execute(shutdown, force, os.Args[1:], stdio{os.Environ(), os.Stdin, os.Stdout, os.Stderr}))
+	s := stdio{readEnvironment(os.Environ()), os.Stdin, os.Stdout, os.Stderr}
+	os.Exit(execute(shutdown, force, os.Args[1:], s))
 }
 
 // execute runs one command line and returns its exit code. The first signal cancels

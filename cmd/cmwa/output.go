@@ -8,7 +8,6 @@ import (
 	"golang.org/x/term"
 )
 
-// writeYAML writes one document.
 func writeYAML(w io.Writer, document any) error {
 	encoder := yaml.NewEncoder(w)
 	encoder.SetIndent(2)
@@ -26,7 +25,6 @@ func sizeOf(stream any) (width, height int) {
 	return width, height
 }
 
-// isTerminal reports whether a stream is a terminal.
 func isTerminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))

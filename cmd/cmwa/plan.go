@@ -25,7 +25,7 @@ const (
 
 func planCommand(s stdio) command.Command {
 	format, live := "text", false
-	running := client{environ: readEnvironment(s.environ)}
+	running := client{environ: s.environ}
 	formats := command.String(&format, "format", command.OneOf("text", "json"), "format of the output")
 	return command.Command{
 		Name: "plan", Help: "show what a reload from one file to another would do",
@@ -85,7 +85,7 @@ func (s stdio) plan(
 	if ctx.Err() != nil {
 		return cli.ExitError(exitInvalid)
 	}
-	colored := isTerminal(s.stderr) && readEnvironment(s.environ)["NO_COLOR"] == ""
+	colored := isTerminal(s.stderr) && s.environ["NO_COLOR"] == ""
 	if err := report.Text(s.stderr, findings, false, colored); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
@@ -127,7 +127,7 @@ func (s stdio) plan(
 func (s stdio) loadBoth(
 	ctx context.Context, names []string,
 ) (before, after *schema.Config, findings []report.Finding, err error) {
-	files, err := input.Reader{Environ: readEnvironment(s.environ), Stdin: s.stdin}.Read(ctx, names)
+	files, err := input.Reader{Environ: s.environ, Stdin: s.stdin}.Read(ctx, names)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -180,10 +180,7 @@ func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, p
 			return nil, problems
 		}
 		config, more := asAgent(embedded[0])
-		if config == nil {
-			return nil, append(problems, more.Errors()...)
-		}
-		return config, problems
+		return config, append(problems, more.Errors()...)
 	default:
 		wrong.Message = fmt.Sprintf("the file contains %d configurations", len(embedded))
 		return nil, position.Problems{wrong}
@@ -204,7 +201,6 @@ type planReload struct {
 	Pod []patch.Change `json:"pod,omitempty"` // changes in the Pods of the pool's next jobs
 }
 
-// add adds a plan to the document.
 func (d *planDocument) add(reloads []reconcile.Reload, changed []pods.Changes) {
 	byPool := map[string][]patch.Change{}
 	for _, c := range changed {

@@ -15,7 +15,6 @@ import (
 )
 
 func podCommand(s stdio) command.Command {
-	// The defaults of the flags.
 	pool, image, format := "", "pulumi/pulumi", "yaml"
 	formats := command.OneOf("yaml", "json")
 	return command.Command{
@@ -45,9 +44,8 @@ FILE cannot be read, or the command line is wrong.`,
 	}
 }
 
-// pod is cmwa pod.
 func (s stdio) pod(ctx context.Context, files []string, pool, image, format string) error {
-	read, err := input.Reader{Environ: readEnvironment(s.environ), Stdin: s.stdin}.Read(ctx, files)
+	read, err := input.Reader{Environ: s.environ, Stdin: s.stdin}.Read(ctx, files)
 	switch {
 	case ctx.Err() != nil:
 		return cli.ExitError(exitUnread)
@@ -84,5 +82,4 @@ func (s stdio) pod(ctx context.Context, files []string, pool, image, format stri
 	}
 }
 
-// podRelease returns the schema and the options with which this release creates Pods.
 func podRelease() pods.Release { return pods.Release{Schema: carriedOut, Options: podOptions()} }

@@ -62,9 +62,8 @@ retries what waits after a failure, unless the service requested the wait.`,
 			signal.Notify(hangUps, syscall.SIGHUP)
 
 			// Even the first line of the log has the configured format.
-			environ := readEnvironment(s.environ)
-			log := logging.New(s.stderr, startFormat(config, environ))
-			return log.Failure(runAgent(ctx, force, hangUps, config, environ, log))
+			log := logging.New(s.stderr, startFormat(config, s.environ))
+			return log.Failure(runAgent(ctx, force, hangUps, config, s.environ, log))
 		},
 	}
 }
@@ -82,7 +81,6 @@ func runAgent(
 	c := reloader.State().Config
 	first := reconcile.Want(c, reloader.State().Generation)
 
-	// Open the log and the HTTP server, and take the agent's id.
 	d, err := newDaemon(ctx, log, first.Process)
 	if err != nil {
 		return err
@@ -96,7 +94,6 @@ func runAgent(
 	journal, closeJournal := openJournal(agent, log.Logger)
 	defer closeJournal()
 
-	// Create the loop, the pages that show its state, and the socket that controls it.
 	started := time.Now()
 	ctx, drain := context.WithCancelCause(ctx)
 	defer drain(nil)
@@ -165,7 +162,6 @@ func startFormat(config string, environ environment) string {
 	return schema.TopLevelScalar(source.Content, "log_format")
 }
 
-// newReloader returns the reloader of the configuration file.
 func newReloader(config string, environ environment, watcher *watch.Watcher, log *slog.Logger) *reconcile.Reloader {
 	places := placesOf(config, environ)
 	return reconcile.NewReloader(reconcile.ReloaderParts{

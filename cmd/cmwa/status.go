@@ -28,7 +28,7 @@ const (
 )
 
 func statusCommand(s stdio) command.Command {
-	c := client{environ: readEnvironment(s.environ)}
+	c := client{environ: s.environ}
 	var asJSON, watched bool
 	return command.Command{
 		Name: "status", Help: "print the status of the running agent and its configuration",
@@ -57,7 +57,6 @@ Ready means that the service of every pool has responded, that no pool has faile
 health_threshold, and that every pool can run jobs. If the agent is not ready, the reasons are
 printed.`,
 		Run: func(ctx context.Context, _ []string) error {
-			// Print the status, once or until a signal.
 			show := s.statusPrinter(asJSON, watched)
 			d, err := c.fetch(ctx)
 			if err != nil {
@@ -161,7 +160,6 @@ func (c *client) address() (at, guessed string, err error) {
 	return u.String(), guessed, nil
 }
 
-// statusURL returns the URL of the status at the value of --url.
 func statusURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -174,20 +172,11 @@ func statusURL(text string) (string, error) {
 	return u.String(), nil
 }
 
-// Keys of the address and the port of the HTTP server, and the variables that override
-// them.
-const (
-	addressKey      = "http_server_address"
-	portKey         = "http_server_port"
-	addressVariable = "PULUMI_AGENT_HTTP_SERVER_ADDRESS"
-	portVariable    = "PULUMI_AGENT_HTTP_SERVER_PORT"
-)
-
 // serverOf returns where the agent's HTTP server listens. It also reads a file that the
 // agent rejects, because a running agent keeps its HTTP server when it rejects an edit.
 // guessed is the reason why the port could not be read.
 func serverOf(source schema.Source) (address string, port int, guessed string) {
-	// A valid configuration has the address and the port.
+	const portVariable = "PULUMI_AGENT_HTTP_SERVER_PORT"
 	text := strings.TrimSpace(source.Environ[portVariable])
 	empty := len(bytes.TrimSpace(source.Content)) == 0
 	source.Elsewhere = true
@@ -196,10 +185,10 @@ func serverOf(source schema.Source) (address string, port int, guessed string) {
 	}
 
 	// From an invalid configuration, read only these two keys.
-	address = strings.TrimSpace(source.Environ[addressVariable])
+	address = strings.TrimSpace(source.Environ["PULUMI_AGENT_HTTP_SERVER_ADDRESS"])
 	if address == "" {
-		address = schema.TopLevelScalar(source.Content, addressKey)
-		if strings.ContainsFunc(address, func(r rune) bool { return !strings.ContainsRune(hostCharacters, r) }) {
+		address = schema.TopLevelScalar(source.Content, "http_server_address")
+		if strings.Trim(address, hostCharacters) != "" {
 			address = ""
 		}
 	}
@@ -212,7 +201,7 @@ func serverOf(source schema.Source) (address string, port int, guessed string) {
 		guessed = printable.QuoteName(source.Path) + " is empty"
 	default:
 		guessed = printable.QuoteName(source.Path) + " cannot be used (see cmwa vet)"
-		text = schema.TopLevelScalar(source.Content, portKey)
+		text = schema.TopLevelScalar(source.Content, "http_server_port")
 	}
 	number, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
@@ -242,7 +231,7 @@ func (s stdio) statusPrinter(asJSON, watched bool) printer {
 		}
 	case asJSON:
 		return func(d status.Document, _ error) error { return report.WriteJSON(s.stdout, d) }
-	case watched && isTerminal(s.stdout) && readEnvironment(s.environ)["TERM"] != "dumb":
+	case watched && isTerminal(s.stdout) && s.environ["TERM"] != "dumb":
 		return func(d status.Document, lost error) error {
 			_, height := sizeOf(s.stdout)
 			return status.Redraw(s.stdout, d, lost, height)

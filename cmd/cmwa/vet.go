@@ -18,7 +18,6 @@ import (
 // exitUnread is the exit code of vet and pod for a file that they cannot read.
 const exitUnread = 2
 
-// vetFlags are the flags of cmwa vet.
 type vetFlags struct {
 	format      string
 	pods, local bool
@@ -64,7 +63,6 @@ command line is wrong.`,
 	}
 }
 
-// vetFormats are the values of --format.
 func vetFormats() []string { return []string{"text", "json", "sarif", "github"} }
 
 // vetDocument is the JSON of cmwa vet.
@@ -78,9 +76,8 @@ type vetDocument struct {
 func (s stdio) vetFormat(name string) func([]report.Finding, []pods.Changes) error {
 	switch name {
 	case "text":
-		environ := readEnvironment(s.environ)
 		terminal := isTerminal(s.stdout)
-		coloured := terminal && environ["NO_COLOR"] == "" && environ["TERM"] != "dumb"
+		coloured := terminal && s.environ["NO_COLOR"] == "" && s.environ["TERM"] != "dumb"
 		return func(all []report.Finding, changed []pods.Changes) error {
 			if err := report.Text(s.stdout, all, terminal, coloured); err != nil {
 				return err
@@ -105,7 +102,7 @@ func (s stdio) vetFormat(name string) func([]report.Finding, []pods.Changes) err
 func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
 	// Read the files. In a format for programs, the document also contains the error.
 	write := s.vetFormat(f.format)
-	files, err := input.Reader{Environ: readEnvironment(s.environ), Stdin: s.stdin, Directories: true}.Read(ctx, names)
+	files, err := input.Reader{Environ: s.environ, Stdin: s.stdin, Directories: true}.Read(ctx, names)
 	switch {
 	case ctx.Err() != nil:
 		return cli.ExitError(exitUnread)
@@ -149,7 +146,6 @@ func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
 		findings = append(findings, more...)
 	}
 
-	// Print the findings, and a summary if standard error is a terminal.
 	if err := write(findings, changed); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}

@@ -45,7 +45,6 @@ Flags:
   --version, -v  print the version
 `
 
-// commandHelp is the help of each command.
 var commandHelp = map[string]string{
 	"run": `Usage:
   workflow-runner run
@@ -103,12 +102,11 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 		return run(environ, source, inPod, stdout, log)
 	}
 
-	// Run another command.
 	switch {
 	case len(args) == 3 && args[0] == "prepare":
-		return prepare(args[1], args[2], log)
+		return prepared(prepare(args[1], args[2]), log)
 	case len(args) == 3 && args[0] == "key":
-		return prepareKey(args[1], args[2], log)
+		return prepared(handoff.PrepareKey(args[1], args[2]), log)
 	case len(args) == 1 && slices.Contains([]string{"version", "--version", "-v"}, args[0]):
 		fmt.Fprint(stdout, cli.VersionText("workflow-runner"))
 		return cli.ExitOK
@@ -172,29 +170,23 @@ func fromFile(receive func(context.Context) ([]byte, error)) func(context.Contex
 
 // prepare prepares a Pod for the container of its job: it copies this program to
 // directory, and writes a public key to report.
-func prepare(directory, report string, log *slog.Logger) int {
+func prepare(directory, report string) error {
 	program, err := os.Executable()
-	if err == nil {
-		err = handoff.Prepare(program, directory, report)
+	if err != nil {
+		return err
 	}
+	return handoff.Prepare(program, directory, report)
+}
+
+// prepared returns the exit code of a command that prepares a Pod, and logs its error.
+func prepared(err error, log *slog.Logger) int {
 	if err != nil {
 		log.Error("cannot prepare the Pod", "error", err)
-		return 1
+		return cli.ExitFailure
 	}
-	return 0
+	return cli.ExitOK
 }
 
-// prepareKey prepares a Pod that has this program in a volume: it creates a key in
-// directory, and writes the public half to report.
-func prepareKey(directory, report string, log *slog.Logger) int {
-	if err := handoff.PrepareKey(directory, report); err != nil {
-		log.Error("cannot prepare the Pod", "error", err)
-		return 1
-	}
-	return 0
-}
-
-// run runs the job whose handoff the function source returns.
 func run(
 	environ []string, source func(context.Context) (*runtime.Handoff, error), inPod bool, stdout io.Writer,
 	log *slog.Logger,

@@ -66,20 +66,14 @@ type Values struct {
 	open      bool // other values than the choices are valid, too
 }
 
-// File is the name of a file.
-var File = Values{name: "FILE", file: true}
-
-// Key is a key of the configuration.
-var Key = Values{name: "KEY", key: true}
-
-// URL is a URL, which shells do not complete.
-var URL = Values{name: "URL"}
-
-// Name is any name. Shells do not complete it.
-var Name = Values{name: "NAME"}
-
-// Image is a container image, which shells do not complete.
-var Image = Values{name: "IMAGE"}
+// Common values. Of these, shells complete files and keys.
+var (
+	File  = Values{name: "FILE", file: true}
+	Key   = Values{name: "KEY", key: true} // of the configuration
+	URL   = Values{name: "URL"}
+	Name  = Values{name: "NAME"}  // any name
+	Image = Values{name: "IMAGE"} // of a container
+)
 
 // OneOf is one of a few choices. Other values are usage errors.
 func OneOf(choices ...string) Values { return Values{choices: choices} }
@@ -207,20 +201,14 @@ func (c Command) Usage(prefix string) []string {
 
 // Options returns all flags, sorted by name.
 func (c Command) Options() []Option {
-	named := map[string]bool{}
 	var all []Option
 	for _, f := range c.Forms {
 		for _, i := range f {
-			for _, o := range i.options {
-				if !named[o.Name] {
-					all = append(all, o)
-				}
-				named[o.Name] = true
-			}
+			all = append(all, i.options...)
 		}
 	}
-	slices.SortFunc(all, func(a, b Option) int { return strings.Compare(a.Name, b.Name) })
-	return all
+	slices.SortStableFunc(all, func(a, b Option) int { return strings.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(all, func(a, b Option) bool { return a.Name == b.Name }) // forms may share flags
 }
 
 // takes returns the values of the first argument.
@@ -239,7 +227,6 @@ func (c Command) takes() Values {
 func (c Command) arguments(prefix string, args []string, given map[string]bool) error {
 	most := 0
 	for _, f := range c.Forms {
-		// Count the arguments of the form, and collect its flags.
 		least, limit, applies, flags := 0, 0, true, map[string]bool{}
 		for _, i := range f {
 			switch {
@@ -258,7 +245,6 @@ func (c Command) arguments(prefix string, args []string, given map[string]bool) 
 		}
 		most = max(most, limit)
 
-		// Compare them with the given flags and arguments.
 		for name := range given {
 			applies = applies && flags[name]
 		}

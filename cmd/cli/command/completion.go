@@ -93,7 +93,6 @@ func (p Program) complete(words []string) []string {
 		c = c.Commands[i]
 	}
 
-	// Complete its name, a value of a flag, a flag, or an argument.
 	current := words[last]
 	if len(c.Commands) > 0 {
 		var lines []string
@@ -139,7 +138,6 @@ func splitFlags(words []string) []string {
 	return split
 }
 
-// values returns the completions of a value.
 func (p Program) values(v Values, current string) []string {
 	switch {
 	case v.file:
@@ -151,12 +149,10 @@ func (p Program) values(v Values, current string) []string {
 	}
 }
 
-// described returns a completion with its description.
 func described(text, description string) string {
 	return text + "\t" + strings.Join(strings.Fields(description), " ")
 }
 
-// beginning returns the lines that begin with a text.
 func beginning(lines []string, text string) (found []string) {
 	for _, line := range lines {
 		if strings.HasPrefix(line, text) {

@@ -44,24 +44,21 @@ func (p Program) all(stdout io.Writer) []Command {
 	help := Command{
 		Name: "help", Help: "print the help of a command",
 		Forms: []Form{{Argument("[COMMAND...]", OneOf(append(names(all), "completion", "version")...))}},
+		Run: func(_ context.Context, args []string) error { // when it runs, all has the built-in commands
+			if len(args) == 0 {
+				return write(p.help(all))
+			}
+			text, err := helpOf(all, p.Name, args)
+			if err != nil {
+				return cli.Usage(err)
+			}
+			return write(text)
+		},
 	}
-
-	// Add them. The help is about all commands, itself included.
 	all = append(all, completion, version, help)
-	all[len(all)-1].Run = func(_ context.Context, args []string) error {
-		if len(args) == 0 {
-			return write(p.help(all))
-		}
-		text, err := helpOf(all, p.Name, args)
-		if err != nil {
-			return cli.Usage(err)
-		}
-		return write(text)
-	}
 	return all
 }
 
-// helpOf returns the help of the command that args name.
 func helpOf(commands []Command, prefix string, args []string) (string, error) {
 	for _, c := range commands {
 		switch {
@@ -127,7 +124,6 @@ func writeLong(b *strings.Builder, long string) {
 	}
 }
 
-// writeCommands writes a table of commands.
 func writeCommands(b *strings.Builder, commands []Command) {
 	b.WriteString("\nCommands:\n")
 	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)

@@ -28,6 +28,7 @@ type run struct {
 	commands []Command // of the program, and the built-in ones
 	tail     []string  // arguments after --
 	stdout   io.Writer
+	stderr   io.Writer
 	helped   *ffcli.Command // last command whose flags were wrong or included --help
 	code     int            // exit code of a usage error; 0 means cli.ExitUsage
 }
@@ -43,12 +44,11 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 		}
 		return nil
 	}
-	r := &run{program: p, stdout: stdout}
-	r.commands = p.all(stdout)
+	r := &run{program: p, commands: p.all(stdout), stdout: stdout, stderr: stderr}
 	if end := slices.Index(args, "--"); end >= 0 {
 		args, r.tail = args[:end], args[end+1:]
 	}
-	root := r.root(stderr)
+	root := r.root()
 	err := root.Parse(args)
 	if err == nil {
 		err = root.Run(ctx)
@@ -68,8 +68,8 @@ func (p Program) Run(ctx context.Context, args []string, stdout, stderr io.Write
 
 // root returns the program as a command of the flag library. In it, LongHelp is the
 // complete help of a command, with its flags.
-func (r *run) root(stderr io.Writer) *ffcli.Command {
-	root := r.group(Command{Name: r.program.Name, Help: r.program.Help, Commands: r.commands}, "", stderr)
+func (r *run) root() *ffcli.Command {
+	root := r.group(Command{Name: r.program.Name, Help: r.program.Help, Commands: r.commands}, "")
 	root.LongHelp = r.program.help(r.commands)
 	var version bool
 	root.FlagSet.BoolVar(&version, "version", false, "print the version")
@@ -87,14 +87,14 @@ func (r *run) root(stderr io.Writer) *ffcli.Command {
 
 // group returns a group of commands as a command of the flag library. Prefix is the
 // program, or empty for the program itself.
-func (r *run) group(c Command, prefix string, stderr io.Writer) *ffcli.Command {
+func (r *run) group(c Command, prefix string) *ffcli.Command {
 	full := strings.TrimSpace(prefix + " " + c.Name)
 	group := &ffcli.Command{
-		Name: c.Name, LongHelp: c.help(prefix), FlagSet: r.flagSet(full), UsageFunc: r.remember,
+		Name: c.Name, LongHelp: c.help(prefix), FlagSet: newFlagSet(full), UsageFunc: r.remember(c.UsageCode),
 	}
 	for _, sub := range c.Commands {
 		if len(sub.Commands) > 0 {
-			group.Subcommands = append(group.Subcommands, r.group(sub, full, stderr))
+			group.Subcommands = append(group.Subcommands, r.group(sub, full))
 		} else {
 			group.Subcommands = append(group.Subcommands, r.leaf(sub, full))
 		}
@@ -103,7 +103,7 @@ func (r *run) group(c Command, prefix string, stderr io.Writer) *ffcli.Command {
 		if len(args) > 0 {
 			return cli.Usage(unknownCommand(args[0], c.Commands, full))
 		}
-		_, _ = io.WriteString(stderr, group.LongHelp+"\n")
+		_, _ = io.WriteString(r.stderr, group.LongHelp+"\n")
 		return cli.Usagef("missing command")
 	}
 	return group
@@ -111,7 +111,7 @@ func (r *run) group(c Command, prefix string, stderr io.Writer) *ffcli.Command {
 
 // leaf returns a command with flags and arguments as a command of the flag library.
 func (r *run) leaf(c Command, prefix string) *ffcli.Command {
-	set := r.flagSet(prefix + " " + c.Name)
+	set := newFlagSet(prefix + " " + c.Name)
 	for _, o := range c.Options() {
 		o.define(set)
 	}
@@ -121,7 +121,6 @@ func (r *run) leaf(c Command, prefix string) *ffcli.Command {
 		}
 		r.code = c.UsageCode
 
-		// Parse the remaining flags, and check the arguments.
 		args, err := interspersed(set, args)
 		if err != nil {
 			return r.parseError(err)
@@ -137,21 +136,22 @@ func (r *run) leaf(c Command, prefix string) *ffcli.Command {
 		}
 		return c.Run(ctx, args)
 	}
-	remember := func(f *ffcli.Command) string {
-		r.code = c.UsageCode
-		return r.remember(f)
+	return &ffcli.Command{
+		Name: c.Name, LongHelp: c.help(prefix), FlagSet: set, UsageFunc: r.remember(c.UsageCode), Exec: exec,
 	}
-	return &ffcli.Command{Name: c.Name, LongHelp: c.help(prefix), FlagSet: set, UsageFunc: remember, Exec: exec}
 }
 
-// remember remembers the command for which the flag library requests a usage text.
-func (r *run) remember(c *ffcli.Command) string {
-	r.helped = c
-	return ""
+// remember returns the function from which the flag library requests the usage text of a
+// command. The function remembers the command and its code, and returns no text.
+func (r *run) remember(code int) func(*ffcli.Command) string {
+	return func(c *ffcli.Command) string {
+		r.code, r.helped = code, c
+		return ""
+	}
 }
 
-// flagSet returns an empty set of flags. It prints nothing.
-func (r *run) flagSet(name string) *flag.FlagSet {
+// newFlagSet returns an empty set of flags. It prints nothing.
+func newFlagSet(name string) *flag.FlagSet {
 	set := flag.NewFlagSet(name, flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	return set
@@ -188,7 +188,6 @@ func (r *run) parseError(err error) error {
 		err = inner
 	}
 
-	// Find the cause by the text of the innermost error.
 	match := parseErrors.FindStringSubmatch(err.Error())
 	if match == nil || r.helped == nil {
 		return cli.Usage(err)

@@ -1,6 +1,7 @@
 package configure
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,11 +21,6 @@ var errUnchanged = errors.New("nothing has been changed")
 // query rejects that value.
 const keep = "unchanged"
 
-// confirmConfig prompts for a confirmation to change a configuration that exists.
-func (s *session) confirmConfig() error {
-	return s.confirm(s.config, "Change only the keys that prompts and flags set, and keep all other keys?")
-}
-
 // confirm prompts for a confirmation to change a file that exists, unless --yes is set.
 func (s *session) confirm(f file, text string) error {
 	state := f.name + " exists"
@@ -41,7 +37,6 @@ func (s *session) confirm(f file, text string) error {
 	return err
 }
 
-// oneOf returns a check that accepts only the choices.
 func oneOf(choices ...string) func(string) error {
 	return func(answer string) error {
 		if !slices.Contains(choices, answer) {
@@ -100,24 +95,28 @@ func (s *session) validTarget(answer string) error {
 // answer returns the value of a key: the value of its flag, or an answer at the terminal.
 // Without a terminal it returns the value in the configuration.
 func (s *session) answer(key, flag, value, text string, check func(string) error) (string, error) {
-	present := s.present[key]
-	if value != "" {
-		if err := check(value); err != nil {
+	q := query{text: text, defaultValue: s.present[key], check: check}
+	if q.defaultValue != "" {
+		q.defaultText = keep
+	}
+	return s.ask(flag, value, q)
+}
+
+// ask returns the value of a flag, or an answer at the terminal. Without a terminal it
+// returns the default of the query.
+func (s *session) ask(flag, value string, q query) (string, error) {
+	switch {
+	case value != "":
+		if err := q.check(value); err != nil {
 			return "", cli.Usagef("--%s: %w", flag, err)
 		}
 		return value, nil
-	}
-	if s.prompt != nil {
-		q := query{text: text, defaultValue: present, check: check}
-		if present != "" {
-			q.defaultText = keep
-		}
+	case s.prompt != nil:
 		return s.prompt.ask(q)
-	}
-	if present == "" {
+	case q.defaultValue == "":
 		return "", cli.Usagef("not a terminal, cannot prompt: pass --%s", flag)
 	}
-	return present, nil
+	return q.defaultValue, nil
 }
 
 // set records the change of a key. An empty value replaces the value of a key that the
@@ -131,44 +130,27 @@ func (s *session) set(key, value string) {
 
 // service records the changes of the service's URL and of the deploy target.
 func (s *session) service() error {
-	for _, q := range []struct{ key, flag, value, text string }{
+	for _, k := range []struct{ key, flag, value, text string }{
 		{"service_url", "service-url", s.o.ServiceURL, "URL of the service"},
 		{"deploy_target", "target", s.o.Target, "Where jobs run (" + strings.Join(s.o.Targets, ", ") + ")"},
 	} {
-		// Find the value of the file. Without one, it is the default.
-		defaultValue := strings.Trim(s.fields[q.key].Default, `"`)
-		value, had := q.value, s.present[q.key]
-		check := s.valid(q.key)
-		if q.key == "deploy_target" {
-			check = s.validTarget
+		// The default of the query is the value of the file, or else that of the schema.
+		had := cmp.Or(s.present[k.key], strings.Trim(s.fields[k.key].Default, `"`))
+		q := query{text: k.text, defaultText: had, defaultValue: had, check: s.valid(k.key)}
+		if k.key == "deploy_target" {
+			q.check = s.validTarget
 		}
-		if had == "" {
-			had = defaultValue
+		if q.check(had) != nil || secret.ContainsToken(had) {
+			q.defaultText = keep
 		}
-
-		// The new value: that of the flag, the answer, or the present one.
-		switch {
-		case value != "":
-			if err := check(value); err != nil {
-				return cli.Usagef("--%s: %w", q.flag, err)
-			}
-		case s.prompt != nil:
-			text := had
-			if check(had) != nil || secret.ContainsToken(had) {
-				text = keep
-			}
-			var err error
-			value, err = s.prompt.ask(query{text: q.text, defaultText: text, defaultValue: had, check: check})
-			if err != nil {
-				return err
-			}
-		default:
-			value = had
+		value, err := s.ask(k.flag, k.value, q)
+		if err != nil {
+			return err
 		}
-		if s.config.info != nil && q.value == "" && value == had {
+		if s.config.info != nil && k.value == "" && value == had {
 			continue // neither a flag nor an answer changes the file
 		}
-		s.set(q.key, value)
+		s.set(k.key, value)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package configure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,7 +67,6 @@ func Run(ctx context.Context, o Options) error {
 	return err
 }
 
-// runSession prompts for the answers, checks the result, and writes it.
 func runSession(ctx context.Context, o Options) error {
 	s := &session{o: o}
 	if !o.TokenStdin {
@@ -81,7 +81,8 @@ func runSession(ctx context.Context, o Options) error {
 		return err
 	}
 
-	if err := s.confirmConfig(); err != nil {
+	const text = "Change only the keys that prompts and flags set, and keep all other keys?"
+	if err := s.confirm(s.config, text); err != nil {
 		return err
 	}
 	if err := s.credentials(ctx); err != nil {
@@ -107,7 +108,6 @@ func runSession(ctx context.Context, o Options) error {
 // terminal it returns an error. A token that cannot be checked is not an error.
 func (s *session) checked(ctx context.Context) ([]byte, error) {
 	for {
-		// Check the result, and find a pool that uses the new token.
 		content, config, err := s.content()
 		if err != nil || s.newToken == "" || s.o.CheckToken == nil {
 			return content, err
@@ -132,7 +132,6 @@ func (s *session) checked(ctx context.Context) ([]byte, error) {
 			return nil, cli.Usagef("%s: nothing has been changed", problem)
 		}
 
-		// Prompt for another token.
 		s.prompt.note("%s", problem)
 		token, err := s.readToken(ctx, false)
 		if err != nil {
@@ -187,14 +186,7 @@ func (s *session) open() error {
 		}
 	}
 
-	// The configuration: that of the options, of the environment, or the default.
-	path := s.o.Config
-	if path == "" {
-		path = strings.TrimSpace(s.o.Environ[variable])
-	}
-	if path == "" {
-		path = schema.FileName
-	}
+	path := cmp.Or(s.o.Config, strings.TrimSpace(s.o.Environ[variable]), schema.FileName)
 	var err error
 	if s.config, err = open(path, path); err != nil {
 		return err
@@ -207,8 +199,8 @@ func (s *session) open() error {
 
 // located adds the path of the configuration to each problem.
 func (s *session) located(err error) error {
-	var problems position.Problems
-	if !errors.As(err, &problems) {
+	problems, ok := errors.AsType[position.Problems](err)
+	if !ok {
 		return err
 	}
 	problems = slices.Clone(problems)
@@ -305,13 +297,9 @@ func (s *session) warn() {
 	}
 }
 
-// shellQuoted returns a name for a shell's command line, quoted if necessary.
 func shellQuoted(name string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
-			strings.ContainsRune("/._-+,:@%", r)
-	}
-	if name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@%"
+	if name != "" && strings.Trim(name, plain) == "" {
 		return name
 	}
 	return printable.QuoteShell(name)

@@ -1,6 +1,7 @@
 package configure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,10 +91,8 @@ func (s *session) method() (string, error) {
 	case s.o.exchanges():
 		return "oidc", nil
 	case s.prompt != nil:
-		if had == "" {
-			had = "token"
-		}
-		return s.prompt.choose("Authenticate by pool access token or OIDC (token or oidc)", had, "token", "oidc")
+		const text = "Authenticate by pool access token or OIDC (token or oidc)"
+		return s.prompt.choose(text, cmp.Or(had, "token"), "token", "oidc")
 	case had != "":
 		return "", nil
 	default:
@@ -156,7 +155,6 @@ func (s *session) accessToken(ctx context.Context) error {
 		return s.setTokenFile("", name)
 	}
 
-	// Read a new token, or keep the token of the configuration.
 	had := s.present["token"] != "" || s.present["token_file"] != ""
 	token, err := s.readToken(ctx, had)
 	if err != nil {
@@ -235,7 +233,6 @@ func (s *session) readToken(ctx context.Context, had bool) (string, error) {
 	return prompt.ask(q)
 }
 
-// tokenFromInput reads the token from a standard input that is not a terminal.
 func (s *session) tokenFromInput(ctx context.Context, check func(string) error) (string, error) {
 	const maxToken = 64 << 10 // longer input is not a token
 	content, err := cli.Await(ctx, func() ([]byte, error) {
@@ -267,7 +264,11 @@ func (s *session) setTokenFile(token, name string) error {
 	if name == s.present["token_file"] {
 		shown = "the file that token_file names"
 	}
-	f, err := open(s.tokenPath(name), shown)
+	path := name
+	if !filepath.IsAbs(name) { // as the agent does: relative to the configuration
+		path = filepath.Join(filepath.Dir(s.config.path), name)
+	}
+	f, err := open(path, shown)
 	if err != nil {
 		return err
 	}
@@ -276,13 +277,4 @@ func (s *session) setTokenFile(token, name string) error {
 	}
 	s.token, s.tokenFile = token, &f
 	return s.confirm(f, "Replace its content with the new token?")
-}
-
-// tokenPath returns the path that the agent uses for a token_file. A relative name starts at the
-// directory of the configuration.
-func (s *session) tokenPath(name string) string {
-	if filepath.IsAbs(name) {
-		return name
-	}
-	return filepath.Join(filepath.Dir(s.config.path), name)
 }

@@ -67,16 +67,13 @@ func (f *file) read() error {
 // withoutPath returns the cause of an error without the name of a file, because the
 // message contains the name already or must not show it.
 func withoutPath(err error) error {
-	var path *fs.PathError
-	var link *os.LinkError
-	switch {
-	case errors.As(err, &path):
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
-	case errors.As(err, &link):
-		return link.Err
-	default:
-		return err
 	}
+	if link, ok := errors.AsType[*os.LinkError](err); ok {
+		return link.Err
+	}
+	return err
 }
 
 // replace replaces the file, or does not change it and returns an error. Done describes

@@ -74,7 +74,6 @@ func (p *prompt) close() {
 	}
 }
 
-// query is one line of a prompt.
 type query struct {
 	text         string
 	defaultText  string // in brackets after the text
@@ -92,7 +91,6 @@ func (p *prompt) confirm(text string) (bool, error) {
 	return err == nil && strings.ToLower(answer)[0] == 'y', err
 }
 
-// choose prompts for one of several choices.
 func (p *prompt) choose(text, defaultValue string, choices ...string) (string, error) {
 	return p.ask(query{text: text, defaultText: defaultValue, defaultValue: defaultValue, check: oneOf(choices...)})
 }
@@ -139,7 +137,6 @@ func (p *prompt) ask(q query) (string, error) {
 	}
 }
 
-// line prints a prompt and reads one line.
 func (p *prompt) line(text string, hidden bool) (string, error) {
 	read := p.terminal.ReadPassword
 	if !hidden {

@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -75,12 +76,9 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 
 // pausedNames returns the names of the pools that are paused after one pool is paused or
 // resumed.
-func pausedNames(before reconcile.Status, name string, paused bool) (names []string) {
-	for other := range before.Paused {
-		if other != name {
-			names = append(names, other)
-		}
-	}
+func pausedNames(before reconcile.Status, name string, paused bool) []string {
+	names := slices.Collect(maps.Keys(before.Paused))
+	names = slices.DeleteFunc(names, func(other string) bool { return other == name })
 	if paused {
 		names = append(names, name)
 	}
@@ -88,10 +86,8 @@ func pausedNames(before reconcile.Status, name string, paused bool) (names []str
 }
 
 // namesOf returns the names of all pools, sorted and without duplicates.
-func namesOf(s reconcile.Status) (names []string) {
-	for _, name := range s.Names {
-		names = append(names, name)
-	}
+func namesOf(s reconcile.Status) []string {
+	names := slices.Collect(maps.Values(s.Names))
 	for _, pool := range s.Pools {
 		names = append(names, pool.Spec.Name)
 	}
@@ -99,7 +95,6 @@ func namesOf(s reconcile.Status) (names []string) {
 	return slices.Compact(names)
 }
 
-// unknown returns the message about a pool that does not exist.
 func unknown(name string, names []string) string {
 	message := "no pool " + printable.QuoteName(name)
 	if best := position.Closest(name, slices.Clone(names)); best != "" {
@@ -116,7 +111,6 @@ func unknown(name string, names []string) string {
 	return message + " (pools: " + printable.Text(strings.Join(names, ", ")) + more + ")"
 }
 
-// response returns the state of the agent.
 func (a Agent) response(s reconcile.Status) Response {
 	r := Response{Started: a.Started.UTC(), StopAt: s.StopAt.UTC(), Pools: []Pool{}}
 	for _, pool := range s.Pools {

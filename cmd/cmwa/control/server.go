@@ -63,7 +63,6 @@ func Open(agent Agent, log *slog.Logger) (serve func(context.Context) error) {
 // Serve serves requests until ctx ends, and then removes the socket. Its error is always
 // nil. Serve calls handle for one valid request at a time.
 func (s *Server) Serve(ctx context.Context, handle func(Request) Response) error {
-	// Close the socket at the end of ctx, and wait for the connections.
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	defer os.Remove(s.path)
@@ -102,7 +101,6 @@ func (s *Server) Serve(ctx context.Context, handle func(Request) Response) error
 	}
 }
 
-// serve reads one request and writes its response.
 func (s *Server) serve(conn *net.UnixConn, handle func(Request) Response) {
 	response := Response{Pools: []Pool{}}
 	line, err := readLine(conn, maxRequest)

@@ -52,7 +52,6 @@ func listen(directory string) (*net.UnixListener, error) {
 		return nil, err
 	}
 
-	// Open the new one for its owner only.
 	at, release, err := address(directory)
 	if err != nil {
 		return nil, err
@@ -74,8 +73,7 @@ func listen(directory string) (*net.UnixListener, error) {
 // cause returns the error of the kernel, without the path of the socket, which may be a
 // temporary path.
 func cause(err error) error {
-	var number syscall.Errno
-	if errors.As(err, &number) {
+	if number, ok := errors.AsType[syscall.Errno](err); ok {
 		return number
 	}
 	return err

@@ -101,7 +101,6 @@ func checkServer(ctx context.Context, c *schema.Config) selfcheck.Result {
 		c.HTTPServerPort, d.Agent.Version)
 }
 
-// checkSyslog checks that a syslog daemon accepts messages.
 func checkSyslog(context.Context) selfcheck.Result {
 	writer, err := syslog.New(syslog.LOG_DAEMON|syslog.LOG_INFO, "cmwa")
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
@@ -36,17 +37,16 @@ type Parts struct {
 // Checks loads the configuration, and returns the checks for it. The first check is about
 // the configuration itself. If the configuration is not valid, this is the only check.
 func Checks(ctx context.Context, parts Parts) []Check {
-	began := time.Now()
+	started := time.Now()
 	c, result := load(ctx, parts.Find)
 	first := selfcheck.Check{
 		Name: "configuration", Run: func(context.Context) selfcheck.Result { return result },
 	}
-	checks := []Check{{Check: first, duration: time.Since(began)}}
+	checks := []Check{{Check: first, duration: time.Since(started)}}
 	if c == nil {
 		return checks
 	}
 
-	// Checks of the agent.
 	own, owned := ownPod(c, parts)
 	agent := func(name string, run func(context.Context) selfcheck.Result) {
 		checks = append(checks, Check{Check: selfcheck.Check{Name: name, Run: run}})
@@ -64,10 +64,8 @@ func Checks(ctx context.Context, parts Parts) []Check {
 		agent(own.Name, own.Run)
 	}
 
-	// Checks of the agent's pools.
-	pools := slices.Collect(maps.Values(reconcile.Want(c, 1).Pools))
-	slices.SortFunc(pools, func(a, b runtime.PoolSpec) int { return cmp.Compare(a.Name, b.Name) })
-	for _, spec := range pools {
+	byName := func(a, b runtime.PoolSpec) int { return cmp.Compare(a.Name, b.Name) }
+	for _, spec := range slices.SortedFunc(maps.Values(reconcile.Want(c, 1).Pools), byName) {
 		for _, check := range parts.Pool(spec) {
 			checks = append(checks, Check{Pool: spec.Name, Check: check})
 		}
@@ -97,22 +95,18 @@ func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Conf
 	defer cancel()
 	type loaded struct {
 		config   *schema.Config
-		problems []string
-		warnings int
+		problems position.Problems
 		path     string
 	}
-	l, err := cli.Await(ctx, func() (l loaded, err error) {
+	l, err := cli.Await(ctx, func() (loaded, error) {
 		source, err := find()
 		if err != nil {
-			return l, err
+			return loaded{}, err
 		}
 		config, problems := schema.Load(source)
-		l.config, l.path, l.warnings = config, source.Path, len(problems.Warnings())
-		for _, p := range problems.Errors() {
-			l.problems = append(l.problems, p.String())
-		}
-		return l, nil
+		return loaded{config, problems, source.Path}, nil
 	})
+	errs, warnings := l.problems.Errors(), len(l.problems.Warnings())
 
 	name := "the configuration from environment variables"
 	vet := "cmwa vet"
@@ -126,13 +120,13 @@ func load(ctx context.Context, find func() (schema.Source, error)) (*schema.Conf
 	case err != nil:
 		return nil, selfcheck.Failed("%v", err)
 	case l.config == nil:
-		text := fmt.Sprintf("%s is not valid: %s", name, l.problems[0])
-		if more := len(l.problems) - 1; more > 0 {
+		text := fmt.Sprintf("%s is not valid: %s", name, errs[0].String())
+		if more := len(errs) - 1; more > 0 {
 			text += fmt.Sprintf(" (and %d more)", more)
 		}
 		return nil, selfcheck.Failed("%s", text).WithHint("run %s for all problems", vet)
-	case l.warnings > 0:
-		return l.config, selfcheck.Warned("%s is valid, with warnings: %d", name, l.warnings).
+	case warnings > 0:
+		return l.config, selfcheck.Warned("%s is valid, with warnings: %d", name, warnings).
 			WithHint("run %s for the warnings", vet)
 	}
 	return l.config, selfcheck.Passed("%s is valid", name)

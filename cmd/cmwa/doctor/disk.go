@@ -40,7 +40,6 @@ func directories(c *schema.Config, environ func(string) (string, bool)) []string
 		}
 	}
 
-	// Collect the directories of the agent and of its pools.
 	if state, err := agentid.Directory(c.StateDirectory, environ, os.Getuid()); err == nil {
 		add(state)
 	}
@@ -79,7 +78,6 @@ func spaceOf(directory string) (space, error) {
 	return space{uint64(about.Bavail) * uint64(about.Bsize) >> 20, about.Files == 0 || about.Ffree > 0}, nil
 }
 
-// checkDisks checks the free space of the directories.
 func checkDisks(directories []string, of func(directory string) (space, error)) selfcheck.Result {
 	result := selfcheck.Result{Level: selfcheck.LevelOK}
 	var short, unknown []string

@@ -89,7 +89,6 @@ type DocumentCheck struct {
 	Duration float64         `json:"duration"`       // in seconds
 }
 
-// documentOf returns the document of a run.
 func documentOf(program string, outcomes []Outcome, passed bool) Document {
 	document := Document{Version: 1, Program: program, Passed: passed, Checks: []DocumentCheck{}}
 	for _, o := range outcomes {
@@ -110,7 +109,6 @@ type printer struct {
 	pool    int  // width of the column
 }
 
-// newPrinter returns a printer for the outcomes of these checks.
 func newPrinter(to io.Writer, checks []Check, colours bool) *printer {
 	p := &printer{to: to, colours: colours}
 	first := ""
@@ -129,7 +127,6 @@ var colours = map[selfcheck.Level]string{
 	selfcheck.LevelOK: "32", selfcheck.LevelWarning: "33", selfcheck.LevelFailed: "31", selfcheck.LevelSkipped: "2",
 }
 
-// print prints an outcome.
 func (p *printer) print(o Outcome) error {
 	level := fmt.Sprintf("%-7s", o.Level)
 	if p.colours {
@@ -147,7 +144,6 @@ func (p *printer) print(o Outcome) error {
 	return err
 }
 
-// summary returns the number of outcomes of each level.
 func summary(outcomes []Outcome) string {
 	count := map[selfcheck.Level]int{}
 	for _, o := range outcomes {

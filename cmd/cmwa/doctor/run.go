@@ -65,13 +65,12 @@ func Run(ctx context.Context, checks []Check, to Reporter) bool {
 			}
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			began := time.Now()
+			started := time.Now()
 			result := runOne(ctx, checks[i])
-			outcomes[i] = outcome(checks[i], result, checks[i].duration+time.Since(began))
+			outcomes[i] = outcome(checks[i], result, checks[i].duration+time.Since(started))
 		}()
 	}
 
-	// Report the outcomes in the order of the checks.
 	good := true
 	slow := time.NewTimer(slowAfter)
 	defer slow.Stop()
@@ -113,7 +112,6 @@ func running(checks []Check, ended []chan struct{}) (left []Check) {
 	return left
 }
 
-// runOne runs one check within its timeout.
 func runOne(ctx context.Context, c Check) selfcheck.Result {
 	limited, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
@@ -133,7 +131,6 @@ func runOne(ctx context.Context, c Check) selfcheck.Result {
 		return c.Run(limited), nil
 	})
 
-	// Report an interrupt, a panic or a timeout.
 	switch {
 	case ctx.Err() != nil && (err != nil || result.Level == selfcheck.LevelFailed):
 		return selfcheck.Skipped("interrupted")
@@ -156,7 +153,6 @@ func outcome(c Check, result selfcheck.Result, took time.Duration) Outcome {
 	return Outcome{Pool: c.Pool, Name: c.Name, Result: result, Duration: took}
 }
 
-// names returns the names of checks in one line.
 func names(checks []Check) string {
 	var all []string
 	for _, c := range checks {

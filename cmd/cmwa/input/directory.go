@@ -112,7 +112,6 @@ var topLevelKeys = sync.OnceValue(func() map[string]bool {
 	return keys
 })
 
-// hasKey reports whether a line begins with a key of a configuration.
 func hasKey(content []byte) bool {
 	for _, m := range topLevelKey.FindAllSubmatch(content, -1) {
 		if topLevelKeys()[string(m[1])] {

@@ -39,7 +39,6 @@ type Files struct {
 // name - is standard input. The error is a [cli.UsageError], or [context.Cause] of ctx
 // if ctx has ended.
 func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
-	// Without names, use the file of cmwa run.
 	executable, _ := os.Executable()
 	if len(names) == 0 {
 		source, err := r.usual(executable)
@@ -49,7 +48,6 @@ func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
 		return Files{Sources: []schema.Source{source}}, nil
 	}
 
-	// Standard input cannot be read twice.
 	if first := slices.Index(names, "-"); first >= 0 && slices.Contains(names[first+1:], "-") {
 		return Files{}, cli.Usagef("standard input can be read once only: name - once")
 	}
@@ -63,8 +61,7 @@ func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
 		var err error
 		source.Content, source.Mode, err = r.read(ctx, name)
 		if errors.Is(err, errDirectory) && r.Directories {
-			err = r.walk(ctx, name, source, &files)
-			if err == nil {
+			if err = r.walk(ctx, name, source, &files); err == nil {
 				continue
 			}
 		}
@@ -79,7 +76,6 @@ func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
 	return files, nil
 }
 
-// usual returns the file that cmwa run would read.
 func (r Reader) usual(executable string) (schema.Source, error) {
 	home, _ := os.UserHomeDir()
 	source, err := schema.Find(schema.SearchPaths{Home: home, Executable: executable, Environ: r.Environ})
@@ -111,7 +107,6 @@ func (r Reader) read(ctx context.Context, name string) ([]byte, fs.FileMode, err
 	got, err := cli.Await(ctx, func() (got result, err error) {
 		in := r.Stdin
 		if name != "-" {
-			// Open the file, unless it is a directory.
 			info, err := os.Stat(name)
 			if err != nil {
 				return got, err

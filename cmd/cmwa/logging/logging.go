@@ -78,7 +78,6 @@ func (l *Log) Open(spec reconcile.ProcessSpec) (*Sink, error) {
 	return sink, nil
 }
 
-// isJSON reports whether the format is json.
 func (s *Sink) isJSON() bool { return strings.EqualFold(s.format, "json") }
 
 // inSeconds replaces a duration by its seconds, and adds the unit to its key.
@@ -119,13 +118,12 @@ func (l *Log) Close() { l.current.Load().close() }
 // printed. If the format is not json, or err is nil or a [cli.ExitError] already, Failure
 // logs nothing and returns err.
 func (l *Log) Failure(err error) error {
-	var code cli.ExitError
-	if err == nil || errors.As(err, &code) || !l.current.Load().isJSON() {
+	if _, printed := errors.AsType[cli.ExitError](err); printed || err == nil || !l.current.Load().isJSON() {
 		return err
 	}
 	const message = "agent failed"
-	var problems position.Problems
-	if !errors.As(err, &problems) {
+	problems, ok := errors.AsType[position.Problems](err)
+	if !ok {
 		l.Error(message, "error", err)
 	}
 	for _, p := range problems {
@@ -169,7 +167,6 @@ func (h handler) WithGroup(name string) slog.Handler {
 	return h.with(func(inner slog.Handler) slog.Handler { return inner.WithGroup(name) })
 }
 
-// with returns the handler with one more scope.
 func (h handler) with(scope func(slog.Handler) slog.Handler) slog.Handler {
 	return handler{h.log, append(slices.Clone(h.scopes), scope)}
 }

@@ -51,22 +51,20 @@ func Choose(specs []runtime.PoolSpec, name string) (runtime.PoolSpec, error) {
 func (r Release) Pools(source schema.Source) (specs []runtime.PoolSpec, problems position.Problems) {
 	source.Elsewhere, source.Release = true, r.Schema
 
-	// Load the configuration, or the configurations in the manifest.
 	embedded, packed := schema.Configurations(source)
 	templates := schema.Templates(source)
-	configs := []*schema.Config{nil}
-	switch {
-	case packed, len(templates) > 0:
+	var configs []*schema.Config
+	if packed || len(templates) > 0 {
 		if problems = schema.VetAsAgent(source); problems.Err() != nil {
 			return nil, problems
 		}
-		configs = nil
 		for _, one := range embedded {
 			config, more := schema.Load(one)
 			problems = append(problems, more.Errors()...)
 			configs = append(configs, config)
 		}
-	default:
+	} else {
+		configs = make([]*schema.Config, 1)
 		configs[0], problems = schema.Load(source)
 	}
 	if problems.Err() != nil {
