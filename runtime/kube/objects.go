@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -169,7 +170,7 @@ func (c *client) updateObject(ctx context.Context, resource string, o object) (o
 
 // sendObject sends an object with a request, and returns the object in the response.
 func sendObject(ctx context.Context, request *rest.Request, resource string, o object) (object, error) {
-	stored := o.DeepCopyObject().(object)
+	stored := reflect.New(reflect.TypeOf(o).Elem()).Interface().(object)
 	return stored, sendRequest(ctx, request.Namespace(o.GetNamespace()).Resource(resource).Body(o), stored)
 }
 
