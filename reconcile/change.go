@@ -176,7 +176,6 @@ func byPool(settings []schema.Setting) map[string][]schema.Setting {
 // poolChanges applies plans of Diff to a state in which every started pool is ready at
 // once, and returns the change of each pool.
 func poolChanges(before, after *schema.Config) map[string]*Reload {
-	// Start from the state in which the first configuration is in force.
 	was, will := Want(before, 1), Want(after, 2)
 	observed := Observed{Process: was.Process, Pools: map[string]runtime.PoolState{}}
 	exists := func(spec runtime.PoolSpec, phase runtime.PoolPhase) {
@@ -187,6 +186,12 @@ func poolChanges(before, after *schema.Config) map[string]*Reload {
 	}
 
 	reloads := map[string]*Reload{}
+	note := func(pool string, change PoolChange) {
+		if reloads[pool] != nil {
+			change = Replaced
+		}
+		reloads[pool] = &Reload{Pool: pool, PoolChange: change}
+	}
 	for plan := Diff(will, observed); len(plan) > 0; plan = Diff(will, observed) {
 		for _, action := range plan {
 			switch a := action.(type) {
@@ -194,21 +199,13 @@ func poolChanges(before, after *schema.Config) map[string]*Reload {
 				observed.Process = a.To
 			case StartPool:
 				exists(a.Spec, runtime.PoolPolling)
-				if r := reloads[a.Spec.Name]; r != nil {
-					r.PoolChange = Replaced
-				} else {
-					reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, PoolChange: Started}
-				}
+				note(a.Spec.Name, Started)
 			case TunePool:
 				exists(a.Spec, runtime.PoolPolling)
 				reloads[a.Spec.Name] = &Reload{Pool: a.Spec.Name, PoolChange: Tuned}
 			case DrainPool:
 				exists(observed.Pools[a.Key].Spec, runtime.PoolDraining)
-				if r := reloads[a.Name]; r != nil {
-					r.PoolChange = Replaced
-				} else {
-					reloads[a.Name] = &Reload{Pool: a.Name, PoolChange: Drained}
-				}
+				note(a.Name, Drained)
 			}
 		}
 	}

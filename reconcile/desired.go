@@ -35,7 +35,7 @@ type ProcessSpec struct {
 // allReady reports whether every desired pool has started.
 func (d Desired) allReady(states map[string]runtime.PoolState) bool {
 	for key := range d.Pools {
-		if state, exists := states[key]; !exists || !state.Ready {
+		if !states[key].Ready {
 			return false
 		}
 	}

@@ -1,8 +1,9 @@
 // Package reconcile makes the running pools match a configuration. It has a value for
 // the desired state ([Desired]), a value for the observed state ([Observed]), a pure
 // function that computes the difference ([Diff]), and a loop that applies it ([Loop]).
-// It imports no executor and no client of a service, and package schema parses the file. Command
-// cmwa passes functions to it that create pools and find configurations.
+// Package schema parses the file. The package imports no executor, which runs jobs on an engine,
+// and no client of a service: command cmwa passes functions to it that create pools and find
+// configurations.
 //
 // One edit, from the file event to the applied plan, goes through these files:
 //
@@ -11,7 +12,8 @@
 //  3. reload.go: [Reloader.Follow] receives the notification. [Reloader.Reload] reads the
 //     file, and decides whether it becomes the next accepted configuration. The number of
 //     that configuration is the generation.
-//  4. settle.go: decides whether a reload must wait for a file that is still being written.
+//  4. settle.go: the Reloader calls it before it accepts a configuration. A file that is still
+//     being written must first be unchanged for settleTime.
 //  5. ../schema/load.go: Evaluate turns the bytes into a configuration, or problems.
 //  6. desired.go: [Want] translates the configuration into the desired state.
 //  7. loop.go: [Loop.Want] stores the desired state and wakes [Loop.Run]. Each iteration
@@ -21,12 +23,14 @@
 //  10. ../runtime/pool/pool.go: Tune changes the settings of a running pool, and Run runs a
 //     new one.
 //
-// process.go takes part only if the edit changes the listener or the log.
+// process.go takes part only if the edit changes the listener, the log or the limit of all jobs:
+// then the action is SetProcess.
 //
 // The reload class of a changed key decides the action:
 //
 //	live, next job  TunePool: [Set] calls Tune of the running pool. It uses live keys at once, and
-//	                keys of the class next job for the jobs that it claims afterwards.
+//	                keys of the class next job for the jobs that it claims afterwards. A running job
+//	                keeps those of its claim.
 //	drain           StartPool for the pool with the new settings and, when that runs, DrainPool for
 //	                the old one: it claims nothing more. RemovePool follows after its last job.
 //	rebind          SetProcess: the new listener opens before the old one closes.

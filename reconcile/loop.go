@@ -166,8 +166,8 @@ func (l *Loop) observe() (Desired, Observed) {
 		if key == ProcessKey {
 			desired = l.desired.Process != l.inForce
 		}
-		state, exists := states[key]
-		if runs := exists && state.Ready && state.Err == nil; runs || !desired {
+		state := states[key]
+		if runs := state.Ready && state.Err == nil; runs || !desired {
 			delete(l.failures, key)
 			continue
 		}
@@ -284,10 +284,8 @@ func (l *Loop) next() <-chan time.Time {
 	var first time.Time
 	now := time.Now()
 	for _, f := range l.failures {
-		if !f.until.After(now) {
-			continue // the retry runs: its pool is starting, or about to stop
-		}
-		if first.IsZero() || f.until.Before(first) {
+		// If the time is past, the retry runs: its pool is starting, or about to stop.
+		if f.until.After(now) && (first.IsZero() || f.until.Before(first)) {
 			first = f.until
 		}
 	}
@@ -312,8 +310,7 @@ func (l *Loop) allCompleted() bool {
 		}
 	}
 	for key, spec := range l.desired.Pools {
-		state, exists := states[key]
-		if !exists || !spec.Tuning.SingleRun || !state.Completed || state.Phase != runtime.PoolStopped {
+		if !spec.Tuning.SingleRun || !completed(states[key]) {
 			return false
 		}
 	}

@@ -149,7 +149,7 @@ func (d Desired) canDrain(old runtime.PoolSpec, observed Observed) bool {
 		if !replaces(spec, old) {
 			continue
 		}
-		if state, exists := observed.Pools[key]; exists && state.Ready && state.Err == nil {
+		if state := observed.Pools[key]; state.Ready && state.Err == nil {
 			return true
 		}
 		replaced = true

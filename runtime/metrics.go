@@ -1,8 +1,6 @@
 package runtime
 
-import (
-	"time"
-)
+import "time"
 
 // Metrics records the work of all pools of a process. The value outlives the pools, so
 // that the counters go on when a pool is replaced. Its methods do not block and are safe for

@@ -114,8 +114,7 @@ func (s *Setup) report(ctx context.Context) error {
 		s.accepted, s.unsure, s.sent = offset.Next, 0, 0
 		return s.report(ctx)
 	case s.unsure > 0 && errors.Is(err, ErrLogsDropped): // the service does not have the lines of the earlier run
-		s.unsure = 0
-		s.opened = true
+		s.unsure, s.opened = 0, true
 		return s.report(ctx)
 	case err != nil:
 		s.opened = s.opened || errors.Is(err, ErrLogsDropped)
@@ -124,9 +123,8 @@ func (s *Setup) report(ctx context.Context) error {
 	if status == Running {
 		killpoint.Hit(killpoint.SetupRunning)
 	}
-	s.opened, s.sent = true, 0
 	s.accepted += s.unsure + len(lines)
-	s.unsure = 0
+	s.opened, s.sent, s.unsure = true, 0, 0
 	s.lines = s.lines[len(lines):]
 	s.recordProgress()
 	return nil
@@ -178,10 +176,7 @@ func (s *Setup) LimitStop(limit time.Duration) {
 // HandoffSize returns the current length of the handoff in bytes. Lines that the service has
 // not accepted when Handoff is called make it longer.
 func (s *Setup) HandoffSize() int {
-	text, err := json.Marshal(s.handoff)
-	if err != nil {
-		return 0 // Handoff returns the error
-	}
+	text, _ := json.Marshal(s.handoff) // Handoff returns the error
 	return len(text)
 }
 
@@ -191,7 +186,6 @@ func (s *Setup) HandoffSize() int {
 // status of the job, and returns an error if the job was cancelled. Handoff sets the stage of the job's
 // record to [RecordHandedOff] before it returns.
 func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
-	// Send the log, and check the status after a long preparation.
 	if err := s.Flush(ctx); err != nil {
 		return nil, err
 	}

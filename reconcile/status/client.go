@@ -82,12 +82,11 @@ func decode(content []byte, address string) (Document, error) {
 
 // explain returns why a request failed, without quoting the error.
 func explain(err error) string {
-	var dns *net.DNSError
 	var timeout net.Error
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "connection refused"
-	case errors.As(err, &dns):
+	case errors.As(err, new(*net.DNSError)):
 		return "unknown host"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return fmt.Sprintf("no response within %s", fetchTimeout)

@@ -87,7 +87,6 @@ func problemsOf(problems position.Problems) []report.Problem {
 
 // poolsOf returns the running pools, then the desired pools that do not run.
 func poolsOf(config reconcile.ConfigState, loop reconcile.Status, now time.Time) []Pool {
-	// The running pools.
 	list := []Pool{}
 	running := map[string]bool{}
 	for _, state := range loop.Pools {

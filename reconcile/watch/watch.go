@@ -87,7 +87,7 @@ func (w *Watcher) Watch(paths ...string) {
 		fingerprints[path] = fingerprintOf(path)
 		if known, ok := w.fingerprints[path]; !ok || known != fingerprints[path] {
 			w.written[filepath.Base(path)] = time.Now() // perhaps: no event shows how it changed
-			w.notify()
+			send(w.changed)
 		}
 	}
 	same := slices.Equal(paths, w.paths)
@@ -127,12 +127,7 @@ func (w *Watcher) Written(path string) bool {
 }
 
 // Check requests a comparison now, without an event.
-func (w *Watcher) Check() {
-	select {
-	case w.compareNow <- struct{}{}:
-	default:
-	}
-}
+func (w *Watcher) Check() { send(w.compareNow) }
 
 // Mode returns how changes are detected at present.
 func (w *Watcher) Mode() Mode {
@@ -165,14 +160,14 @@ func (w *Watcher) compare(seen bool) {
 		}
 	}
 	if differs {
-		w.notify()
+		send(w.changed)
 	}
 }
 
-// notify sends a notification, unless the last one has not been received yet.
-func (w *Watcher) notify() {
+// send sends a notification or request, unless the last one has not been received yet.
+func send(channel chan<- struct{}) {
 	select {
-	case w.changed <- struct{}{}:
+	case channel <- struct{}{}:
 	default:
 	}
 }
@@ -227,15 +222,13 @@ func (w *Watcher) Run(ctx context.Context) error {
 // pollFor sets mode Polling, and compares at intervals for some time.
 func (w *Watcher) pollFor(ctx context.Context, length time.Duration) {
 	w.setMode(Polling)
-	end := time.NewTimer(length)
-	defer end.Stop()
+	ctx, cancel := context.WithTimeout(ctx, length)
+	defer cancel()
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
-		case <-end.C:
 			return
 		case <-ticker.C:
 		case <-w.compareNow:

@@ -23,14 +23,14 @@
 // # Leftovers after a crash
 //
 // Each directory (in a file) and each loader container (in a label) records the agent and the
-// process that created it. Only one process uses an agent id at a time, so directories and loader
+// process that created it. Only one process uses an agent id at a time (package agentid), so directories and loader
 // containers of an earlier process of this agent are leftovers. Those of another agent are
 // leftovers if they are old: loader containers by the engine's clock, directories by the agent's
 // clock. Sweep removes the leftovers.
 //
 // # Data in a container
 //
-// Labels contain agent, pool, job, subject and generation. The executor has no other record of
+// Labels contain agent, pool, job, id of the deployment, and generation. The executor has no other record of
 // a job. No token is in labels, command or environment: the handoff goes to the standard
 // input of the runner, over a connection that is attached before the start. The log of
 // the container has the runner's progress and no output of steps.

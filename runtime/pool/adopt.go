@@ -94,7 +94,7 @@ func (p *Pool) adoptInstance(ctx context.Context, instance runtime.Instance, mes
 		since = instance.Started
 	}
 	r := p.newRun(job, since)
-	r.id, r.adopted, r.startDone = instance.ID, true, true
+	r.id, r.inherited, r.startDone = instance.ID, true, true
 	p.startRun(ctx, r, p.parts.Slots.force(p))
 }
 

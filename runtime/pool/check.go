@@ -77,7 +77,6 @@ func (p *Pool) runCheck(ctx context.Context) {
 	})
 	err := p.parts.Executor.Check(limited, tuning)
 
-	// Record the result, and log a change.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.wake()

@@ -110,7 +110,7 @@ func (p *Pool) newRun(job *runtime.Job, since time.Time) *jobRun {
 // startRun runs a job in a goroutine and releases its slot afterwards. A job that an earlier
 // run of an agent has claimed does not count as the single run. The caller holds the lock.
 func (p *Pool) startRun(ctx context.Context, r *jobRun, granted *slot) {
-	earlier := r.adopted || r.recovery != nil
+	earlier := r.inherited || r.recovery != nil
 	p.runs[r.job.ID] = r
 	p.jobs.Go(func() {
 		r.runJob(ctx)

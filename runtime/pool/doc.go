@@ -4,10 +4,10 @@
 //
 // Every goroutine is started by a [Pool] or by a job, which waits for its end:
 //
-//   - of a pool: one loop for each source of jobs (deployments, leased work), the check of the
-//     executor, sweeps, the search for jobs of other agents, and one for each job;
+//   - of a pool: one loop for each source of jobs (deployments; leased work, see below), the
+//     check of the executor, sweeps, the search for jobs of other agents, and one for each job;
 //   - of a job: heartbeats until the runner starts, status polls, progress, and the wait for the
-//     end of the instance.
+//     end of its instance, which is a container, a Pod or a process.
 //
 // There are two kinds of failure. The failure of a job is reported to the service, and the
 // pool continues. The failure of a pool ends [Pool.Run], and reconcile starts the pool
@@ -15,7 +15,7 @@
 //
 // # How one job flows
 //
-//	wait for the poll time -> claim -> record (claimed) -> get definition
+//	wait for the poll time -> poll, which claims one job or none -> record (claimed) -> get definition
 //	-> start: create the instance, record (handed off), send the handoff
 //	-> read progress and wait for the end, concurrently
 //	-> report if the runner could not -> record (reported) -> remove instance and record
@@ -23,11 +23,11 @@
 // The definition has the steps of the job. The handoff is what the agent writes to the standard
 // input of the runner: the definition and the tokens. A runner that has not received all of it
 // exits without running anything. Step 0 is the agent's own step: its log has everything until
-// the runner starts. The status of the job is polled from the claim until the end. Meanwhile the
-// pool goes on to poll for jobs while it has a free slot; when a job ends, it polls without
-// waiting for the polling interval.
+// the runner starts. The runner reports the other steps and sends the heartbeats. The status of
+// the job is polled from the claim until the end. Meanwhile the pool goes on to poll for jobs
+// while it has a free slot; when a job ends, it polls without waiting for the polling interval.
 //
-// These files take part, from the poll to the report of the job's outcome. They are in the
+// These files take part, from the poll to the removal of the instance. They are in the
 // order of their first use; some are used more than once.
 //
 //  1. source.go: the loop waits until the next poll is allowed, the executor can start
@@ -42,16 +42,17 @@
 //  8. ../../cloud/jobs.go: Definition and Report; a Report without content is a heartbeat.
 //  9. ../docker/start.go: the actions of a start, in order; after an error they are undone.
 //  10. ../docker/image.go: finds the image, or pulls it.
-//  11. ../docker/runner.go: finds the runner program and, when the container exists, copies
-//     it into the volume that the container mounts.
-//  12. ../docker/container.go: creates the container with its labels and its directory and, when
+//  11. ../docker/container.go: creates the container with its labels and its directory and, when
 //     it has started, writes the handoff to its standard input.
+//  12. ../docker/runner.go: finds the runner program and, between the creation and the start,
+//     copies it into the volume that the container mounts.
 //  13. progress.go: reads the runner's progress from its output.
 //  14. ending.go: logs how the job ended, and reports it if the runner could not.
+//  15. sweep.go: removeEnded removes the instance; if that fails, a later sweep does.
 //
 // You can skip the following files, because each is used through one call: slots.go (the
 // limit of all pools), check.go (the check of the executor before a poll), starts.go (jobs
-// that fail to start), sweep.go (instances that have ended), outcome.go (the outcome of a job,
+// that fail to start), outcome.go (the outcome of a job,
 // for its metrics), ../../cloud/token.go (the pool's token), ../../cloud/status.go (the status poll), and
 // ../docker/check.go, ../docker/follow.go, ../docker/wait.go and ../docker/remove.go. stop.go stops a
 // job that is cancelled or has to end.
@@ -70,7 +71,7 @@
 //
 //	stage       instance      the pool
 //	claimed     any or none   removes the instance, and starts the job again if the claim is younger
-//	                          than heartbeatTimeout (nine minutes), the pool is configured, and
+//	                          than heartbeatTimeout (nine minutes), the pool is still configured, and
 //	                          the service accepts a heartbeat or hands the job out again; otherwise
 //	                          it reports step 0 as failed, unless the job has ended at the service
 //	handed off  any           resumes the job, and reports its true outcome; if the runner was never
@@ -83,7 +84,7 @@
 //
 // If the instances or the records cannot be listed, it is not known which jobs run. The pool
 // then fails and starts no job. If the pool stops during a recovery, the job is left to the next
-// start. TestRecoveryProperty kills an agent at random calls.
+// start. TestRecoveryProperty (crash_test.go) kills an agent at random calls.
 //
 // # Adoption
 //

@@ -68,12 +68,12 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 
 // failure returns the log attributes of the step that failed.
 func (r *jobRun) failure(exit runtime.Exit) []any {
-	last := r.lastProgress()
+	last, known := r.lastProgress(), r.knownEnding()
 	attrs := []any{slog.Int("step", last.Step)}
 	if last.StepName != "" {
 		attrs = append(attrs, slog.String("step_name", last.StepName))
 	}
-	if reason := cmp.Or(r.reason(), exit.Reason, last.Reason); reason != "" {
+	if reason := cmp.Or(known.endReason, known.stopReason, exit.Reason, last.Reason); reason != "" {
 		attrs = append(attrs, slog.String("reason", reason))
 	}
 	return attrs
@@ -134,7 +134,7 @@ func (r *jobRun) addEndReason(ctx context.Context) {
 	defer close(r.stepEnded)
 	ctx, cancel := context.WithTimeout(ctx, reasonLimit)
 	defer cancel()
-	reason := r.ownReason()
+	reason := r.knownEnding().stopReason
 	explainer, ok := r.pool.parts.Executor.(runtime.Explainer)
 	if ok && reason == "" && r.state().Phase == runtime.Started {
 		reason = explainer.EndReason(ctx, r.id)
@@ -168,11 +168,11 @@ func (r *jobRun) addEndReason(ctx context.Context) {
 	}
 }
 
-// ownReason returns why this agent stops the job; empty if it does not.
-func (r *jobRun) ownReason() string {
+// knownEnding returns what is known so far about why the job ends.
+func (r *jobRun) knownEnding() ending {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.ending.stopReason
+	return r.ending
 }
 
 // setPulumi records how pulumi ended, and its stack. The runner's texts are not trusted, so
@@ -192,29 +192,19 @@ func (r *jobRun) setPulumi(end runtime.Pulumi, stack string) {
 // logPulumi logs how pulumi ended in a step that was stopped. The job's log may lack this,
 // because the service may have refused its last lines.
 func (r *jobRun) logPulumi(exit runtime.Exit) {
-	r.mu.Lock()
-	end, stack, stopped := r.ending.pulumi, r.ending.stack, r.ending.stopReason != ""
-	r.mu.Unlock()
-	commands := runtime.PulumiCommands(stack)
+	known := r.knownEnding()
+	commands := runtime.PulumiCommands(known.stack)
 	hint := strings.TrimSpace(commands[0]) + "; " + strings.TrimSpace(commands[1])
 	switch {
-	case end == runtime.PulumiEnded:
-		r.log.Info("pulumi ended by itself after the interrupt", "stack", stack)
-	case end != "":
+	case known.pulumi == runtime.PulumiEnded:
+		r.log.Info("pulumi ended by itself after the interrupt", "stack", known.stack)
+	case known.pulumi != "":
 		r.log.Warn("pulumi did not end in time; its stack may be locked or have pending operations",
-			"pulumi", end, "stack", stack, "hint", hint)
-	case stopped && !runtime.IsRunnerCode(exit.Code):
+			"pulumi", known.pulumi, "stack", known.stack, "hint", hint)
+	case known.stopReason != "" && !runtime.IsRunnerCode(exit.Code):
 		r.log.Warn("the runner was killed; if pulumi ran, its stack may be locked or have pending operations",
 			"hint", hint)
 	}
-}
-
-// reason returns the reason for the end of the job that was added to its log, or the reason
-// why this agent stopped it. It is empty if neither is known.
-func (r *jobRun) reason() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return cmp.Or(r.ending.endReason, r.ending.stopReason)
 }
 
 // leaseResult returns the result of leased work that has ended. It is empty if the lease is
@@ -253,10 +243,10 @@ func (r *jobRun) failedBecause() string {
 }
 
 // completeLease completes the lease. If that fails, the lease expires.
-func (r *jobRun) completeLease(leaser runtime.Leaser, result runtime.LeaseResult, reason string) {
+func (r *jobRun) completeLease(result runtime.LeaseResult, reason string) {
 	ctx, cancel := context.WithTimeout(r.pool.finalCtx, completeLimit)
 	defer cancel()
-	if err := leaser.Complete(ctx, r.job, result, reason); err != nil {
+	if err := r.lease.leaser.Complete(ctx, r.job, result, reason); err != nil {
 		r.log.Warn("cannot complete lease; it expires", "result", string(result), "error", err)
 		return
 	}

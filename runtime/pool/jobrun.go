@@ -22,16 +22,16 @@ var (
 )
 
 // jobRun is one job from its claim to its removal. It starts the goroutines of the job and
-// waits for them: heartbeats until the runner starts, progress, status polls, the wait for
-// its end, and removal.
+// waits for them: heartbeats until the runner starts, progress, status polls, and the wait for
+// its end.
 type jobRun struct {
 	pool *Pool
 	log  *slog.Logger
 	job  *runtime.Job
 	id   string // id of the instance; before run, only an adopted job has one
 
-	adopted   bool // another run or another agent started the instance: the service may not know the job
-	startDone bool // step 0 has ended, or may have: the job delays no other start; guarded by the pool's lock
+	inherited bool // another run or another agent started the instance: the service may not know the job
+	startDone bool // step 0 has ended, or may have: other starts do not wait for this job; guarded by the pool's lock
 	recorded  bool // the journal has a record of the job
 	settled   bool // the service needs no further report of the job: its record may be removed
 	startLost bool // a start lost the connection to the engine
@@ -76,7 +76,7 @@ func (r *jobRun) runJob(ctx context.Context) {
 	r.reporting, r.endReports = context.WithCancelCause(r.pool.finalCtx)
 	defer r.endReports(nil)
 	if r.lease.leaser != nil {
-		r.runLeased(ctx, r.lease.leaser)
+		r.runLeased(ctx)
 	} else {
 		r.run(ctx)
 	}
@@ -85,7 +85,7 @@ func (r *jobRun) runJob(ctx context.Context) {
 // run starts the job, waits for its end, and reports its outcome. When ctx ends, run stops
 // the job with a grace period and still reports the outcome, or it leaves the job running
 // (leavesInstance). The result gone is whether the instance and the record of the job are
-// removed, as far as the agent knows. For leased work it ends the renewal of the lease.
+// removed, as far as the agent knows. The lease of leased work is then not renewed any more.
 func (r *jobRun) run(ctx context.Context) (gone bool) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var children sync.WaitGroup
@@ -100,11 +100,11 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 		if !r.continueRecovered(ctx) {
 			return r.endRecovery()
 		}
-	case !r.adopted && r.lease.leaser == nil: // leased work needs no record: its lease expires without the agent
+	case !r.inherited && r.lease.leaser == nil: // leased work needs no record: its lease expires without the agent
 		r.record()
 	}
 	if r.lease.leaser == nil { // renewals of the lease detect the cancellation of leased work
-		known := !r.adopted // copied, because adopted changes if the job is started again
+		known := !r.inherited // copied, because inherited changes if the job is started again
 		children.Go(func() { r.pollStatus(ctx, cancel, known) })
 	}
 
@@ -141,7 +141,7 @@ func (r *jobRun) waitForEnd(
 ) (_ instanceEnd, ended bool) {
 	r.setPhase(runtime.Started)
 	runningSince := time.Now()
-	if r.adopted {
+	if r.inherited {
 		runningSince = r.since
 	}
 
@@ -190,7 +190,7 @@ func (r *jobRun) finish(ctx context.Context, end instanceEnd, ended bool) (gone 
 	}
 	removed()
 	killpoint.Hit(killpoint.Removed)
-	return gone && r.removeRecord() // the next start removes both
+	return gone && r.removeRecord() // the next start removes a record that stays, and what is left of the instance
 }
 
 // instanceEnd is how the instance of a job ended.
@@ -255,12 +255,8 @@ func (r *jobRun) leavesInstance(ctx context.Context) bool {
 		return false
 	}
 	cause := context.Cause(ctx)
-	for _, end := range []error{runtime.ErrCancelled, errTimeLimit, errRunnerHung} {
-		if errors.Is(cause, end) {
-			return false
-		}
-	}
-	return true
+	return !errors.Is(cause, runtime.ErrCancelled) &&
+		!errors.Is(cause, errTimeLimit) && !errors.Is(cause, errRunnerHung)
 }
 
 // follow reads the runner's progress until the job has ended and endedCh is closed. A

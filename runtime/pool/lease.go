@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -44,7 +45,7 @@ func (l *leasedWork) accept(ctx context.Context, r *jobRun) bool {
 	r.log = r.log.With("lease", r.job.Lease.ID)
 	r.lease.leaser = l.leaser
 	if p.draining || ctx.Err() != nil || p.runs[r.job.ID] != nil {
-		p.jobs.Go(func() { p.giveBack(r, l.leaser) })
+		p.jobs.Go(r.giveBack)
 		return false
 	}
 	r.log.Info("lease acquired", string(r.job.Kind), r.job.WorkflowID)
@@ -75,10 +76,10 @@ func (p *Pool) leasedRuns() (count int) {
 
 // giveBack completes the lease of work that is not started, so that the service leases the
 // work again.
-func (p *Pool) giveBack(r *jobRun, leaser runtime.Leaser) {
-	ctx, cancel := context.WithTimeout(p.finalCtx, giveBackLimit)
+func (r *jobRun) giveBack() {
+	ctx, cancel := context.WithTimeout(r.pool.finalCtx, giveBackLimit)
 	defer cancel()
-	if err := leaser.Complete(ctx, r.job, runtime.LeaseRetry, "the agent stops"); err != nil {
+	if err := r.lease.leaser.Complete(ctx, r.job, runtime.LeaseRetry, "the agent stops"); err != nil {
 		r.log.Warn("cannot give the lease back; it expires", "error", err)
 		return
 	}
@@ -114,18 +115,18 @@ type lease struct {
 //     stopped. If the lease is lost, or cannot be renewed in time, it stops the job.
 //  3. It completes the lease when the instance is gone, or when the outcome of the job is known.
 //     Otherwise the lease expires later. Nothing is reported of a job whose lease is lost.
-func (r *jobRun) runLeased(ctx context.Context, leaser runtime.Leaser) {
+func (r *jobRun) runLeased(ctx context.Context) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	r.setLeaseEnd(r.job.Lease.Until)
 
 	// 1. Begin.
-	if err := r.extendLease(ctx, leaser, true); err != nil {
+	if err := r.extendLease(ctx, true); err != nil {
 		r.log.Warn("leased work not started", "reason", err)
 		outcome := runtime.OutcomeLost
 		if !errors.Is(err, runtime.ErrCancelled) {
 			outcome = runtime.OutcomeCancelled
-			r.completeLease(leaser, runtime.LeaseRetry, "the agent stops")
+			r.completeLease(runtime.LeaseRetry, "the agent stops")
 		}
 		r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, outcome)
 		return
@@ -133,36 +134,30 @@ func (r *jobRun) runLeased(ctx context.Context, leaser runtime.Leaser) {
 
 	// 2. Renew the lease while the job runs.
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		r.renewLease(renewing, leaser, cancel)
-	}()
+	var renewals sync.WaitGroup
+	renewals.Go(func() { r.renewLease(renewing, cancel) })
 	gone := r.run(ctx)
 
 	// 3. Complete the lease.
 	if result, reason := r.leaseResult(ctx, gone); result != "" {
-		r.completeLease(leaser, result, reason)
+		r.completeLease(result, reason)
 	}
 	stop()
-	<-ended
+	renewals.Wait()
 }
 
 // renewLease renews the lease until ctx ends. It calls stopJob when the lease is lost or not
 // renewed in time, or when the runner hangs. It makes no other call to the service.
-func (r *jobRun) renewLease(ctx context.Context, leaser runtime.Leaser, stopJob context.CancelCauseFunc) {
+func (r *jobRun) renewLease(ctx context.Context, stopJob context.CancelCauseFunc) {
 	var finished time.Time // when this loop first saw that the last step has ended
 	for {
 		// Wait for a third of the time that is left.
-		timer := time.NewTimer(time.Until(r.leaseEnd()) / leaseRenewPart)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		until, _ := r.leaseEnd()
+		if !runtime.Sleep(ctx, nil, time.Until(until)/leaseRenewPart) {
 			return
-		case <-timer.C:
 		}
 
-		if err := r.extendLease(ctx, leaser, false); err != nil {
+		if err := r.extendLease(ctx, false); err != nil {
 			if ctx.Err() == nil {
 				r.log.Warn("leased work is stopped", "reason", err)
 				stopJob(err)
@@ -183,9 +178,9 @@ func (r *jobRun) renewLease(ctx context.Context, leaser runtime.Leaser, stopJob 
 
 // extendLease renews the lease, with retries until two thirds of the time that was left at
 // its last renewal are over. The error is the reason to stop the job, or the cause of ctx.
-func (r *jobRun) extendLease(ctx context.Context, leaser runtime.Leaser, begin bool) error {
-	left := time.Until(r.leaseEnd())
-	window := left - r.leaseMargin()
+func (r *jobRun) extendLease(ctx context.Context, begin bool) error {
+	until, margin := r.leaseEnd()
+	window := time.Until(until) - margin
 	if window <= 0 {
 		return errLeaseExpires
 	}
@@ -196,7 +191,7 @@ func (r *jobRun) extendLease(ctx context.Context, leaser runtime.Leaser, begin b
 	for delay := backoff.First; ; delay = backoff.Next(delay) {
 		started := time.Now()
 		once, stop := context.WithTimeout(ctx, window/leaseAttempts)
-		granted, err := leaser.Renew(once, r.job, begin)
+		granted, err := r.lease.leaser.Renew(once, r.job, begin)
 		stop()
 		switch {
 		case err == nil:
@@ -211,8 +206,7 @@ func (r *jobRun) extendLease(ctx context.Context, leaser runtime.Leaser, begin b
 			return context.Cause(ctx)
 		case !failed:
 			failed = true
-			r.log.Warn("cannot renew lease", "error", err,
-				"expires_in", time.Until(r.leaseEnd()).Round(time.Millisecond))
+			r.log.Warn("cannot renew lease", "error", err, "expires_in", time.Until(until).Round(time.Millisecond))
 		}
 		if !runtime.Sleep(ctx, nil, delay) {
 			return context.Cause(ctx)
@@ -227,22 +221,16 @@ func (r *jobRun) setLeaseEnd(until time.Time) {
 	r.lease.until, r.lease.span = until, time.Until(until)
 }
 
-// leaseEnd returns when the lease expires.
-func (r *jobRun) leaseEnd() time.Time {
+// leaseEnd returns when the lease expires, and how long before that the work must be stopped.
+func (r *jobRun) leaseEnd() (until time.Time, margin time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.lease.until
-}
-
-// leaseMargin returns how long before the end of the lease the work must be stopped.
-func (r *jobRun) leaseMargin() time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.lease.span / leaseRenewPart
+	return r.lease.until, r.lease.span / leaseRenewPart
 }
 
 // leaseGrace returns the time between SIGTERM and SIGKILL when leased work is stopped. The
 // work must have ended when its lease expires, and it gets half of the time that is left.
 func (r *jobRun) leaseGrace() time.Duration {
-	return max(0, min(runtime.StopGrace, time.Until(r.leaseEnd())/2))
+	until, _ := r.leaseEnd()
+	return max(0, min(runtime.StopGrace, time.Until(until)/2))
 }

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,10 +110,7 @@ func (r *jobRun) findStep(ctx context.Context) runtime.Progress {
 
 // fetchSteps gets the number of steps of a job whose definition this run does not have.
 func (r *jobRun) fetchSteps(ctx context.Context) error {
-	if r.steps > 0 {
-		return nil
-	}
-	if r.steps = r.job.Definition.Steps; r.steps > 0 {
+	if r.steps = cmp.Or(r.steps, r.job.Definition.Steps); r.steps > 0 {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, confirmLimit)

@@ -64,6 +64,9 @@ func New(spec runtime.PoolSpec, parts Parts) *Pool {
 	if parts.Journal == nil {
 		parts.Journal = runtime.NoJournal{}
 	}
+	if parts.Slots == nil {
+		parts.Slots = NewSlots(0)
+	}
 	forced := make(chan struct{})
 	p := &Pool{
 		forced: forced, forceStop: sync.OnceFunc(func() { close(forced) }),

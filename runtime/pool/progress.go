@@ -2,6 +2,7 @@ package pool
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,11 +13,9 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-const (
-	// maxSteps is the highest accepted number of steps of an adopted job whose definition
-	// this agent does not have.
-	maxSteps = 10_000
-)
+// maxSteps is the highest accepted number of steps of an adopted job whose definition
+// this agent does not have.
+const maxSteps = 10_000
 
 // progressReader is the state of reading a job's stream of progress. It is kept when the
 // stream is read again.
@@ -24,15 +23,10 @@ type progressReader struct {
 	first   runtime.Progress // first line of the stream
 	lines   int              // lines of progress in the longest stream
 	reader  *bufio.Reader
-	current streamPosition
+	count   int  // lines of progress so far in the present stream
+	rotated bool // the engine has rotated its log: lines of the present stream may have been read before
 	ignored bool // a line was ignored, and the log has a warning about it
 	stopped bool // a line had Progress.Stopped
-}
-
-// streamPosition distinguishes the lines of a stream that were read before from new ones.
-type streamPosition struct {
-	count   int  // lines of progress so far
-	rotated bool // the engine has rotated its log
 }
 
 // errTooLong is the reason why a line is ignored.
@@ -63,7 +57,7 @@ func (s *progressReader) begin(stream io.Reader) {
 		s.reader = bufio.NewReaderSize(stream, runtime.MaxProgressLine)
 	}
 	s.reader.Reset(stream)
-	s.current = streamPosition{}
+	s.count, s.rotated = 0, false
 }
 
 // readLines reads the lines of a stream to its end. Thousands of goroutines may block in
@@ -102,16 +96,16 @@ func (r *jobRun) handleLine(ctx context.Context, line []byte, complete bool) {
 	}
 
 	// 2. Find out whether the line is new.
-	position := &r.stream.current
-	position.count++
-	if position.count == 1 && r.stream.lines > 0 {
-		position.rotated = progress != r.stream.first
-	} else if position.count == 1 {
-		r.stream.first = progress
+	stream := &r.stream
+	stream.count++
+	if stream.count == 1 && stream.lines > 0 {
+		stream.rotated = progress != stream.first
+	} else if stream.count == 1 {
+		stream.first = progress
 	}
-	known := position.count <= r.stream.lines
-	r.stream.lines = max(r.stream.lines, position.count)
-	if known && !position.rotated {
+	known := stream.count <= stream.lines
+	stream.lines = max(stream.lines, stream.count)
+	if known && !stream.rotated {
 		return
 	}
 
@@ -122,8 +116,8 @@ func (r *jobRun) handleLine(ctx context.Context, line []byte, complete bool) {
 		killpoint.Hit(killpoint.Running)
 		r.pool.startSucceeded(r)
 	}
-	if progress.Stopped && !r.stream.stopped {
-		r.stream.stopped = true
+	if progress.Stopped && !stream.stopped {
+		stream.stopped = true
 		r.addEndReason(ctx)
 	}
 }
@@ -134,10 +128,7 @@ func (r *jobRun) parseProgress(line []byte) (runtime.Progress, error) {
 	if json.Unmarshal(line, &p) != nil {
 		return p, errors.New("line is not a JSON object of progress")
 	}
-	steps := r.job.Definition.Steps
-	if steps == 0 {
-		steps = maxSteps
-	}
+	steps := cmp.Or(r.job.Definition.Steps, maxSteps)
 	switch {
 	case p.Step < 0 || p.Step >= steps:
 		return p, fmt.Errorf("step %d is not one of the %d steps of this job", p.Step, steps)

@@ -123,7 +123,7 @@ func (r *jobRun) continueRecovered(ctx context.Context) (continues bool) {
 	if !instance.Running && instance.Started.IsZero() {
 		return r.prepareRestart(ctx, r.recovery.instances...)
 	}
-	r.id, r.adopted = instance.ID, true
+	r.id, r.inherited = instance.ID, true
 	r.recovery.instances = []runtime.Instance{instance}
 	message := "job resumed: an earlier run of this agent started it"
 	switch {
@@ -145,10 +145,8 @@ func (r *jobRun) noteRecovery(action runtime.RecoveryAction) {
 // hasNotRun reports whether the instance of an earlier run has ended without a handoff, so that
 // nothing of the job can have run.
 func (r *jobRun) hasNotRun(ctx context.Context, end instanceEnd) bool {
-	if r.recovery == nil || !r.adopted || ctx.Err() != nil {
-		return false
-	}
-	return end.err == nil && end.exit.Code == runtime.CodeUsage
+	return r.recovery != nil && r.inherited && ctx.Err() == nil &&
+		end.err == nil && end.exit.Code == runtime.CodeUsage
 }
 
 // endRecovery ends the run of a job that does not continue, and reports whether the job has no
@@ -207,7 +205,7 @@ func (r *jobRun) resetStart(ctx context.Context, left []runtime.Instance) error 
 			return fmt.Errorf("instance %s of its start cannot be removed", instance.ID)
 		}
 	}
-	r.id, r.adopted = "", false
+	r.id, r.inherited = "", false
 
 	// 2. Check the pool and the age.
 	age := time.Since(record.Claimed)

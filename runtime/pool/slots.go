@@ -7,7 +7,7 @@ import (
 
 // Slots limits the jobs of all pools together. A pool takes a slot before it polls,
 // because the response may be a job, and releases it when there is no job or when the job
-// has ended. Methods of Slots are safe for concurrent use; a nil *Slots has no limit.
+// has ended. Methods of Slots are safe for concurrent use.
 //
 //  1. A free slot goes to the pool in the queue that holds the fewest slots. If several pools
 //     hold the same number, it goes to the pool that has waited longest. When a pool releases
@@ -58,10 +58,6 @@ func (s *Slots) SetLimit(limit int) {
 // taken.
 func (s *Slots) join(pool *Pool) *slot {
 	place := &slot{slots: s, pool: pool, granted: make(chan struct{})}
-	if s == nil {
-		close(place.granted)
-		return place
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue = append(s.queue, place)
@@ -73,9 +69,6 @@ func (s *Slots) join(pool *Pool) *slot {
 func (s *Slots) force(pool *Pool) *slot {
 	forced := &slot{slots: s, pool: pool, granted: make(chan struct{}), hasJob: true}
 	close(forced.granted)
-	if s == nil {
-		return forced
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.take(pool)
@@ -85,9 +78,6 @@ func (s *Slots) force(pool *Pool) *slot {
 // share lets a pool in the queue take the slot over, now or later, until the slot has a
 // job or is released. After that share does nothing.
 func (p *slot) share() {
-	if p.slots == nil {
-		return
-	}
 	p.slots.mu.Lock()
 	defer p.slots.mu.Unlock()
 	if p.released || p.hasJob {
@@ -101,13 +91,10 @@ func (p *slot) share() {
 // the job takes another one, even if none is free. In that case keep reports whether more
 // slots are taken than the limit allows.
 func (p *slot) keep() (exceeds bool) {
-	if p.slots == nil {
-		return false
-	}
 	p.slots.mu.Lock()
 	defer p.slots.mu.Unlock()
 	p.hasJob = true
-	p.slots.unshare(p)
+	p.slots.shared = without(p.slots.shared, p)
 	if p.takenOver {
 		p.takenOver = false
 		p.slots.take(p.pool)
@@ -118,19 +105,16 @@ func (p *slot) keep() (exceeds bool) {
 
 // release gives the slot back, or leaves the queue. It can be repeated.
 func (p *slot) release() {
-	if p.slots == nil {
-		return
-	}
 	p.slots.mu.Lock()
 	defer p.slots.mu.Unlock()
 	if p.released {
 		return
 	}
 	p.released = true
-	p.slots.unshare(p)
+	p.slots.shared = without(p.slots.shared, p)
 	switch {
 	case !closed(p.granted):
-		p.slots.queue = slices.DeleteFunc(p.slots.queue, func(other *slot) bool { return other == p })
+		p.slots.queue = without(p.slots.queue, p)
 	case !p.takenOver:
 		// The pool just had a slot: its place in the queue moves to the end.
 		p.slots.free(p.pool)
@@ -161,9 +145,9 @@ func (s *Slots) free(pool *Pool) {
 	}
 }
 
-// unshare removes a slot from the shared ones. The caller holds the lock.
-func (s *Slots) unshare(p *slot) {
-	s.shared = slices.DeleteFunc(s.shared, func(other *slot) bool { return other == p })
+// without removes a slot from a list.
+func without(list []*slot, p *slot) []*slot {
+	return slices.DeleteFunc(list, func(other *slot) bool { return other == p })
 }
 
 // grant gives slots to the queue: first the free ones, and then shared ones, if taking over
@@ -179,7 +163,7 @@ func (s *Slots) grant() {
 
 		// Rule 1: grant it to the pool with the fewest slots; MinFunc returns the first of equals.
 		next := slices.MinFunc(s.queue, func(a, b *slot) int { return s.held[a.pool] - s.held[b.pool] })
-		s.queue = slices.DeleteFunc(s.queue, func(other *slot) bool { return other == next })
+		s.queue = without(s.queue, next)
 		s.take(next.pool)
 		close(next.granted)
 	}

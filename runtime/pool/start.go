@@ -30,9 +30,11 @@ func (r *jobRun) start(ctx context.Context, children *sync.WaitGroup) (id string
 	job, cloud := r.job, r.pool.parts.Cloud
 
 	// 1. Send heartbeats, and end the start if none has been accepted for too long.
-	limited, accepted, release := untilNoHeartbeat(ctx)
-	defer release()
-	children.Go(func() { r.sendHeartbeats(limited, accepted) })
+	limited, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	timeout := time.AfterFunc(heartbeatTimeout, func() { end(errNoHeartbeat) })
+	defer timeout.Stop()
+	children.Go(func() { r.sendHeartbeats(limited, timeout) })
 
 	// 2. Fetch the definition. If the service no longer has the job, end it here.
 	setup := runtime.NewSetup(job, cloud, r.handoff())
@@ -98,17 +100,6 @@ func (r *jobRun) createInstance(ctx context.Context, setup *runtime.Setup) (id s
 	}
 }
 
-// untilNoHeartbeat returns a context that ends when accepted has not been called for
-// heartbeatTimeout. The caller calls release.
-func untilNoHeartbeat(ctx context.Context) (limited context.Context, accepted, release func()) {
-	limited, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(heartbeatTimeout, func() { cancel(errNoHeartbeat) })
-	return limited, func() { timer.Reset(heartbeatTimeout) }, func() {
-		timer.Stop()
-		cancel(nil)
-	}
-}
-
 // fail ends a job that could not be started, and returns the reason. It reports step 0 as
 // failed, unless the service itself has ended the job.
 func (r *jobRun) fail(ctx context.Context, setup *runtime.Setup, reason error) error {
@@ -116,8 +107,7 @@ func (r *jobRun) fail(ctx context.Context, setup *runtime.Setup, reason error) e
 		reason = cause
 	}
 	r.log.Warn("job failed before its first step", "error", reason)
-	fetched := len(r.job.Definition.Raw) > 0
-	if errors.Is(reason, runtime.ErrCancelled) || errors.Is(reason, runtime.ErrGone) && fetched {
+	if r.endedByService(reason) {
 		r.settled = true
 		return reason
 	}
@@ -131,6 +121,13 @@ func (r *jobRun) fail(ctx context.Context, setup *runtime.Setup, reason error) e
 	r.settled = err == nil || errors.Is(err, runtime.ErrGone)
 	killpoint.Hit(killpoint.Reported)
 	return reason
+}
+
+// endedByService reports whether a start failed because the service has cancelled the job, or
+// removed it after the agent had its definition.
+func (r *jobRun) endedByService(err error) bool {
+	fetched := len(r.job.Definition.Raw) > 0
+	return errors.Is(err, runtime.ErrCancelled) || errors.Is(err, runtime.ErrGone) && fetched
 }
 
 // handoff returns the handoff of the job, to which the setup adds its own part.
@@ -168,10 +165,10 @@ func (r *jobRun) handoff() runtime.Handoff {
 }
 
 // sendHeartbeats sends a heartbeat every HeartbeatInterval until ctx ends, also after
-// failures. A start needs heartbeats because the pull of an image can take longer than
-// [runtime.HeartbeatLimit]. Each call is limited to the interval, because request_timeout may be
-// longer.
-func (r *jobRun) sendHeartbeats(ctx context.Context, accepted func()) {
+// failures. Each heartbeat that the service accepts restarts the timeout. A start needs heartbeats
+// because the pull of an image can take longer than [runtime.HeartbeatLimit]. Each call is limited
+// to the interval, because request_timeout may be longer.
+func (r *jobRun) sendHeartbeats(ctx context.Context, timeout *time.Timer) {
 	ticker := time.NewTicker(runtime.HeartbeatInterval)
 	defer ticker.Stop()
 	for {
@@ -185,7 +182,7 @@ func (r *jobRun) sendHeartbeats(ctx context.Context, accepted func()) {
 			if err != nil {
 				r.log.Debug("heartbeat failed", "error", err)
 			} else {
-				accepted()
+				timeout.Reset(heartbeatTimeout)
 			}
 		}
 	}

@@ -96,13 +96,9 @@ func (p *Pool) starting() bool {
 }
 
 // countFailedStart counts a start that failed with err, unless it failed by the job's own
-// fault, the job was stopped, or the service removed the job after the agent had its definition.
+// fault, or the agent or the service ended the job.
 func (r *jobRun) countFailedStart(ctx context.Context, err error) {
-	fetched := len(r.job.Definition.Raw) > 0
-	switch {
-	case ctx.Err() != nil, errors.Is(err, runtime.ErrCancelled), errors.Is(err, runtime.ErrJobFault),
-		errors.Is(err, runtime.ErrGone) && fetched:
-	default:
+	if ctx.Err() == nil && !errors.Is(err, runtime.ErrJobFault) && !r.endedByService(err) {
 		r.pool.startFailed(r, err)
 	}
 }

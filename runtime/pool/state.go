@@ -40,11 +40,9 @@ func (p *Pool) State() runtime.PoolState {
 	case state.Phase == runtime.PoolPaused:
 		hold := p.hold()
 		state.Until, state.Reason = hold.At, hold.Reason
-	}
-	if state.Phase == runtime.PoolWaiting {
+	case state.Phase == runtime.PoolWaiting:
 		state.Reason = "all job slots of the agent are in use, by jobs or by polls of other pools"
-	}
-	if state.Phase == runtime.PoolDraining && p.spec.Leftover {
+	case state.Phase == runtime.PoolDraining && p.spec.Leftover:
 		state.Reason = "the pool is no longer configured, and finishes jobs of an earlier run of the agent"
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.runs)) {
