@@ -15,21 +15,25 @@ import (
 // reportEnd logs how the job ended. If the runner did not report the outcome to the
 // service, reportEnd does. The result is whether the service needs no further report.
 func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (settled bool) {
+	if err != nil {
+		exit.Code = runtime.CodeUnknown
+	}
+
 	// Log an outcome that the service knows, or that this agent cannot report.
 	r.logPulumi(exit)
 	duration := slog.Duration("duration", time.Since(r.since).Round(time.Millisecond))
 	switch {
-	case err == nil && exit.Code == runtime.CodeSucceeded:
+	case exit.Code == runtime.CodeSucceeded:
 		r.log.Info("job succeeded", duration)
 		return true
-	case err == nil && exit.Code == runtime.CodeFailed:
+	case exit.Code == runtime.CodeFailed:
 		r.log.Warn("job failed", append(r.failure(exit), duration)...)
 		return true
 	case errors.As(context.Cause(ctx), new(leaseError)):
 		r.log.Warn("job stopped; the agent reports nothing more about it",
 			slog.Any("reason", context.Cause(ctx)), duration)
 		return true
-	case err == nil && exit.Code == runtime.CodeGone, errors.Is(context.Cause(ctx), runtime.ErrCancelled):
+	case exit.Code == runtime.CodeGone, errors.Is(context.Cause(ctx), runtime.ErrCancelled):
 		r.log.Info("job cancelled by the service", duration)
 		return true
 	case r.job.Token.Empty():
@@ -55,7 +59,7 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 	failure := r.fetchSteps(finalCtx)
 	if failure == nil {
 		reports := finalReports(last, r.steps, reason)
-		if err == nil && exit.Code == runtime.CodeSucceededUnreported {
+		if exit.Code == runtime.CodeSucceededUnreported {
 			reports = []runtime.Report{{Step: r.steps - 1, Status: runtime.Succeeded}}
 		}
 		failure = r.sendReports(finalCtx, reports)

@@ -168,6 +168,21 @@ func TestStopStages(t *testing.T) {
 	})
 }
 
+// TestStopOfLostInstance stops a job while the engine does not answer. When the engine answers
+// again, it no longer has the instance, so it is not known how pulumi ended.
+func TestStopOfLostInstance(t *testing.T) {
+	play(t, "log has the commands for the stack", spec(), func(st *fixture) {
+		down := errors.New("the engine is down")
+		st.startJobs(runtimetest.Script{
+			Running: runtimetest.Forever, Ending: runtimetest.Forever,
+			WaitErrors: []error{down, down, down, down, down, down, runtime.ErrNoInstance},
+		}, "a")
+		wait(time.Minute)
+		st.shutdown()
+		st.wantInLog("the runner was killed; if pulumi ran, its stack may be locked")
+	})
+}
+
 // plainExecutor is an executor without optional interfaces. It records the grace periods.
 type plainExecutor struct {
 	runtime.Executor
