@@ -239,7 +239,13 @@ func TestKustomizeOnCluster(t *testing.T) {
 				"cmwa", command)
 		}
 
-		// Delete everything with one command.
+		// Delete everything with one command, when the agent has no work left. Otherwise the agent
+		// tries for two minutes to remove a Pod without rights, and the cluster deletes the namespace
+		// only after half of the agent's terminationGracePeriodSeconds.
+		w.eventually("the Pods and the records of the jobs are removed", func() bool {
+			return must(t, kubectlVariable, "get", "pods,configmaps,secrets", "--namespace", agents.namespace,
+				"--selector", "cmwa.job", "--output", "name") == ""
+		})
 		must(t, kubectlVariable, "delete", "-k", directory)
 		err := agents.core.Get().Resource("namespaces").Name(agents.namespace).Do(t.Context()).Error()
 		if !apierrors.IsNotFound(err) {
