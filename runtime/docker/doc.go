@@ -17,6 +17,9 @@
 // the creation stays. The agent stores nothing about volumes from one job to the next, so it
 // cannot use outdated information.
 //
+// A copy into each created container would need no volume, no loader and no sweep. It costs 52 to 61
+// ms a job (7.4 MB, overlay2, two cores), and the check of the mark costs 1.4 ms.
+//
 // With shared_volume_directory, the runner is instead in a directory below it, one for each
 // job. The agent and the engine must see this directory under the same path.
 //
