@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -87,7 +88,10 @@ func TestKillPointsInPod(t *testing.T) {
 			took := time.Since(returned).Round(time.Second)
 			t.Logf("the job succeeded %s after the new agent was ready, and nothing is left after %s", succeeded, took)
 			if took > time.Minute {
-				t.Error("the Pod and the record were removed later than a minute after the new agent was ready")
+				var log any // with the times of the lines
+				w.call(http.MethodGet, w.path("one")+"/logs", nil, &log)
+				t.Errorf("the Pod and the record were removed later than a minute after the new agent was ready; "+
+					"the log of the job is %v", log)
 			}
 		})
 	}
