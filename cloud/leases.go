@@ -182,7 +182,7 @@ func (c *Client) acquire(
 		request.Kinds = append(request.Kinds, string(kind))
 	}
 	body, _ := json.Marshal(request) // cannot fail: strings only
-	began := time.Now()
+	started := time.Now()
 	status, header, text, err := c.ask(ctx, c.current().calls, call{
 		method: http.MethodPost, path: leasesPath + "/acquire", token: token, body: body,
 		contentType: "application/json", check: wantJSON,
@@ -194,7 +194,7 @@ func (c *Client) acquire(
 	if status == http.StatusNoContent || len(bytes.TrimSpace(text)) == 0 {
 		return nil, wait, nil
 	}
-	job, err := parseLease(text, kinds, began)
+	job, err := parseLease(text, kinds, started)
 	return job, wait, err
 }
 
@@ -208,7 +208,7 @@ func (e *unusableLeaseError) Error() string {
 
 // parseLease decodes a lease that was requested for these kinds. Began is the time of the
 // request.
-func parseLease(text []byte, kinds []runtime.Kind, began time.Time) (*runtime.Job, error) {
+func parseLease(text []byte, kinds []runtime.Kind, started time.Time) (*runtime.Job, error) {
 	var lease Lease
 	if json.Unmarshal(text, &lease) != nil || lease.JobID == "" || lease.JobToken == "" || lease.LeaseID == "" ||
 		lease.LeaseToken == "" || leaseTime(lease.LeaseSeconds) == 0 ||
@@ -220,7 +220,7 @@ func parseLease(text []byte, kinds []runtime.Kind, began time.Time) (*runtime.Jo
 		Token: secret.New(lease.JobToken), OIDC: secret.New(lease.OIDCToken),
 		Lease: runtime.Lease{
 			ID: lease.LeaseID, Token: secret.New(lease.LeaseToken),
-			Until: began.Add(leaseTime(lease.LeaseSeconds)),
+			Until: started.Add(leaseTime(lease.LeaseSeconds)),
 		},
 	}, nil
 }

@@ -240,9 +240,9 @@ func TestAcquireRefusals(t *testing.T) {
 			s := newInMemoryScene(t, leaseService(capabilities, ""), leaseAll(runtime.LeasedAuto))
 
 			// One refusal does not delay the next call for an hour; repeated refusals do.
-			began := time.Now()
+			started := time.Now()
 			for left(s.client.NextLease()) < 59*time.Minute {
-				if time.Since(began) > 2*time.Minute {
+				if time.Since(started) > 2*time.Minute {
 					t.Fatalf("after two minutes of refusals the next call is not delayed by an hour:\n%s", s.log)
 				}
 				time.Sleep(max(time.Second, left(s.client.NextLease())))
@@ -250,7 +250,7 @@ func TestAcquireRefusals(t *testing.T) {
 					t.Fatalf("leased %v", claim.Job)
 				}
 			}
-			if took := time.Since(began); took < refusalMinDuration {
+			if took := time.Since(started); took < refusalMinDuration {
 				t.Errorf("the client took the refusals as final after %s, want at least %s", took, refusalMinDuration)
 			}
 
@@ -280,18 +280,18 @@ func TestAcquireRefusals(t *testing.T) {
 func TestRenewRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newInMemoryScene(t, http.NotFound)
-		job, began := leasedJob(), time.Now()
+		job, started := leasedJob(), time.Now()
 		for {
 			_, err := s.client.Renew(t.Context(), job, false)
 			if errors.Is(err, runtime.ErrLeaseLost) {
 				break
 			}
-			if time.Since(began) > time.Minute {
+			if time.Since(started) > time.Minute {
 				t.Fatalf("the lease is not lost after a minute: %v", err)
 			}
 			time.Sleep(5 * time.Second)
 		}
-		if took := time.Since(began); took < refusalMinDuration {
+		if took := time.Since(started); took < refusalMinDuration {
 			t.Errorf("the lease is lost after %s, want at least %s", took, refusalMinDuration)
 		}
 	})
@@ -335,8 +335,8 @@ func FuzzReadLease(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		began := time.Now()
-		job, err := parseLease(text, leasedKinds, began)
+		started := time.Now()
+		job, err := parseLease(text, leasedKinds, started)
 		var unusable *unusableLeaseError
 		switch {
 		case err != nil && (job != nil || !errors.As(err, &unusable)):
@@ -354,8 +354,8 @@ func FuzzReadLease(f *testing.F) {
 				t.Fatalf("the fields are %q", unusable.fields)
 			}
 		case job.ID == "" || job.Token.Empty() || job.Lease.ID == "" || job.Lease.Token.Empty() ||
-			job.WorkflowID == "" || !job.Kind.Leased() || !job.Lease.Until.After(began) ||
-			job.Lease.Until.After(began.Add(maxLease)):
+			job.WorkflowID == "" || !job.Kind.Leased() || !job.Lease.Until.After(started) ||
+			job.Lease.Until.After(started.Add(maxLease)):
 			t.Fatalf("leased %+v", job)
 		}
 	})

@@ -227,7 +227,7 @@ func (s *schedule) breakerOpen() bool {
 func (s *schedule) isOpen() bool { return !s.opened.IsZero() }
 
 // breakerHolds reports whether the next poll waits for the breaker: the breaker is open, and
-// its timeout began with the last attempt. The caller holds the lock.
+// its timeout started with the last attempt. The caller holds the lock.
 func (s *schedule) breakerHolds() bool { return s.isOpen() && s.polled.Equal(s.opened) }
 
 // logOutcome logs an attempt. The first failure of a series has the level warning, or error

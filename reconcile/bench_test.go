@@ -62,11 +62,11 @@ func BenchmarkReloadHundredPools(b *testing.B) {
 			var spans []time.Duration
 			for range looks {
 				write()
-				began := time.Now()
+				started := time.Now()
 				if err := reloader.Reload(); err != nil {
 					b.Fatal(err)
 				}
-				spans = append(spans, time.Since(began))
+				spans = append(spans, time.Since(started))
 				for ; len(plan) > 0; plan = reconcile.Diff(desired, observed) {
 					most = max(most, len(plan))
 					apply(&observed, plan)

@@ -105,7 +105,7 @@ func TestSet(t *testing.T) {
 		h.want(1, pool("a", "one", 1), pool("b", "one", 1), pool("c", "one", 1))
 		c := h.pool("c")
 		c.has(1)
-		began := time.Now()
+		started := time.Now()
 		h.want(2, pool("a", "one", 4), pool("b", "one", 1), pool("d", "one", 1))
 		h.wantClaiming("a one 4, d one 1")
 		h.wantPhase(c, runtime.PoolDraining)
@@ -116,7 +116,7 @@ func TestSet(t *testing.T) {
 		}
 		h.stop()
 		h.ended <- <-h.ended
-		if took := time.Since(began); took > 0 {
+		if took := time.Since(started); took > 0 {
 			h.Errorf("all steps took %s, want 0s", took)
 		}
 		h.wantLogged(0, "level=WARN")
@@ -126,14 +126,14 @@ func TestSet(t *testing.T) {
 		h.want(1, pool("a", "one", 1), pool("b", "one", 1))
 		h.wantClaiming("b one 1")
 		var after []time.Duration
-		for began, tries := time.Now(), 0; time.Since(began) < 10*time.Minute; pass(time.Second) {
+		for started, tries := time.Now(), 0; time.Since(started) < 10*time.Minute; pass(time.Second) {
 			if h.tries["a"] > tries {
-				after = append(after, time.Since(began)/time.Second)
+				after = append(after, time.Since(started)/time.Second)
 			}
 			tries = h.tries["a"]
 			s := h.loop.Status()
 			if len(s.Pools) != 1 || len(s.Problems) != 1 || s.Pending || s.Ready(time.Now()) {
-				h.Fatalf("after %s the status is %+v", time.Since(began), s)
+				h.Fatalf("after %s the status is %+v", time.Since(started), s)
 			}
 		}
 		want := []time.Duration{0, 1, 3, 7, 15, 31, 63, 123, 183, 243, 303, 363, 423, 483, 543}

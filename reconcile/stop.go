@@ -15,7 +15,7 @@ var (
 // shutdown is the stop of all pools. Loop.mu guards it. Run alone sets Loop.stop, so Run also
 // compares it with nil without the lock.
 type shutdown struct {
-	began     time.Time
+	started   time.Time
 	cancelled bool // running jobs are being stopped
 	forced    bool // the cancel grace period of running jobs is shortened
 	ignored   bool // a change was not applied, which was logged
@@ -24,7 +24,7 @@ type shutdown struct {
 // beginStop drains every pool, and cancels a change of the process that is in preparation.
 func (l *Loop) beginStop() {
 	l.mu.Lock()
-	l.stop = &shutdown{began: time.Now()}
+	l.stop = &shutdown{started: time.Now()}
 	limit := l.desired.Process.ShutdownTimeout
 	l.mu.Unlock()
 	if jobs := l.running(); jobs > 0 {
@@ -76,7 +76,7 @@ func (l *Loop) stopTurn(forceStop context.Context) <-chan time.Time {
 }
 
 // stopAt returns the time at which running jobs are stopped. The caller holds the lock.
-func (l *Loop) stopAt() time.Time { return l.stop.began.Add(l.desired.Process.ShutdownTimeout) }
+func (l *Loop) stopAt() time.Time { return l.stop.started.Add(l.desired.Process.ShutdownTimeout) }
 
 // wantWhileStopping replaces the shutdown timeout. It logs once that other changes are not
 // applied. The caller holds the lock.

@@ -53,18 +53,18 @@ func TestLoopShutdownTimeout(t *testing.T) {
 	} {
 		withLoop(t, name, func(h *loopTest) {
 			h.startJob(time.Hour)
-			began := time.Now()
+			started := time.Now()
 			h.stop()
 			synctest.Wait()
 			for i, e := range c.edits {
 				time.AfterFunc(e.after, func() { h.loop.Want(limited(uint64(i)+2, e.timeout)) })
 			}
-			if s := h.loop.Status(); !s.Stopping || !s.StopAt.Equal(began.Add(time.Hour)) || s.Ready(time.Now()) {
+			if s := h.loop.Status(); !s.Stopping || !s.StopAt.Equal(started.Add(time.Hour)) || s.Ready(time.Now()) {
 				h.Errorf("Stopping is %v and StopAt is %s, want true and an hour after the signal", s.Stopping,
 					s.StopAt)
 			}
 			h.ended <- <-h.ended
-			if took := time.Since(began); took != c.took {
+			if took := time.Since(started); took != c.took {
 				h.Errorf("the job was stopped after %s, want %s", took, c.took)
 			}
 			h.wantLogged(len(c.edits), "shutdown_timeout changed")

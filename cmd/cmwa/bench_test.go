@@ -101,10 +101,10 @@ func (v *jobTimer) spans() (each []time.Duration, whole time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var first, last time.Time
-	for job, began := range v.claimed {
-		each = append(each, v.ended[job].Sub(began))
-		if first.IsZero() || began.Before(first) {
-			first = began
+	for job, started := range v.claimed {
+		each = append(each, v.ended[job].Sub(started))
+		if first.IsZero() || started.Before(first) {
+			first = started
 		}
 		if v.ended[job].After(last) {
 			last = v.ended[job]
@@ -125,11 +125,11 @@ func median(spans []time.Duration) time.Duration {
 const bridgeNetwork = "docker: {network: bridge}"
 
 func dockerRun(tb testing.TB) time.Duration {
-	began := time.Now()
+	started := time.Now()
 	if out, err := exec.Command("docker", "run", "--rm", baseImage, "sh", "-c", "true").CombinedOutput(); err != nil {
 		tb.Fatalf("docker run: %v: %s", err, out)
 	}
-	return time.Since(began)
+	return time.Since(started)
 }
 
 // BenchmarkJobBesideDockerRun compares one job, from its claim to its accepted
@@ -180,7 +180,7 @@ func BenchmarkJobBurst(b *testing.B) {
 		agent.exit(cli.ExitOK)
 		v.forget()
 
-		began := time.Now()
+		started := time.Now()
 		var all sync.WaitGroup
 		for range atOnce {
 			all.Go(func() {
@@ -190,7 +190,7 @@ func BenchmarkJobBurst(b *testing.B) {
 			})
 		}
 		all.Wait()
-		its := time.Since(began)
+		its := time.Since(started)
 
 		for i := range jobs {
 			w.queueShort(fmt.Sprint("burst-", i), w.poolID)
@@ -249,7 +249,7 @@ func anonymousMB(tb testing.TB, p *program) float64 {
 	return float64(kB) / 1024
 }
 
-// memoryOf returns a field of /proc/PID/status in kB, or 0 if there is none.
+// memoryOf returns a field of /proc/PID/status in kB, or 0 without this field.
 func memoryOf(pid int, field string) int {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	for line := range strings.Lines(string(text)) {

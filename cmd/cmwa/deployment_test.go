@@ -193,7 +193,7 @@ func (d *deployment) generations() map[string]uint64 {
 }
 
 // awaitReload blocks until each Pod has applied a later generation than before, and until
-// each poll that began before the reload has ended. A job from such a poll would still get
+// each poll that started before the reload has ended. A job from such a poll would still get
 // the old settings.
 func (d *deployment) awaitReload(before map[string]uint64) {
 	d.w.t.Helper()

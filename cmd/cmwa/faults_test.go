@@ -60,7 +60,7 @@ func TestFaults(t *testing.T) {
 		stacks = append(stacks, fmt.Sprint("job-", i))
 		w.queue(stacks[i], faultJob(i, filepath.Join(witness, stacks[i])))
 	}
-	began := time.Now()
+	started := time.Now()
 	static, err := staticPrograms()
 	w.must(err)
 	var agents []*program
@@ -88,7 +88,7 @@ func TestFaults(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d jobs took %s", jobs, time.Since(began).Round(time.Second))
+	t.Logf("%d jobs took %s", jobs, time.Since(started).Round(time.Second))
 	for i, p := range proxies {
 		p.StopFaults()
 		w.judgeProxy(i, p)

@@ -87,7 +87,7 @@ func (w *world) podByHand(pods *rest.RESTClient, name string, spec corev1.PodSpe
 	w.t.Helper()
 	in := func(r *rest.Request) *rest.Request { return r.Namespace(w.cluster.Name).Resource("pods") }
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-	began := time.Now()
+	started := time.Now()
 	w.must(in(pods.Post()).Body(pod).Do(w.t.Context()).Error())
 	w.eventually("the Pod has ended", func() bool {
 		w.must(in(pods.Get()).Name(name).Do(w.t.Context()).Into(pod))
@@ -98,7 +98,7 @@ func (w *world) podByHand(pods *rest.RESTClient, name string, spec corev1.PodSpe
 	w.must(err)
 	w.must(in(pods.Delete()).Name(name).Body(&metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}).
 		Do(w.t.Context()).Error())
-	return w.printed(string(log)).Sub(began)
+	return w.printed(string(log)).Sub(started)
 }
 
 // firstStep runs a job whose step prints a time, and returns how long after the claim of

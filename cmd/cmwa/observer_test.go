@@ -48,7 +48,7 @@ func (w *world) front(asked func(*http.Request), answered func(*http.Response) e
 
 func isPoll(r *http.Request) bool { return r.URL.Path == "/api/deployments/poll" }
 
-// claimOf returns the claim in the response to a poll. Its JobID is empty if there is none.
+// claimOf returns the claim in the response to a poll. Its JobID is empty without one.
 func claimOf(r *http.Response) (claim cloud.Poll, err error) {
 	if !isPoll(r.Request) || r.StatusCode != http.StatusOK {
 		return claim, nil

@@ -163,7 +163,7 @@ func TestOwnership(t *testing.T) {
 		agents.finish(one)
 	})
 
-	inWorld(t, "kubernetes", "two replicas of which one is deleted", func(w *world) {
+	inWorld(t, "kubernetes", "one of two replicas is deleted", func(w *world) {
 		agents := w.deploy("agent", 2)
 		one, two := w.holdPod("one"), w.holdPod("two")
 		if one.owner() == two.owner() {

@@ -32,12 +32,12 @@ func (p probes) settings(lines ...string) []string {
 // /healthz must return 200.
 func (p probes) alive(span time.Duration, ready int) {
 	p.w.t.Helper()
-	began := time.Now()
+	started := time.Now()
 	p.w.eventually(fmt.Sprintf("/readyz is %d, after %s", ready, span), func() bool {
 		if code := p.healthz(); code != http.StatusOK {
-			p.w.t.Fatalf("/healthz is %d after %s\n%s", code, time.Since(began), p.w.logs())
+			p.w.t.Fatalf("/healthz is %d after %s\n%s", code, time.Since(started), p.w.logs())
 		}
-		return time.Since(began) >= span && p.readyz() == ready
+		return time.Since(started) >= span && p.readyz() == ready
 	})
 }
 

@@ -27,7 +27,7 @@ outputs:
   secret: ${secret.value}
 `
 
-// commitProgram commits pulumiProgram to a git repository, which it creates if there is none. The program
+// commitProgram commits pulumiProgram to a git repository, which it creates if it does not exist. The program
 // is in a directory of the repository, and writes its file to the directory state.
 func commitProgram(t *testing.T, repository, directory, state, greeted string) {
 	t.Helper()

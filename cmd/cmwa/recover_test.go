@@ -29,10 +29,10 @@ func TestRecover(t *testing.T) {
 	t.Run("instance is removed before the agent starts again", func(t *testing.T) {
 		atLocalTargets(t, func(t *testing.T, w *world) {
 			lose(w)
-			began := time.Now()
+			started := time.Now()
 			w.agent().waitFor("job reported failed")
 			w.await("one", "failed")
-			if took := time.Since(began); took > recoverLimit {
+			if took := time.Since(started); took > recoverLimit {
 				t.Errorf("the outcome was reported after %s", took)
 			}
 			w.wantLog("one", "was removed while no agent ran")

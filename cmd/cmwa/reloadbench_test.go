@@ -40,10 +40,10 @@ func BenchmarkReload(b *testing.B) {
 				w.eventually("all pools have polled", func() bool { return len(v.within(time.Hour)) == pools })
 				for edit := 1; edit <= edits; edit++ {
 					w.must(os.WriteFile(w.file()+".new", []byte(text(edit)), 0o600))
-					began := time.Now()
+					started := time.Now()
 					w.must(os.Rename(w.file()+".new", w.file()))
 					w.eventually("the new pool polls", func() bool { return v.count(fresh[edit].token) > 0 })
-					spans = append(spans, v.firstOf(fresh[edit].token).Sub(began))
+					spans = append(spans, v.firstOf(fresh[edit].token).Sub(started))
 					agent.ends(5 * lookEvery) // meanwhile, the agent removes the previous pool
 				}
 				slices.Sort(spans)

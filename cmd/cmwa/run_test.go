@@ -93,12 +93,12 @@ func TestRunMissingImage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "docker")
 	w.agent()
-	began := time.Now()
+	started := time.Now()
 	w.queue("one", order{Image: "cmwa-test/there-is-none:1", Steps: []step{{Name: "a", Run: "true"}}})
 	w.await("one", "failed")
 	w.wantSteps("one", "failed", "not-started")
 	w.wantLog("one", "cmwa-test/there-is-none:1", "pull_image")
-	if took := time.Since(began); took > 30*time.Second {
+	if took := time.Since(started); took > 30*time.Second {
 		t.Errorf("the failure was reported after %s, want at most 30 s", took)
 	}
 }

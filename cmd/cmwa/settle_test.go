@@ -135,10 +135,10 @@ func TestSettleInPlace(t *testing.T) {
 	from, to := agentPort(freePort(t)), agentPort(freePort(t))
 	w.follow(nil, "token: "+w.pool, from.setting())
 
-	began := time.Now()
+	started := time.Now()
 	w.must(os.WriteFile(w.file(), []byte(w.content("token: "+w.pool, to.setting())), 0o600))
 	w.eventually("the HTTP server answers at the new port", func() bool { return to.healthz() == http.StatusOK })
-	if took := time.Since(began); took < quietSecond {
+	if took := time.Since(started); took < quietSecond {
 		t.Errorf("the HTTP server used the new port %s after a write in place, want at least %s", took, quietSecond)
 	}
 	w.save("token: "+w.pool, from.setting())

@@ -80,7 +80,7 @@ type soak struct {
 	agents  []*soakAgent
 	stacks  []string
 	ended   map[string]string // final statuses, by stack
-	began   time.Time
+	started time.Time
 
 	edits, kills, resets atomic.Int64
 	usageBefore          []usage
@@ -105,7 +105,7 @@ func newSoak(t *testing.T) *soak {
 	seed := runtimetest.FaultSeed(t)
 	s := &soak{
 		world: w, seed: seed, witness: filepath.Join(w.directory, "witness"),
-		began: time.Now(), ended: map[string]string{},
+		started: time.Now(), ended: map[string]string{},
 		link: runtimetest.NewLink(t, engineSocket()),
 		proxy: runtimetest.NewProxy(t, runtimetest.ProxyOptions{
 			Target: w.url, Host: gateway(t), Seed: seed, Share: soakShare, Storms: soakStorms,
@@ -211,7 +211,7 @@ func (s *soak) runFor(duration time.Duration) {
 		s.add(soakQueue - s.unfinished())
 		if time.Since(reported) > time.Minute {
 			reported = time.Now()
-			fmt.Fprintf(os.Stderr, "%s: %d jobs, %d kills, %d edits\n", time.Since(s.began).Round(time.Second),
+			fmt.Fprintf(os.Stderr, "%s: %d jobs, %d kills, %d edits\n", time.Since(s.started).Round(time.Second),
 				len(s.stacks), s.kills.Load(), s.edits.Load())
 		}
 		return false
@@ -415,7 +415,7 @@ func (s *soak) judge() {
 	fmt.Fprintf(table, "%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n",
 		len(s.stacks), succeeded, failed, lost, twice, len(left),
 		s.kills.Load(), s.edits.Load(), faults, s.resets.Load(),
-		time.Since(s.began).Round(time.Second), waited.Round(100*time.Millisecond))
+		time.Since(s.started).Round(time.Second), waited.Round(100*time.Millisecond))
 	fmt.Fprintf(table, "\nprocess\tMB at start\tat end\tdescriptors at start\tat end\tgoroutines at start\tat end\n")
 	after := s.usageAtEnd()
 	for i, before := range s.usageBefore {

@@ -736,7 +736,7 @@ func (p agentPort) setting() string { return fmt.Sprintf("http_server_port: %d",
 
 func (p agentPort) url(path string) string { return fmt.Sprintf("http://127.0.0.1:%d%s", p, path) }
 
-// healthz and readyz return the status of the response, or 0 if there is none.
+// healthz and readyz return the status of the response, or 0 without one.
 func (p agentPort) healthz() int { return probe(p.url("/healthz")) }
 func (p agentPort) readyz() int  { return probe(p.url("/readyz")) }
 
@@ -750,7 +750,7 @@ func probe(url string) int {
 	return response.StatusCode
 }
 
-// bodyOf returns the body of the response to a GET request, or nil if there is none.
+// bodyOf returns the body of the response to a GET request, or nil without one.
 func bodyOf(url string) []byte {
 	response, err := http.Get(url)
 	if err != nil {

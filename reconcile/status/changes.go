@@ -17,7 +17,7 @@ type Changes struct {
 	series map[string]failedSeries // by part
 }
 
-// failedSeries contains the texts about a pool that were written since its polls began to fail.
+// failedSeries contains the texts about a pool that were written since its polls started to fail.
 type failedSeries struct {
 	since   time.Time
 	written []string // stable texts

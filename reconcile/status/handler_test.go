@@ -65,7 +65,7 @@ func wantTexts(t *testing.T, page string, texts ...string) {
 	}
 }
 
-// busyAgent returns an agent with two pools, of which one runs a job and one cannot be built.
+// busyAgent returns an agent with two pools: one runs a job, and one cannot be built.
 // One change of the file was accepted, and a later change was rejected.
 func busyAgent(t *testing.T) *testAgent {
 	t.Helper()

@@ -77,11 +77,11 @@ func TestIdentifyRefusalRetry(t *testing.T) {
 	simulateIdentify(t, "right is missing", func(t *testing.T, a *agents, cluster *Cluster) {
 		a.Inject(failAll("get", refusal))
 		for i, limits := range [][2]time.Duration{{refusalLimit, refusalLimit + identifyRetry}, {0, time.Second}} {
-			began := time.Now()
+			started := time.Now()
 			if err := cluster.Identify(t.Context()); err != nil || cluster.currentSelf().known() {
 				t.Errorf("call %d: got %+v, %v, want no known Pod and no error", i, cluster.currentSelf(), err)
 			}
-			if took := time.Since(began); took < limits[0] || took > limits[1] {
+			if took := time.Since(started); took < limits[0] || took > limits[1] {
 				t.Errorf("call %d took %s", i, took)
 			}
 		}

@@ -50,12 +50,11 @@
 //  14. ending.go: logs how the job ended, and reports it if the runner could not.
 //  15. sweep.go: removeEnded removes the instance; if that fails, a later sweep does.
 //
-// You can skip the following files, because each is used through one call: slots.go (the
-// limit of all pools), check.go (the check of the executor before a poll), starts.go (jobs
-// that fail to start), outcome.go (the outcome of a job,
-// for its metrics), ../../cloud/token.go (the pool's token), ../../cloud/status.go (the status poll), and
-// ../docker/check.go, ../docker/follow.go, ../docker/wait.go and ../docker/remove.go. stop.go stops a
-// job that is cancelled or has to end.
+// You can skip the following files, because each is used through one call: slots.go (the limit of
+// all pools), check.go (the check of the executor before a poll), starts.go (jobs that fail to
+// start), outcome.go (the outcome of a job, for its metrics), ../../cloud/token.go (the pool's
+// token), ../../cloud/status.go (the status poll), and ../docker/check.go, ../docker/follow.go,
+// ../docker/wait.go and ../docker/remove.go. stop.go stops a job that is cancelled or has to end.
 //
 // # The journal
 //

@@ -152,7 +152,7 @@ func TestStart(t *testing.T) {
 		wait(2 * time.Minute)
 		done := st.engine.Operations("a")
 		if len(done) < 2*3 || slices.Contains(done, runtimetest.StartDone) {
-			st.Errorf("got %v, want three or more starts, all of which fail", done)
+			st.Errorf("got %v, want three or more starts that all fail", done)
 		}
 		st.wantJobs(0)
 	})

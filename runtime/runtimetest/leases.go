@@ -86,7 +86,7 @@ func (l *Leases) Lose(jobID string) {
 	}
 }
 
-// only returns the lease of a job; empty if there is none. A job must have had only one lease.
+// only returns the lease of a job, or an empty one. A job must have had only one lease.
 func (l *Leases) only(jobID string) heldLease {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -108,7 +108,7 @@ type storms struct {
 	next        int // calls until the next storm
 	until       time.Time
 	fault       Fault
-	silent      time.Time // when the last black hole began
+	silent      time.Time // when the last black hole started
 	certificate time.Time // until then new connections get a certificate of an unknown authority
 }
 
@@ -208,7 +208,7 @@ func (p *Proxy) Claims() map[string]int {
 }
 
 // Injected returns, by name, how often a fault was chosen for a call, and how often a storm
-// began. It also counts a fault that was not injected because its connection is protected.
+// started. It also counts a fault that was not injected because its connection is protected.
 func (p *Proxy) Injected() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

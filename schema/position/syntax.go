@@ -256,7 +256,7 @@ func valueMayFollow(before []byte) bool {
 
 // failingLine returns the first line that makes the file invalid: the line after the
 // longest beginning of the file that can be parsed. The parser often names another line: the
-// line where the broken mapping began, or the line above the mistake. failingLine returns the
+// line where the broken mapping started, or the line above the mistake. failingLine returns the
 // line that the parser names only for long files, in which the search would take too long.
 func failingLine(lines [][]byte, text string) int {
 	const longest = 32 << 10

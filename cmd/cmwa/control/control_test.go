@@ -355,9 +355,9 @@ func TestServe(t *testing.T) {
 		directory := t.TempDir()
 		end := serving(t, directory, newFakeLoop("blue"))
 		connect(t, directory)
-		began := time.Now()
+		started := time.Now()
 		end()
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(started); took > time.Second {
 			t.Errorf("an idle connection delays the end by %s", took)
 		}
 	})

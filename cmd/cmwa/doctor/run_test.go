@@ -45,12 +45,12 @@ type result struct {
 }
 
 func run(ctx context.Context, checks []Check) (r result) {
-	began := time.Now()
+	started := time.Now()
 	r.passed = Run(ctx, checks, Reporter{
 		Outcome: func(o Outcome) { r.outcomes = append(r.outcomes, o) },
 		Waiting: func(left []Check) { r.waiting = append(r.waiting, names(left)) },
 	})
-	r.took = time.Since(began)
+	r.took = time.Since(started)
 	return r
 }
 
