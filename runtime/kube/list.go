@@ -56,12 +56,31 @@ func (e *Executor) completeDelivery(ctx context.Context, pod *corev1.Pod, instan
 	}
 
 	instance.Running, instance.Started, instance.Ended = true, pod.CreationTimestamp.Time, time.Time{}
-	ctx, cancel := detached(ctx, callLimit)
-	defer cancel()
-	if err := e.update(ctx, pod, carrier.annotationValue()); err != nil {
+	if err := e.annotate(ctx, pod, carrier.annotationValue()); err != nil {
 		e.log.Debug("cannot complete delivery of handoff", "pod", pod.Name, "error", err)
 	}
 	return nil
+}
+
+// annotate writes the annotation of the handoff. While the Pod starts, the kubelet often changes
+// its status. After such a change annotate reads the Pod and writes again.
+func (e *Executor) annotate(ctx context.Context, pod *corev1.Pod, value string) error {
+	ctx, cancel := detached(ctx, callLimit)
+	defer cancel()
+	uid := pod.UID
+	for range maxUpdates {
+		err := e.update(ctx, pod, value)
+		if !isConflict(err) {
+			return err
+		}
+		if pod, err = e.client.get(ctx, e.namespace, pod.Name); err != nil {
+			return err
+		}
+		if pod.UID != uid {
+			return errors.New(deletedText)
+		}
+	}
+	return errChangedOften
 }
 
 func instanceWithState(pod *corev1.Pod) runtime.Instance {

@@ -27,6 +27,14 @@ func TestListWithoutHandoff(t *testing.T) {
 		found, err := all[0].List(t.Context(), "id-of-agent-x")
 		a.wantDelivered(t, found, err, pod)
 	})
+	t.Run("kubelet changes the Pod before List writes the annotation", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		pod := a.waiting(t, all[0], largeHandoff+1)
+		a.storeHandoff(all[0], pod)
+		a.Inject(failFirst(2, "update", kubetest.Fault{Status: http.StatusConflict}))
+		found, err := all[0].List(t.Context(), "id-of-agent-x")
+		a.wantDelivered(t, found, err, pod)
+	})
 	t.Run("ConfigMaps cannot be listed", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		a.waiting(t, all[0], largeHandoff+1)
