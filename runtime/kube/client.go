@@ -192,9 +192,10 @@ func withCause(ctx context.Context, err error) error {
 }
 
 // isNotFound, isConflict and isForbidden report whether the API server itself sent the error. An
-// HTML page of a proxy with such a status does not count.
+// HTML page of a proxy with such a status does not count. The conflict of a quota is no conflict of the
+// object in the request.
 func isNotFound(err error) bool  { return apierrors.IsNotFound(err) && !fromProxy(err) }
-func isConflict(err error) bool  { return apierrors.IsConflict(err) && !fromProxy(err) }
+func isConflict(err error) bool  { return apierrors.IsConflict(err) && !temporary(err) }
 func isForbidden(err error) bool { return apierrors.IsForbidden(err) && !fromProxy(err) }
 
 // fromProxy reports whether a response came from a server other than the Kubernetes API

@@ -131,14 +131,18 @@ func (e *Executor) create(
 	ctx context.Context, pod *corev1.Pod, setup *runtime.Setup, deadline time.Time,
 ) (*corev1.Pod, error) {
 	warned := map[string]bool{}
-	lastReason, retries := "", retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
-	for delay := createBackoff.First; ; delay = createBackoff.Next(delay) {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
+	var created *corev1.Pod
+	err := retry{
+		deadline: deadline, refusalLimit: e.refusalLimit(), timeOut: e.timeOut,
+		explain: func(err error) error { return e.explain("create the Pod", err) },
+		log: func(err error) error {
+			setup.Log("The Pod cannot be created yet, retrying: %s", tail(err.Error()))
+			return setup.Flush(ctx)
+		},
+	}.do(ctx, func() (err error) {
 		var warnings []string
 		callCtx, cancel := detached(ctx, callLimit)
-		created, err := e.client.create(withWarnings(callCtx, func(text string) {
+		created, err = e.client.create(withWarnings(callCtx, func(text string) {
 			warnings = append(warnings, text)
 		}), pod, false)
 		cancel()
@@ -151,25 +155,9 @@ func (e *Executor) create(
 		if apierrors.IsAlreadyExists(err) { // by an earlier attempt whose response was lost
 			created, err = e.existing(ctx, pod)
 		}
-		switch {
-		case err == nil:
-			return created, nil
-		case !retries.allows(err) || time.Until(deadline) < delay:
-			return nil, e.explain("create the Pod", err)
-		case lastReason != err.Error():
-			lastReason = err.Error()
-			setup.Log("The Pod cannot be created yet, retrying: %s", tail(lastReason))
-			if err := setup.Flush(ctx); err != nil {
-				return nil, err
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(delay):
-		case <-e.timeOut:
-			deadline = time.Now()
-		}
-	}
+		return err
+	})
+	return created, err
 }
 
 // existing returns the Pod that an earlier attempt of create has created.

@@ -156,11 +156,10 @@ func (s *starting) createCarrier(ctx context.Context, pod string, text []byte, u
 		s.carrier.SetOwnerReferences(ownedBy(s.created.Name, s.created.UID))
 	}
 	s.objectTried = true
-	retries := retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
-	if err := e.createObject(ctx, resource, s.carrier, until, retries); err != nil {
-		return e.explainObject("create", resource, err)
-	}
-	return nil
+	return e.createObject(ctx, resource, s.carrier, retry{
+		deadline: until, refusalLimit: e.refusalLimit(),
+		explain: func(err error) error { return e.explainObject("create", resource, err) },
+	})
 }
 
 // setOwner makes the Pod the owner of its handoff, so that the cluster deletes both. If this

@@ -43,7 +43,7 @@ func (e *Executor) explain(operation string, err error) error {
 		return fmt.Errorf("%s: a LimitRange of namespace %s refuses the Pod: "+
 			"change kubernetes.cpu and kubernetes.memory, or resources in pod_template (%s)",
 			operation, e.namespace, text)
-	case apierrors.IsForbidden(err) && strings.Contains(text, missingRight):
+	case lacksRight(err):
 		return fmt.Errorf("%s: the agent's service account lacks a right in namespace %s: "+
 			"grant create, get, list, watch, update and delete on pods and pods/log (%s)", operation, e.namespace, text)
 

@@ -51,28 +51,19 @@ func ownedBy(pod string, uid types.UID) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod, UID: uid}}
 }
 
-// createObject creates an object of a job. It retries errors that may be temporary until
-// the deadline, and refused requests as long as retries allows. If the object exists, an
+// createObject creates an object of a job, and retries by these rules. If the object exists, an
 // earlier attempt of this call has created it and the response was lost, because names are
 // random.
-func (e *Executor) createObject(
-	ctx context.Context, resource string, o object, deadline time.Time, retries retryPolicy,
-) error {
-	for delay := createBackoff.First; ; delay = createBackoff.Next(delay) {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
+func (e *Executor) createObject(ctx context.Context, resource string, o object, rules retry) error {
+	return rules.do(ctx, func() error {
 		callCtx, cancel := detached(ctx, callLimit)
+		defer cancel()
 		_, err := e.client.createObject(callCtx, resource, o, false)
-		cancel()
-		if err == nil || apierrors.IsAlreadyExists(err) {
+		if apierrors.IsAlreadyExists(err) {
 			return nil
 		}
-		if !retries.allows(err) || time.Until(deadline) < delay {
-			return err
-		}
-		runtime.Sleep(ctx, nil, delay)
-	}
+		return err
+	})
 }
 
 func (e *Executor) removeObject(ctx context.Context, resource, name string) error {
@@ -86,15 +77,15 @@ func (e *Executor) removeObject(ctx context.Context, resource, name string) erro
 // discardObject deletes the object of a failed start, which other users may be able to
 // read. It retries temporary errors until ctx ends.
 func (e *Executor) discardObject(ctx context.Context, resource, name string) error {
-	for delay := createBackoff.First; ; delay = createBackoff.Next(delay) {
+	return retry{
+		explain: func(err error) error { return e.explainObject("delete", resource, err) },
+	}.do(ctx, func() error {
 		err := e.client.deleteObject(ctx, resource, e.namespace, name, metav1.DeleteOptions{})
-		switch {
-		case err == nil || isNotFound(err):
+		if isNotFound(err) {
 			return nil
-		case !temporary(err) || !runtime.Sleep(ctx, nil, delay):
-			return e.explainObject("delete", resource, err)
 		}
-	}
+		return err
+	})
 }
 
 // sweepObjects deletes the objects that are no longer needed. Agents that ended between the
@@ -132,7 +123,7 @@ func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err erro
 // of a job failed, and the hint.
 func (e *Executor) explainObject(verb, resource string, err error) error {
 	operation := fmt.Sprintf("%s an object of the job in %s", verb, resource)
-	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "cannot ") {
+	if !lacksRight(err) {
 		return e.explain(operation, err)
 	}
 	hint := "grant create, update, list and delete on " + resource

@@ -43,16 +43,23 @@ func (s *starting) addPullSecret(ctx context.Context) error {
 		Data:       map[string][]byte{corev1.DockerConfigJsonKey: config},
 	}
 	secret.OwnerReferences = ownedBy(s.created.Name, s.created.UID)
-	err = e.createObject(ctx, secrets, secret, s.deadline, retryPolicy{})
+	var forbidden error
+	rules := retry{deadline: s.deadline, explain: func(err error) error {
+		if apierrors.IsForbidden(err) {
+			forbidden = err
+		}
+		return e.explainObject("create", secrets, err)
+	}}
+	err = e.createObject(ctx, secrets, secret, rules)
 	switch {
 	case err == nil:
 		s.setup.Log("The job's credentials for %s are in the image pull secret %s", registry, secret.Name)
-	case apierrors.IsForbidden(err):
+	case forbidden != nil && ctx.Err() == nil:
 		s.setup.Log("The job has credentials for %s, but the agent may not create Secrets in namespace %s (%s). "+
 			"If the image needs them, grant create on secrets to the agent's service account, or set imagePullSecrets "+
-			"in pod_template or in the service account of the Pods", registry, e.namespace, tail(err.Error()))
+			"in pod_template or in the service account of the Pods", registry, e.namespace, tail(forbidden.Error()))
 	default:
-		return e.explainObject("create", secrets, err)
+		return err
 	}
 	return nil
 }

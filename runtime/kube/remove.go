@@ -65,17 +65,17 @@ func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) (e
 			e.records.Load().PodRemoved(uid)
 		}
 	}()
-	for delay := createBackoff.First; ; delay = createBackoff.Next(delay) {
-		gone, err := e.delete(ctx, name, uid, grace)
-		switch {
-		case gone:
-			return nil
-		case err == nil:
-			return e.awaitDeletion(ctx, sub, uid, grace)
-		case !temporary(err) || !runtime.Sleep(ctx, nil, delay):
-			return e.explain("delete the Pod", err)
-		}
+	gone := false
+	err = retry{
+		explain: func(err error) error { return e.explain("delete the Pod", err) },
+	}.do(ctx, func() (err error) {
+		gone, err = e.delete(ctx, name, uid, grace)
+		return err
+	})
+	if err != nil || gone {
+		return err
 	}
+	return e.awaitDeletion(ctx, sub, uid, grace)
 }
 
 // awaitDeletion blocks until a Pod is gone. The API server has accepted its deletion.

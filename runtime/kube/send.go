@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,35 +61,31 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 		killpoint.Hit(killpoint.HandoffStored)
 		sealed = s.delivery.annotationValue()
 	}
-	lastReason, retries := "", retryPolicy{refusalLimit: min(refusalLimit, e.stuckLimit)}
-	for wait := createBackoff.First; ; wait = createBackoff.Next(wait) {
-		err := s.tryWrite(ctx, sealed)
-		delay := wait
-		switch {
-		case err == nil:
+	var adopted error
+	err = retry{
+		deadline: until, refusalLimit: e.refusalLimit(),
+		conflicts: true, // the kubelet updates the status often during a start
+		explain:   func(err error) error { return e.explain("send the job to its Pod", err) },
+		log: func(err error) error {
+			if !s.sent { // do not flush: after the handoff, the log belongs to the runner
+				s.setup.Log("The job cannot be sent to its Pod yet, retrying: %s", tail(err.Error()))
+			}
 			return nil
-		case errors.Is(err, records.ErrAdopted) && e.records.Load().Has(s.job.ID):
-			// The other agent adopts the record, and then starts or reports the job.
-			e.records.Load().Leave(s.job.ID)
-			return fmt.Errorf("send the job to its Pod: %w: %w", err, runtime.ErrGone)
-		case errors.Is(err, records.ErrAdopted): // the other agent removes the Pod
-			return fmt.Errorf("send the job to its Pod: %w", err)
-		case isConflict(err): // the kubelet updates the status often during a start
-			delay = wait / 10
-		case !retries.allows(err):
-			return e.explain("send the job to its Pod", err)
-		case lastReason != err.Error() && !s.sent:
-			lastReason = err.Error()
-			// Do not flush: after the handoff, the log belongs to the runner.
-			s.setup.Log("The job cannot be sent to its Pod yet, retrying: %s", tail(lastReason))
+		},
+	}.do(ctx, func() error {
+		err := s.tryWrite(ctx, sealed)
+		if errors.Is(err, records.ErrAdopted) {
+			adopted = fmt.Errorf("send the job to its Pod: %w", err)
+			return nil
 		}
-		if !runtime.Sleep(ctx, nil, min(delay, max(time.Until(until), 0))) {
-			return context.Cause(ctx)
-		}
-		if time.Now().After(until) {
-			return e.explain("send the job to its Pod", err)
-		}
+		return err
+	})
+	if adopted != nil && e.records.Load().Has(s.job.ID) {
+		// The other agent adopts the record, and then starts or reports the job.
+		e.records.Load().Leave(s.job.ID)
+		return fmt.Errorf("%w: %w", adopted, runtime.ErrGone)
 	}
+	return cmp.Or(adopted, err) // without a record, the other agent removes the Pod
 }
 
 // tryWrite makes one attempt to write the annotation. It uses the newest Pod that the watch
