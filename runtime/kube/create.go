@@ -157,7 +157,10 @@ func (e *Executor) create(
 		}
 		return err
 	})
-	return created, err
+	if err != nil { // the client returns an empty Pod
+		return nil, err
+	}
+	return created, nil
 }
 
 // existing returns the Pod that an earlier attempt of create has created.

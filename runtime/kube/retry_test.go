@@ -121,16 +121,15 @@ func TestTemporary(t *testing.T) {
 	}
 	t.Run("a webhook's refusal ends a start at once", func(t *testing.T) {
 		s := newFakeCluster(t, succeed)
-		s.Inject(failAll("create", kubetest.Fault{
-			Status: http.StatusForbidden, Message: `admission webhook "policy" denied the request: this cannot run here`,
-		}))
+		const refusal = `admission webhook "policy" denied the request: this cannot run here`
+		s.Inject(failAll("create", kubetest.Fault{Status: http.StatusForbidden, Message: refusal}))
 		_, log, err := s.start(t, s.executor(t), s.job("job-1"))
 		wantStartError(t, log, err, "this cannot run here", false)
 		if strings.Contains(log, "retrying") || strings.Contains(log, "lacks a right") {
 			t.Errorf("the log of step 0 describes a missing right:\n%s", log)
 		}
-		if n := s.Requests()["create"]; n != 1 {
-			t.Errorf("got %d creates, want 1", n)
+		if all := s.Requests(); all["create"] != 1 || all["delete"] != 0 {
+			t.Errorf("got %v, want one create and no delete", all)
 		}
 	})
 }
