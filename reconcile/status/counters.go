@@ -51,13 +51,13 @@ var (
 // continues the counts of the pool that it replaces, if both have the same name. The number of
 // series is bounded: unknown values of a label count as "other".
 type Counters struct {
-	polls           *prometheus.CounterVec
+	polls           *poolCounter
 	requests        *prometheus.CounterVec
 	requestDuration *prometheus.HistogramVec
-	claimed         *prometheus.CounterVec
-	ended           *prometheus.CounterVec
-	recovered       *prometheus.CounterVec
-	journalErrors   *prometheus.CounterVec
+	claimed         *poolCounter
+	ended           *poolCounter
+	recovered       *poolCounter
+	journalErrors   *poolCounter
 	stageDuration   *prometheus.HistogramVec
 	routes          []string
 
@@ -68,9 +68,6 @@ type Counters struct {
 // NewCounters returns counters without pools. Requests with a route that is not one of routes
 // count as "other".
 func NewCounters(routes ...string) *Counters {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cmwa_" + name, Help: help}, labels)
-	}
 	histogram := func(name, help, label string, buckets []float64) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(
 			prometheus.HistogramOpts{Name: "cmwa_" + name, Help: help, Buckets: buckets}, []string{label})
@@ -78,24 +75,24 @@ func NewCounters(routes ...string) *Counters {
 
 	// Create the vectors, and the series of the stages.
 	c := &Counters{
-		polls: counter("polls_total",
+		polls: newPoolCounter("polls_total",
 			"Attempts to claim a job, by result: job (a job was claimed), empty (the service has no job for the "+
 				"pool) or failed (also attempts without a request while the circuit breaker is open).",
-			"pool", "result"),
-		requests: counter("service_requests_total",
-			"HTTP requests to services by route and status code, each retry included; code 0 is no response.",
-			"route", "code"),
+			"result"),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cmwa_service_requests_total", Help: "HTTP " +
+			"requests to services by route and status code, each retry included; code 0 is no response."},
+			[]string{"route", "code"}),
 		requestDuration: histogram("service_request_duration_seconds",
 			"Duration of HTTP requests to services, each retry measured separately.", "route", requestBuckets),
-		claimed: counter("jobs_claimed_total", "Claimed jobs; adopted jobs are not counted.", "pool", "kind"),
-		ended: counter("jobs_total",
+		claimed: newPoolCounter("jobs_claimed_total", "Claimed jobs; adopted jobs are not counted.", "kind"),
+		ended: newPoolCounter("jobs_total",
 			"Ended jobs by outcome: succeeded, failed, cancelled or lost (the service no longer has the job, "+
-				"or its end is unknown).", "pool", "kind", "outcome"),
-		recovered: counter("jobs_recovered_total",
+				"or its end is unknown).", "kind", "outcome"),
+		recovered: newPoolCounter("jobs_recovered_total",
 			"Journalled jobs of an earlier run of the agent by action: resumed (adopted), started (again, because "+
-				"it had not run), reported (as failed) or removed (the service knew its outcome).", "pool", "action"),
-		journalErrors: counter("journal_errors_total",
-			"Claimed jobs that could not be journalled: they run, and may be lost if the agent is killed.", "pool"),
+				"it had not run), reported (as failed) or removed (the service knew its outcome).", "action"),
+		journalErrors: newPoolCounter("journal_errors_total",
+			"Claimed jobs that could not be journalled: they run, and may be lost if the agent is killed."),
 		stageDuration: histogram("job_stage_duration_seconds",
 			"Duration of the stages of jobs: definition, pull, create, start, run, report, remove.",
 			"stage", stageBuckets),
@@ -113,16 +110,16 @@ func NewCounters(routes ...string) *Counters {
 func (c *Counters) AddPool(name string, enabled []runtime.Kind) {
 	name = c.pool(name)
 	for _, result := range results {
-		c.polls.WithLabelValues(name, string(result))
+		c.polls.add(0, name, string(result))
 	}
 	for _, action := range actions {
-		c.recovered.WithLabelValues(name, string(action))
+		c.recovered.add(0, name, string(action))
 	}
-	c.journalErrors.WithLabelValues(name)
+	c.journalErrors.add(0, name)
 	for _, kind := range enabled {
-		c.claimed.WithLabelValues(name, kindLabel(kind))
+		c.claimed.add(0, name, kindLabel(kind))
 		for _, outcome := range outcomes {
-			c.ended.WithLabelValues(name, kindLabel(kind), string(outcome))
+			c.ended.add(0, name, kindLabel(kind), string(outcome))
 		}
 	}
 }
@@ -140,12 +137,12 @@ func (c *Counters) ServiceCall(call runtime.ServiceCall) {
 
 // Poll implements [runtime.Metrics].
 func (c *Counters) Poll(pool string, result runtime.PollResult) {
-	c.polls.WithLabelValues(c.pool(pool), known(string(result), results)).Inc()
+	c.polls.add(1, c.pool(pool), known(string(result), results))
 }
 
 // JobClaimed implements [runtime.Metrics].
 func (c *Counters) JobClaimed(pool string, kind runtime.Kind) {
-	c.claimed.WithLabelValues(c.pool(pool), kindLabel(kind)).Inc()
+	c.claimed.add(1, c.pool(pool), kindLabel(kind))
 }
 
 // JobStage implements [runtime.Metrics].
@@ -155,16 +152,16 @@ func (c *Counters) JobStage(stage runtime.Stage, took time.Duration) {
 
 // JobEnded implements [runtime.Metrics].
 func (c *Counters) JobEnded(pool string, kind runtime.Kind, outcome runtime.Outcome) {
-	c.ended.WithLabelValues(c.pool(pool), kindLabel(kind), known(string(outcome), outcomes)).Inc()
+	c.ended.add(1, c.pool(pool), kindLabel(kind), known(string(outcome), outcomes))
 }
 
 // JobRecovered implements [runtime.Metrics].
 func (c *Counters) JobRecovered(pool string, action runtime.RecoveryAction) {
-	c.recovered.WithLabelValues(c.pool(pool), known(string(action), actions)).Inc()
+	c.recovered.add(1, c.pool(pool), known(string(action), actions))
 }
 
 // JournalFailed implements [runtime.Metrics].
-func (c *Counters) JournalFailed(pool string) { c.journalErrors.WithLabelValues(c.pool(pool)).Inc() }
+func (c *Counters) JournalFailed(pool string) { c.journalErrors.add(1, c.pool(pool)) }
 
 // Describe implements [prometheus.Collector].
 func (c *Counters) Describe(ch chan<- *prometheus.Desc) {

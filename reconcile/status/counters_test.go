@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -114,6 +115,24 @@ func TestCounters(t *testing.T) {
 		c := NewCounters()
 		c.Poll("a\xffb", runtime.PollEmpty)
 		wantLines(t, metricsOf(t, c), `cmwa_polls_total{pool="a`+"\uFFFD"+`b",result="empty"} 1`)
+	})
+	t.Run("series of a pool need less than 5 kB", func(t *testing.T) {
+		heap := func() uint64 {
+			goruntime.GC()
+			var stats goruntime.MemStats
+			goruntime.ReadMemStats(&stats)
+			return stats.HeapAlloc
+		}
+		c := NewCounters()
+		before := heap()
+		for i := range maxPools {
+			c.AddPool(fmt.Sprint("pool-", i), kinds)
+		}
+		used := int64(heap()-before) / maxPools
+		goruntime.KeepAlive(c)
+		if used > 5000 {
+			t.Errorf("the series of a pool need %d bytes, want at most 5000", used)
+		}
 	})
 	t.Run("safe for concurrent use", func(t *testing.T) {
 		c := NewCounters(route)
