@@ -270,6 +270,35 @@ func TestStateOf(t *testing.T) {
 			t.Error("got a node that reports, want a lost node")
 		}
 	})
+	t.Run("readiness gates do not hide the loss of a node", func(t *testing.T) {
+		const gate = "example.com/ready"
+		lost := func(passed corev1.ConditionStatus) bool {
+			pod := podWith(phase(corev1.PodRunning, "", ""), mainIs(runs(mainContainer)),
+				condition(corev1.PodReady, corev1.ConditionFalse, "", ""),
+				condition(corev1.ContainersReady, corev1.ConditionTrue, "", ""), condition(gate, passed, "", ""))
+			pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: gate}}
+			return stateOf(reduced(pod)).nodeLost
+		}
+		if !lost(corev1.ConditionTrue) {
+			t.Error("got a node that reports, although all gates have passed and the Pod is not ready")
+		}
+		if lost(corev1.ConditionFalse) || lost(corev1.ConditionUnknown) {
+			t.Error("got a lost node, although the Pod is not ready because of its gate")
+		}
+	})
+	t.Run("the job's container is found by its name", func(t *testing.T) {
+		proxy := corev1.Container{Name: "proxy", Image: "proxy:1", Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{corev1.ResourceMemory: {}},
+		}}
+		pod := podWith(mainEnds(137, "Error", ""), phase(corev1.PodRunning, "", ""))
+		pod.Spec.Containers = append([]corev1.Container{proxy}, pod.Spec.Containers...)
+		pod.Status.ContainerStatuses = append([]corev1.ContainerStatus{runs("proxy")}, pod.Status.ContainerStatuses...)
+		s := stateOf(reduced(pod))
+		if s.image != "image" || s.memoryLimited || exitOf(s).Reason != "killed" {
+			t.Errorf("image %s, memory limit %v, %+v; want those of the job's container", s.image, s.memoryLimited,
+				exitOf(s))
+		}
+	})
 	t.Run("a reduced Pod has the same state", func(t *testing.T) {
 		pod := podWith(initIs(prepared(t)), deleted, phase(corev1.PodRunning, "r", "m"), mainIs(runs(mainContainer)),
 			condition(corev1.PodReady, corev1.ConditionFalse, "", ""),

@@ -91,15 +91,26 @@ func (s *state) conditions(pod *corev1.Pod) {
 		}
 	}
 	// For Pods of a lost node, the node controller sets only Ready to False. A kubelet sets
-	// both conditions, unless there are readiness gates.
+	// both conditions, unless the condition of a readiness gate is not True. The loss of the node of
+	// such a Pod cannot be seen: its Ready was False before.
 	s.nodeLost = ready == corev1.ConditionFalse && containersReady == corev1.ConditionTrue &&
-		len(pod.Spec.ReadinessGates) == 0 && pod.Status.Phase == corev1.PodRunning
+		gatesPassed(pod) && pod.Status.Phase == corev1.PodRunning
+}
+
+// gatesPassed reports whether the conditions of all readiness gates of a Pod are True.
+func gatesPassed(pod *corev1.Pod) bool {
+	return !slices.ContainsFunc(pod.Spec.ReadinessGates, func(gate corev1.PodReadinessGate) bool {
+		return !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == gate.ConditionType && c.Status == corev1.ConditionTrue
+		})
+	})
 }
 
 func (s *state) containers(pod *corev1.Pod) {
-	if len(pod.Spec.Containers) > 0 {
-		s.image = pod.Spec.Containers[0].Image
-		_, s.memoryLimited = pod.Spec.Containers[0].Resources.Limits[corev1.ResourceMemory]
+	// Admission may put other containers first, such as the proxy of a service mesh.
+	if i := slices.IndexFunc(pod.Spec.Containers, hasName(mainContainer)); i >= 0 {
+		s.image = pod.Spec.Containers[i].Image
+		_, s.memoryLimited = pod.Spec.Containers[i].Resources.Limits[corev1.ResourceMemory]
 	}
 	sidecar := func(c corev1.Container) bool { return c.RestartPolicy != nil }
 	s.onlyContainer = len(pod.Spec.Containers) == 1 && !slices.ContainsFunc(pod.Spec.InitContainers, sidecar)
