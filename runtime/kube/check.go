@@ -106,8 +106,11 @@ func (e *Executor) examplePod(tuning runtime.Tuning) (*corev1.Pod, error) {
 }
 
 func (e *Executor) dryRun(ctx context.Context, pod *corev1.Pod) error {
-	_, err := e.client.create(ctx, pod, true)
-	return err
+	created, err := e.client.create(ctx, pod, true)
+	if err != nil {
+		return err
+	}
+	return checkLabels(pod, created)
 }
 
 // refusesPod reports whether the API server refused a Pod because of its content, and not

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,6 +79,9 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	created()
 	if err != nil {
 		return "", err
+	}
+	if err := checkLabels(pod, s.created); err != nil {
+		return "", e.explain("create the Pod", err)
 	}
 	killpoint.Hit(killpoint.InstanceCreated)
 	defer setup.Measure(runtime.StageStart)()
@@ -161,6 +167,22 @@ func (e *Executor) create(
 		return nil, err
 	}
 	return created, nil
+}
+
+// errRelabeled is wrapped by the error for a Pod whose labels of the agent have changed at its creation.
+var errRelabeled = errors.New("the admission of the cluster changes a label of the agent")
+
+// checkLabels returns an error if the created Pod does not have the labels of the agent with which
+// it was sent. Then the watch would not show the Pod, or no other agent would adopt it.
+func checkLabels(sent, created *corev1.Pod) error {
+	for _, key := range slices.Sorted(maps.Keys(sent.Labels)) {
+		own := key == labelManagedBy || strings.HasPrefix(key, reservedKeys)
+		if want, got := sent.Labels[key], created.Labels[key]; own && got != want {
+			return fmt.Errorf("%w: %s is %q instead of %q: exempt the Pods of jobs from the webhook or policy "+
+				"that changes labels", errRelabeled, key, got, want)
+		}
+	}
+	return nil
 }
 
 // existing returns the Pod that an earlier attempt of create has created.

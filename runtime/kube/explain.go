@@ -15,6 +15,9 @@ func (e *Executor) explain(operation string, err error) error {
 	text := tail(err.Error())
 	answered := errors.As(err, new(apierrors.APIStatus))
 	switch {
+	case errors.Is(err, errRelabeled):
+		return fmt.Errorf("%s: %s", operation, text)
+
 	// No response of the API server.
 	case errors.Is(err, context.Canceled) && !answered:
 		return fmt.Errorf("%s: %w", operation, err)

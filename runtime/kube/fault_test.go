@@ -381,6 +381,37 @@ func TestStartFailure(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	})
+	proxyFirst := func(p *corev1.Pod) {
+		p.Spec.Containers = append([]corev1.Container{{Name: "proxy", Image: "proxy:1"}}, p.Spec.Containers...)
+	}
+	run("image of the job, behind the proxy of a service mesh", func(t *testing.T, s *fakeCluster) {
+		s.Mutate(proxyFirst)
+		s.kubelet.Hold = held(mainWaits("InvalidImageName", "upper case"))
+		e := s.executor(t)
+		e.stuckLimit = 100 * time.Millisecond
+		_, log, err := s.start(t, e, s.job("job-1"))
+		wantStartError(t, log, err, "InvalidImageName: upper case", true)
+	})
+	for name, mutate := range map[string]func(*corev1.Pod){
+		"removes": func(p *corev1.Pod) { delete(p.Labels, labelJob) },
+		"changes": func(p *corev1.Pod) { p.Labels[labelManagedBy] = "platform" },
+	} {
+		run("admission "+name+" a label of the agent", func(t *testing.T, s *fakeCluster) {
+			s.Mutate(mutate)
+			e, job := s.executor(t), s.job("job-1")
+			const want = "the admission of the cluster changes a label of the agent"
+			started := time.Now()
+			_, log, err := s.start(t, e, job)
+			wantStartError(t, log, err, want, false)
+			if took := time.Since(started); took > 5*time.Second {
+				t.Errorf("the start failed after %s, want at once", took)
+			}
+			s.wantNoPods(t)
+			if err := e.Check(t.Context(), job.Tuning); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("Check: got %v, want %q", err, want)
+			}
+		})
+	}
 	run("Pod deleted before its job started", func(t *testing.T, s *fakeCluster) {
 		s.kubelet.Hold = func(p *corev1.Pod) *corev1.PodStatus {
 			go s.Drop(p.Namespace, p.Name)

@@ -52,6 +52,7 @@ type API struct {
 	changed     chan struct{}     // closed and replaced at each change
 	dropped     chan struct{}     // closed and replaced to end all watches
 	inject      func(Request) *Fault
+	mutate      func(*corev1.Pod)
 	requests    map[string]int
 	kubelet     *Kubelet
 	uids        int

@@ -35,6 +35,9 @@ func (a *API) servePod(w http.ResponseWriter, r *http.Request, namespace string,
 	switch {
 	case request.Verb == "create" && !exists:
 		pod = sent
+		if a.mutate != nil {
+			a.mutate(pod)
+		}
 		if r.URL.Query().Get("dryRun") == "" {
 			pod = a.add(sent)
 		}

@@ -99,6 +99,13 @@ func (a *API) Inject(fault func(Request) *Fault) {
 	a.inject = fault
 }
 
+// Mutate sets a function that changes each Pod at its creation, like a mutating webhook.
+func (a *API) Mutate(mutate func(*corev1.Pod)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.mutate = mutate
+}
+
 // DropWatches ends all watches and logs whose requests are already counted (see
 // [API.Requests]). These watches send no change that follows the call.
 func (a *API) DropWatches() {
