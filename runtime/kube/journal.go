@@ -44,6 +44,9 @@ type recordCluster struct{ *Executor }
 
 // List implements [records.Cluster].
 func (c recordCluster) List(ctx context.Context, resource string, filter records.Filter) ([]records.Object, error) {
+	if filter.Name != "" { // labels may have been edited
+		return c.listRecords(ctx, resource, metav1.ListOptions{FieldSelector: "metadata.name=" + filter.Name})
+	}
 	selector := managedSelector + "," + labelRecord + "=" + recordValue
 	if filter.Scope != records.OfAll {
 		selector += "," + labelGroup + "=" + c.self.group
@@ -57,10 +60,13 @@ func (c recordCluster) List(ctx context.Context, resource string, filter records
 	if filter.Pool != "" {
 		selector += "," + labelPool + "=" + labelValue(filter.Pool)
 	}
-	if filter.Job != "" {
-		selector += "," + labelJob + "=" + labelValue(filter.Job)
-	}
-	listed, err := c.client.listData(ctx, resource, c.namespace, selector)
+	return c.listRecords(ctx, resource, metav1.ListOptions{LabelSelector: selector})
+}
+
+func (c recordCluster) listRecords(
+	ctx context.Context, resource string, options metav1.ListOptions,
+) ([]records.Object, error) {
+	listed, err := c.client.listData(ctx, resource, c.namespace, options)
 	if err != nil {
 		return nil, c.failed("list", resource, err)
 	}
@@ -111,21 +117,23 @@ func (c recordCluster) Gone(ctx context.Context, agent records.Agent) (gone bool
 	return gone, nil
 }
 
-// Pod implements [records.Cluster]. If an object carries the handoff, the kubelet may have read it
-// although the Pod has no annotation: see completeDelivery.
-func (c recordCluster) Pod(ctx context.Context, name string) (records.Pod, error) {
-	pod, err := c.client.get(ctx, c.namespace, name)
-	switch {
-	case isNotFound(err):
-		return records.Pod{}, nil
-	case err != nil:
-		return records.Pod{}, c.explain("find the Pod of a recorded job", err)
+// Pods implements [records.Cluster]. If an object carries the handoff, the kubelet may have read it
+// although the Pod has no annotation: see completeDelivery. A kept Pod has run, unless its runner
+// exited without a handoff: releasePod has removed the annotation.
+func (c recordCluster) Pods(ctx context.Context, job string) (all []records.Pod, err error) {
+	err = c.each(ctx, labelJob+"="+labelValue(job), func(pod *corev1.Pod) {
+		kept := pod.Labels[labelKeep] == keepUntil
+		all = append(all, records.Pod{
+			Name: pod.Name, UID: string(pod.UID),
+			Foreign: ownerOf(pod) != c.self.owner && !kept,
+			MayRun: pod.Annotations[annotationHandoff] != "" || carrierOf(pod) != inAnnotation ||
+				kept && stateOf(pod).main.code != runtime.CodeUsage,
+		})
+	})
+	if err != nil {
+		return nil, c.explain("list the Pods of a recorded job", err)
 	}
-	return records.Pod{
-		UID:     string(pod.UID),
-		Foreign: ownerOf(pod) != c.self.owner && pod.Labels[labelKeep] != keepUntil,
-		MayRun:  pod.Annotations[annotationHandoff] != "" || carrierOf(pod) != inAnnotation,
-	}, nil
+	return all, nil
 }
 
 // failed returns the error of a request, in one line and with a hint.

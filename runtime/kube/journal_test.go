@@ -423,7 +423,12 @@ func TestJournalList(t *testing.T) {
 	t.Run("Pod that cannot be read", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		a.recordedJob(t, all[0])
-		a.Inject(failFirst(1, "get", kubetest.Fault{Status: http.StatusInternalServerError, Message: "away"}))
+		a.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Resource != pods {
+				return nil
+			}
+			return &kubetest.Fault{Status: http.StatusInternalServerError, Message: "away"}
+		})
 		if found, err := journalOf(all[0]).List(t.Context()); err == nil {
 			t.Errorf("listed %v, want an error", found)
 		}

@@ -175,9 +175,11 @@ func (c *client) deleteObject(
 	return withCause(ctx, err)
 }
 
-// listData returns the objects of a resource that match the selector, with their data.
-func (c *client) listData(ctx context.Context, resource, namespace, selector string) (all []object, err error) {
-	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
+// listData returns the objects of a resource that the options select, with their data.
+func (c *client) listData(
+	ctx context.Context, resource, namespace string, options metav1.ListOptions,
+) (all []object, err error) {
+	options.Limit = pageSize
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, callLimit)
 		result, err := c.api.Get().Namespace(namespace).Resource(resource).

@@ -76,9 +76,9 @@ func dataOf(o Object) map[string][]byte {
 // serveObject serves a request for ConfigMaps or Secrets.
 func (a *API) serveObject(w http.ResponseWriter, r *http.Request, namespace string, request Request) {
 	if request.Verb == "list" {
-		selector := labelSelector(r)
+		selector, fields := labelSelector(r), r.URL.Query().Get("fieldSelector")
 		found := slices.DeleteFunc(a.Objects(request.Resource, namespace), func(o Object) bool {
-			return !selector.Matches(labels.Set(o.GetLabels()))
+			return !selector.Matches(labels.Set(o.GetLabels())) || fields != "" && fields != "metadata.name="+o.GetName()
 		})
 		if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
 			w.Header().Set("Content-Type", runtime.ContentTypeJSON)

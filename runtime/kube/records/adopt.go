@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -134,10 +135,8 @@ func (s *Store) adopt(ctx context.Context, o Object, tries int) (*runtime.Record
 		if !ok {
 			return nil, nil
 		}
-		if entry.Pod != "" {
-			if pod, err := cluster.Pod(ctx, entry.Pod); err != nil || pod.Foreign {
-				return nil, err
-			}
+		if pods, err := cluster.Pods(ctx, entry.Record.Job); err != nil || slices.ContainsFunc(pods, isForeign) {
+			return nil, err
 		}
 		s.setUnresolved(o.UID, true)
 		adopted, err := cluster.Put(ctx, o)
@@ -145,7 +144,7 @@ func (s *Store) adopt(ctx context.Context, o Object, tries int) (*runtime.Record
 		case kindOf(err) == Missing: // another agent was faster
 			return nil, nil
 		case kindOf(err) == Conflict && tries > 1:
-			current, err := s.find(ctx, o.Resource, o.Job, o.Name)
+			current, err := s.find(ctx, o.Resource, o.Name)
 			if err != nil || current == nil || current.Owner != from {
 				return nil, err
 			}

@@ -27,8 +27,8 @@ type Cluster interface {
 	// Gone reports whether the Pod of an agent no longer exists or has ended.
 	Gone(ctx context.Context, agent Agent) (bool, error)
 
-	// Pod returns the Pod of a job.
-	Pod(ctx context.Context, name string) (Pod, error)
+	// Pods returns the Pods of a job, of every owner.
+	Pods(ctx context.Context, job string) ([]Pod, error)
 }
 
 // Object is a ConfigMap or a Secret that contains a record.
@@ -48,11 +48,11 @@ type Object struct {
 	Deleting bool // the object is being deleted
 }
 
-// Filter selects objects of records.
+// Filter selects objects of records: the one with a name, or else those of a scope and a pool.
 type Filter struct {
+	Name  string
 	Scope Scope
 	Pool  string // key of the pool; empty selects those of all pools
-	Job   string // empty selects those of all jobs
 }
 
 // Scope selects the owners of objects.
@@ -71,9 +71,9 @@ type Agent struct{ Namespace, Name, UID string }
 
 // Pod is what a record's stage and owner depend on.
 type Pod struct {
-	UID     string // empty if the Pod does not exist
-	Foreign bool   // another agent owns the Pod, which is not kept for inspection
-	MayRun  bool   // the Pod may have its handoff
+	Name, UID string
+	Foreign   bool // another agent owns the Pod, which is not kept for inspection
+	MayRun    bool // the Pod may have its handoff, or has run
 }
 
 // Error is the error of a request. Its text is for users.

@@ -163,13 +163,15 @@ func (s *Store) SetStage(ctx context.Context, job string, stage runtime.RecordSt
 func (s *Store) deleted(ctx context.Context, r *recorded) error {
 	ended, err := s.options.Cluster.Gone(ctx, s.options.Agent)
 	if err == nil && !ended {
-		return runtime.ErrNoRecord
+		if err = s.checkPods(ctx, r); err == nil {
+			return runtime.ErrNoRecord
+		}
 	}
 	gone := s.lose(r)
-	if ended {
+	if err == nil || errors.Is(err, runtime.ErrGone) {
 		return gone
 	}
-	return fmt.Errorf("the record was deleted, and the agent's own Pod cannot be read: %w", err)
+	return fmt.Errorf("the record was deleted, and it is unknown whether another agent starts the job: %w", err)
 }
 
 // lose gives up a record that another agent has adopted.
@@ -300,10 +302,17 @@ func (s *Store) Has(job string) bool {
 	return r != nil && r.object.Resource != ""
 }
 
-// take returns the record in an object of this agent; nil if the object cannot be read. If the
-// job's Pod has no handoff, the job has not run, regardless of the stage: only the old agent could
-// send the handoff. The Pod is removed next, so take first removes the Pod from the owners of the
-// object.
+// take returns the record in an object of this agent, with the stage that the Pods of its job show.
+// The stored stage proves nothing: a user may have replaced the object by an earlier version of it,
+// for example from a backup of the namespace.
+//
+//  1. If another agent has a Pod of the job, take returns nil, and AdoptRecords tries again.
+//  2. If a Pod may have its handoff, the job may have run.
+//  3. If the Pod in the record has no handoff, the job has not run: only the old agent could send
+//     the handoff. The Pod is removed next, so take first removes the Pod from the owners of the
+//     object.
+//
+// It also returns nil if the object cannot be read.
 func (s *Store) take(ctx context.Context, o Object) (*runtime.Record, error) {
 	s.mu.Lock()
 	for _, r := range s.jobs {
@@ -317,23 +326,40 @@ func (s *Store) take(ctx context.Context, o Object) (*runtime.Record, error) {
 	if !ok {
 		return nil, nil
 	}
+	pods, err := s.options.Cluster.Pods(ctx, entry.Record.Job)
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(pods, isForeign) {
+		s.setUnresolved(o.UID, true)
+		return nil, nil
+	}
 	r := &recorded{Entry: entry, object: o}
-	if entry.Pod != "" {
-		pod, err := s.options.Cluster.Pod(ctx, entry.Pod)
-		if err != nil {
+	if next := entry.at(pods); next.Record.Stage != entry.Record.Stage {
+		if err := s.save(ctx, r, next); err != nil && kindOf(err) != Missing {
 			return nil, err
 		}
-		if pod.UID != "" && pod.UID == entry.UID && !pod.MayRun {
-			entry.Record.Stage, entry.Pod, entry.UID = runtime.RecordClaimed, "", ""
-			if err := s.save(ctx, r, entry); err != nil && kindOf(err) != Missing {
-				return nil, err
-			}
-		}
+		r.Entry = next
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.jobs[r.Record.Job] = r
 	return new(r.Record), nil
+}
+
+func isForeign(pod Pod) bool { return pod.Foreign }
+
+// at returns the entry with the stage that the Pods of its job show.
+func (e Entry) at(pods []Pod) Entry {
+	for _, pod := range pods {
+		switch {
+		case pod.MayRun && e.Record.Stage == runtime.RecordClaimed:
+			e.Record.Stage, e.Pod, e.UID = runtime.RecordHandedOff, pod.Name, pod.UID
+		case !pod.MayRun && pod.UID == e.UID && len(pods) == 1:
+			e.Record.Stage, e.Pod, e.UID = runtime.RecordClaimed, "", ""
+		}
+	}
+	return e
 }
 
 // read returns the entry in an object. If the object cannot be read, it logs a warning once and
@@ -420,25 +446,37 @@ func (s *Store) change(ctx context.Context, r *recorded, request func() error) e
 	}
 }
 
-// refresh reads the version of a record that this agent may replace.
+// refresh reads the version of a record that this agent may replace. A user may have edited the owner
+// of the record, so this agent loses a record that it has written only to an agent that exists, or if
+// another agent has a Pod of the job.
 func (s *Store) refresh(ctx context.Context, r *recorded) error {
-	current, err := s.find(ctx, r.object.Resource, r.Record.Job, r.object.Name)
+	current, err := s.find(ctx, r.object.Resource, r.object.Name)
 	if err != nil {
 		return err
 	}
-	if current == nil {
-		s.setVersion(r, "", "")
-		return nil
-	}
-	if current.Owner != s.options.Agent {
-		if r.object.Version != "" { // this agent has written it
-			return s.lose(r)
-		}
-		gone, err := s.options.Cluster.Gone(ctx, current.Owner)
-		if err != nil {
+	written := r.object.Version != ""
+	if written {
+		if err := s.checkPods(ctx, r); err != nil {
 			return err
 		}
-		if !gone {
+	}
+	switch {
+	case current == nil:
+		s.setVersion(r, "", "")
+		return nil
+	case current.Owner == s.options.Agent, current.Owner.Name == "":
+	default:
+		gone, err := s.options.Cluster.Gone(ctx, current.Owner)
+		if err == nil && gone && written { // or did an agent adopt it that has ended since?
+			gone, err = s.options.Cluster.Gone(ctx, s.options.Agent)
+			gone = !gone
+		}
+		switch {
+		case err != nil:
+			return err
+		case !gone && written:
+			return s.lose(r)
+		case !gone:
 			return errors.New("another agent has a record of the same job: Pod " + current.Owner.Name)
 		}
 	}
@@ -446,15 +484,26 @@ func (s *Store) refresh(ctx context.Context, r *recorded) error {
 	return nil
 }
 
-// find returns the object of a job with this name, or nil if there is none.
-func (s *Store) find(ctx context.Context, resource, job, name string) (*Object, error) {
-	objects, err := s.options.Cluster.List(ctx, resource, Filter{Job: job})
-	for _, o := range objects {
-		if o.Name == name {
-			return &o, err
-		}
+// checkPods loses a record if another agent has a Pod of the job. If two agents start the same job,
+// each of them creates its Pod before the check, so at most one passes the check.
+func (s *Store) checkPods(ctx context.Context, r *recorded) error {
+	pods, err := s.options.Cluster.Pods(ctx, r.Record.Job)
+	switch {
+	case err != nil:
+		return NewError(Temporary, err)
+	case slices.ContainsFunc(pods, isForeign):
+		return s.lose(r)
 	}
-	return nil, err
+	return nil
+}
+
+// find returns the object with this name, or nil if there is none.
+func (s *Store) find(ctx context.Context, resource, name string) (*Object, error) {
+	objects, err := s.options.Cluster.List(ctx, resource, Filter{Name: name})
+	if err != nil || len(objects) == 0 {
+		return nil, err
+	}
+	return &objects[0], nil
 }
 
 func (s *Store) setVersion(r *recorded, uid, version string) {
