@@ -35,8 +35,8 @@ func (e *Executor) Owned() bool { return e.self.known() }
 //
 //  1. Find the Pods of these pools that belong to other agents. If there are none, make no
 //     request.
-//  2. Get the own Pod of each of these agents once. An agent whose Pod cannot be read
-//     counts as existing.
+//  2. Find out which of these agents exist. If the watch does not show the Pod of an agent,
+//     get it once. An agent whose Pod cannot be read counts as existing.
 //  3. Adopt the Pods of agents that no longer exist. Each adoption is an update, which
 //     succeeds for exactly one agent.
 func (e *Executor) AdoptOrphans(ctx context.Context, serves func(pool string) bool) ([]runtime.Instance, error) {
@@ -114,10 +114,11 @@ func sortedOwners(candidates map[owner][]candidate) []owner {
 	})
 }
 
-// ownerGone reports whether the Pod of an agent no longer exists. With an error, the result
-// is false.
+// ownerGone reports whether the Pod of an agent no longer exists. With an error, the result is false.
+// It makes no request for an agent that the watch shows: otherwise the requests of a group would
+// grow with the square of its agents. That an agent is gone is believed only after a request.
 func (e *Executor) ownerGone(ctx context.Context, o owner) (bool, error) {
-	if o == e.self.owner || e.cluster.ownerSeen(o) {
+	if o == e.self.owner || e.agents.runs(o) || e.cluster.ownerSeen(o) {
 		return false, nil
 	}
 	if !o.valid() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -21,7 +22,8 @@ import (
 // jobs do nothing.
 type agents struct {
 	*kubetest.API
-	log lockedBuffer // of all executors
+	log    lockedBuffer      // of all executors
+	labels map[string]string // of new agents; without labels, agents do not watch each other
 }
 
 // lockedBuffer is a buffer that is safe for concurrent use, such as a log.
@@ -47,6 +49,7 @@ func (a *agents) put(name, deployment string) {
 	a.Drop(testNamespace, name)
 	pod := agentPodWith(name, "ReplicaSet", deployment+"-1", "1")
 	pod.Namespace, pod.UID = testNamespace, ""
+	maps.Copy(pod.Labels, a.labels)
 	pod.Spec.Containers = []corev1.Container{{Name: "agent", Image: agentImage}}
 	pod.Status.Phase = corev1.PodRunning
 	a.Put(pod)
@@ -181,6 +184,12 @@ func wantAdoptError(t testing.TB, e *Executor) {
 	if got, err := adopt(t, e); err == nil || len(got) > 0 {
 		t.Errorf("adopted %v, %v, want an error and no job", got, err)
 	}
+}
+
+// newWatchedAgents returns a fake cluster without agents. New agents have a label in common, by which
+// they watch each other.
+func newWatchedAgents(api *kubetest.API) *agents {
+	return &agents{API: api, labels: map[string]string{"app": "agent"}}
 }
 
 func newAgents(t testing.TB, names ...string) (*agents, []*Executor) {

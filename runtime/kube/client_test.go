@@ -32,7 +32,7 @@ func callErrors(t *testing.T, config *rest.Config) map[string]error {
 	_, createErr := c.create(t.Context(), &corev1.Pod{ObjectMeta: meta}, false)
 	_, createSecretErr := c.createObject(t.Context(), secrets, secret, false)
 	_, updateSecretErr := c.updateObject(t.Context(), secrets, secret)
-	_, listSecretsErr := c.listObjects(t.Context(), secrets, "jobs", "")
+	_, listSecretsErr := c.listMetadata(t.Context(), secrets, "jobs", metav1.ListOptions{})
 	return map[string]error{
 		"get": getErr, "create": createErr, "delete": c.delete(t.Context(), "jobs", "a", "uid", 0),
 		"create of a Secret": createSecretErr, "update of a Secret": updateSecretErr, "list of Secrets": listSecretsErr,

@@ -59,13 +59,20 @@
 // for it on nodes that do not refresh files. It is optional in the volume of the Pod, so that the
 // agent can delete it at the first line of progress. A job then takes seven requests.
 //
-// # One watch
+// # Two watches
 //
 // One watch shows all Pods of the agent's group in a namespace. It is client-go's reflector with a
 // store that keeps less than 1 kB of each Pod; a whole Pod takes 14 kB. The whole object is
 // kept only between create and handoff, because an update needs it. Nothing is polled: Wait
 // and Start read the store. A job takes four requests: create, update, log, delete. Its
 // record takes two more.
+//
+// A second watch shows the Pods that have the labels of the agent's own Pod: the other agents of the
+// group. An agent that it shows exists, without a request. Before, each agent got the Pod of each other
+// agent every 20 seconds: 50 agents sent 122 requests a second. Now 50 agents with 20 jobs each
+// send 1.3: dry runs, the sweeps, and the restarts of watches. The records of other agents are
+// listed when this watch shows that an agent has ended, and every five minutes, without their texts.
+// If the Pods of agents have no labels, each agent gets the Pods of the others, and lists once a minute.
 //
 // # Outages
 //

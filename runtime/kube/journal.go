@@ -45,7 +45,8 @@ type recordCluster struct{ *Executor }
 // List implements [records.Cluster].
 func (c recordCluster) List(ctx context.Context, resource string, filter records.Filter) ([]records.Object, error) {
 	if filter.Name != "" { // labels may have been edited
-		return c.listRecords(ctx, resource, metav1.ListOptions{FieldSelector: "metadata.name=" + filter.Name})
+		return c.listRecords(ctx, resource, metav1.ListOptions{FieldSelector: "metadata.name=" + filter.Name},
+			filter.WithoutText)
 	}
 	selector := managedSelector + "," + labelRecord + "=" + recordValue
 	if filter.Scope != records.OfAll {
@@ -60,13 +61,17 @@ func (c recordCluster) List(ctx context.Context, resource string, filter records
 	if filter.Pool != "" {
 		selector += "," + labelPool + "=" + labelValue(filter.Pool)
 	}
-	return c.listRecords(ctx, resource, metav1.ListOptions{LabelSelector: selector})
+	return c.listRecords(ctx, resource, metav1.ListOptions{LabelSelector: selector}, filter.WithoutText)
 }
 
 func (c recordCluster) listRecords(
-	ctx context.Context, resource string, options metav1.ListOptions,
+	ctx context.Context, resource string, options metav1.ListOptions, withoutText bool,
 ) ([]records.Object, error) {
-	listed, err := c.client.listData(ctx, resource, c.namespace, options)
+	list := c.client.listData
+	if withoutText {
+		list = c.client.listMetadata
+	}
+	listed, err := list(ctx, resource, c.namespace, options)
 	if err != nil {
 		return nil, c.failed("list", resource, err)
 	}
@@ -75,6 +80,19 @@ func (c recordCluster) listRecords(
 		all[i] = recordObject(resource, o)
 	}
 	return all, nil
+}
+
+// Outdated implements [records.Cluster]. The watch of the group's agents does not show an agent with
+// other labels, or one that starts and ends during an outage.
+func (c recordCluster) Outdated() time.Time {
+	if !c.agents.follows() {
+		return time.Now().Add(-recordListInterval)
+	}
+	outdated := time.Now().Add(-recordListWatched)
+	if ended := c.agents.ended(); ended.After(outdated) {
+		return ended
+	}
+	return outdated
 }
 
 // Put implements [records.Cluster].

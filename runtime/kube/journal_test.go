@@ -595,6 +595,20 @@ func TestJournalAdopt(t *testing.T) {
 		}
 	})
 
+	t.Run("record that cannot be read is read again with another token", func(t *testing.T) {
+		a, all := newAgents(t, "agent-x")
+		a.agentThatDies(t, "job-1")
+		j := journalWith(all[0], runtime.Tuning{Token: secret.New("another token")})
+		j.wantNoneAdopted(t)
+		before := a.Requests()
+		j.wantNoneAdopted(t)
+		if got := difference(a.Requests(), before); got["list configmaps"] != 1 || len(got) != 1 {
+			t.Errorf("requests: %v, want one list of ConfigMaps", got)
+		}
+		j.Tune(journalTuning())
+		j.wantAdopted(t, "job-1", runtime.RecordClaimed)
+	})
+
 	t.Run("record that no agent adopts is swept", func(t *testing.T) {
 		a, all := newAgents(t, "agent-x")
 		a.put("other-1", "other")

@@ -50,8 +50,14 @@ type Cluster struct {
 
 	mu         sync.Mutex
 	self       self
-	observers  map[string]*shared // by namespace
+	observers  map[watched]*shared
 	ownersSeen map[owner]time.Time
+}
+
+// watched selects Pods of a namespace: those of jobs, or those of the agents of the group.
+type watched struct {
+	namespace string
+	agents    bool
 }
 
 // shared is an observer with the number of executors that use it.
@@ -86,30 +92,50 @@ func New(options Options) (*Cluster, error) {
 	}
 	return &Cluster{
 		client: client, namespace: namespace, options: options, agentPod: at,
-		identifying: make(chan struct{}, 1), observers: map[string]*shared{}, ownersSeen: map[owner]time.Time{},
+		identifying: make(chan struct{}, 1), observers: map[watched]*shared{}, ownersSeen: map[owner]time.Time{},
 	}, nil
 }
 
 // Executor returns an executor for a namespace; the empty string selects the default
-// namespace. It starts the watch of the namespace and does not block. The caller must call
-// [Executor.Close].
+// namespace. It starts the watch of the namespace, and that of the agents of the group, and does
+// not block. The caller must call [Executor.Close].
 func (c *Cluster) Executor(namespace string) *Executor {
 	namespace = cmp.Or(namespace, c.namespace)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	o, ok := c.observers[namespace]
-	if !ok {
-		o = &shared{observer: observe(c.client, namespace, c.self, watchedSelector(c.self, c.options.Agent))}
-		c.observers[namespace] = o
+	jobs := c.acquire(watched{namespace: namespace}, watchedSelector(c.self, c.options.Agent))
+	own, agents := jobs.self, (*observer)(nil)
+	if own.agents != "" {
+		agents = c.acquire(watched{namespace: own.owner.Namespace, agents: true}, own.agents)
 	}
-	o.users++
 	e := &Executor{
-		cluster: c, client: c.client, pods: o.observer, self: o.self, namespace: namespace, log: c.options.Log,
+		cluster: c, client: c.client, pods: jobs, agents: agents, self: own, namespace: namespace, log: c.options.Log,
 		stuckLimit: stuckLimit, lostLimit: nodeLostLimit,
 		unresolved: map[string]bool{},
 	}
 	e.records.Store(&records.Store{})
 	return e
+}
+
+// acquire returns the observer of these Pods, and starts it if there is none. The caller holds the
+// lock, and must call release.
+func (c *Cluster) acquire(key watched, selector string) *observer {
+	o, ok := c.observers[key]
+	if !ok {
+		o = &shared{observer: observe(c.client, key.namespace, c.self, selector)}
+		c.observers[key] = o
+	}
+	o.users++
+	return o.observer
+}
+
+// release stops the observer of these Pods, unless other executors use it. The caller holds the lock.
+func (c *Cluster) release(key watched) {
+	o := c.observers[key]
+	if o.users--; o.users == 0 {
+		delete(c.observers, key)
+		o.close()
+	}
 }
 
 // Executor runs jobs as Pods of one namespace. Its state is in the cluster: a restarted
@@ -118,7 +144,8 @@ type Executor struct {
 	cluster   *Cluster
 	client    *client
 	pods      *observer
-	self      self // as known when the watch of the namespace started
+	agents    *observer // of the agents of the group; nil if they cannot be selected
+	self      self      // as known when the watch of the namespace started
 	namespace string
 	log       *slog.Logger
 
@@ -139,15 +166,14 @@ func (e *Executor) podSettings() podSettings {
 	return podSettings{image: options.Image, runnerDirectory: options.RunnerDirectory, self: e.self}
 }
 
-// Close stops the watch of the namespace, unless other executors use it.
+// Close stops the watches of the executor, unless other executors use them.
 func (e *Executor) Close() {
 	e.closed.Do(func() {
 		e.cluster.mu.Lock()
 		defer e.cluster.mu.Unlock()
-		o := e.cluster.observers[e.namespace]
-		if o.users--; o.users == 0 {
-			delete(e.cluster.observers, e.namespace)
-			o.close()
+		e.cluster.release(watched{namespace: e.namespace})
+		if e.agents != nil {
+			e.cluster.release(watched{namespace: e.self.owner.Namespace, agents: true})
 		}
 	})
 }

@@ -46,12 +46,13 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 // After the write of the annotation, the kubelet reads the ConfigMap at once.
 func (e *Executor) completeDelivery(ctx context.Context, pod *corev1.Pod, instance *runtime.Instance) error {
 	carrier := carrierOf(pod)
-	list, err := e.client.listObjects(ctx, string(carrier), e.namespace, labelJob+"="+pod.Labels[labelJob])
+	options := metav1.ListOptions{LabelSelector: labelJob + "=" + pod.Labels[labelJob]}
+	list, err := e.client.listMetadata(ctx, string(carrier), e.namespace, options)
 	if err != nil {
 		return e.explainObject("list", string(carrier), err)
 	}
-	named := func(o metav1.PartialObjectMetadata) bool { return o.Name == objectOf(pod.Name) }
-	if !slices.ContainsFunc(list.Items, named) {
+	named := func(o object) bool { return o.GetName() == objectOf(pod.Name) }
+	if !slices.ContainsFunc(list, named) {
 		return nil
 	}
 

@@ -95,7 +95,7 @@ func (e *Executor) discardObject(ctx context.Context, resource, name string) err
 func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err error) {
 	var failures []error
 	for _, resource := range []string{configMaps, secrets} {
-		list, err := e.client.listObjects(ctx, resource, e.namespace, managedSelector)
+		list, err := e.client.listMetadata(ctx, resource, e.namespace, metav1.ListOptions{LabelSelector: managedSelector})
 		if apierrors.IsForbidden(err) {
 			continue
 		}
@@ -103,17 +103,17 @@ func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err erro
 			failures = append(failures, e.explainObject("list", resource, err))
 			continue
 		}
-		for _, object := range list.Items {
-			text, ok := object.Annotations[annotationNeeded]
+		for _, object := range list {
+			text, ok := object.GetAnnotations()[annotationNeeded]
 			needed, err := time.Parse(time.RFC3339, text)
 			if !ok || err == nil && time.Now().Before(needed.Add(sweepMargin)) {
 				continue
 			}
-			if err := e.removeObject(ctx, resource, object.Name); err != nil {
+			if err := e.removeObject(ctx, resource, object.GetName()); err != nil {
 				failures = append(failures, err)
 				continue
 			}
-			removed = append(removed, strings.TrimSuffix(resource, "s")+"/"+object.Name)
+			removed = append(removed, strings.TrimSuffix(resource, "s")+"/"+object.GetName())
 		}
 	}
 	return removed, errors.Join(failures...)
@@ -210,24 +210,32 @@ func (c *client) listData(
 	}
 }
 
-// metadataOnly is the Accept header for a list without the data of Secrets.
+// metadataOnly is the Accept header for a list without the data of the objects.
 const metadataOnly = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// listObjects returns the metadata of the objects that match the selector.
-func (c *client) listObjects(
-	ctx context.Context, resource, namespace, selector string,
-) (*metav1.PartialObjectMetadataList, error) {
-	ctx, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	text, err := c.api.Get().Namespace(namespace).Resource(resource).
-		VersionedParams(&metav1.ListOptions{LabelSelector: selector}, c.parameters).
-		SetHeader("Accept", metadataOnly).Do(ctx).Raw()
-	if err != nil {
-		return nil, withCause(ctx, err)
+// listMetadata returns the objects of a resource that the options select, without their data.
+func (c *client) listMetadata(
+	ctx context.Context, resource, namespace string, options metav1.ListOptions,
+) (all []object, err error) {
+	options.Limit = pageSize
+	for {
+		callCtx, cancel := context.WithTimeout(ctx, callLimit)
+		text, err := c.api.Get().Namespace(namespace).Resource(resource).VersionedParams(&options, c.parameters).
+			SetHeader("Accept", metadataOnly).Do(callCtx).Raw()
+		err = withCause(callCtx, err)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		page := &metav1.PartialObjectMetadataList{}
+		if err := json.Unmarshal(text, page); err != nil {
+			return nil, fmt.Errorf("decode the list of %s: %w", resource, err)
+		}
+		for i := range page.Items {
+			all = append(all, &page.Items[i])
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			return all, nil
+		}
 	}
-	list := &metav1.PartialObjectMetadataList{}
-	if err := json.Unmarshal(text, list); err != nil {
-		return nil, fmt.Errorf("decode the list of %s: %w", resource, err)
-	}
-	return list, nil
 }

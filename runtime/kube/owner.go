@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	labelset "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -21,8 +23,9 @@ type owner struct {
 
 // self is the identity of the agent's own Pod.
 type self struct {
-	owner owner
-	group string // value of labelGroup; empty if the agent's Pod is not known
+	owner  owner
+	group  string // value of labelGroup; empty if the agent's Pod is not known
+	agents string // selector of the Pods of the group's agents; empty if their labels do not select them
 }
 
 // known reports whether the agent knows its own Pod. If not, it finds its jobs by its agent
@@ -31,9 +34,27 @@ func (s self) known() bool { return s.group != "" }
 
 func selfOf(pod *corev1.Pod) self {
 	return self{
-		owner: owner{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
-		group: groupOf(pod),
+		owner:  owner{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
+		group:  groupOf(pod),
+		agents: agentSelector(pod),
 	}
+}
+
+// podLabels are labels that controllers give to single Pods, or to the Pods of one revision.
+var podLabels = []string{
+	"pod-template-hash", "controller-revision-hash", "pod-template-generation",
+	"statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index",
+	"controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name",
+	"batch.kubernetes.io/job-completion-index",
+}
+
+// agentSelector returns a selector of the Pods that have the labels of the agent's own Pod. It may
+// select Pods of other programs too. It may leave out agents of the group whose labels have been
+// changed in their controller; see ownerGone.
+func agentSelector(pod *corev1.Pod) string {
+	shared := maps.Clone(pod.Labels)
+	maps.DeleteFunc(shared, func(name, _ string) bool { return slices.Contains(podLabels, name) })
+	return labelset.Set(shared).String()
 }
 
 // groupOf returns the value of labelGroup for the job Pods of an agent: the namespace of

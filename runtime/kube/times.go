@@ -78,7 +78,12 @@ const (
 
 // Times of leftovers.
 const (
-	keepTime       = 24 * time.Hour   // how long the Pod of a failed job is kept
+	keepTime = 24 * time.Hour // how long the Pod of a failed job is kept
+	// How long a list of records stays valid, unless an agent of the group ends: if the agents are
+	// watched, and if not.
+	recordListWatched  = 5 * time.Minute
+	recordListInterval = time.Minute
+
 	ownerCacheTime = 10 * time.Second // how long an owner that was found counts as existing, for all pools
 
 	// sweepMargin is the time between annotationNeeded and the sweep of an object: a handoff

@@ -39,6 +39,7 @@ type observer struct {
 	mu      sync.Mutex
 	pods    map[string]*entry // by name
 	lastErr error             // of the last attempt to list or watch; nil after a success
+	lastEnd time.Time         // when the watch last showed that a Pod has ended or is deleted; zero before
 }
 
 // entry is one Pod that exists or has subscribers.
@@ -50,6 +51,9 @@ type entry struct {
 	subs      int           // subscriptions
 	wholeSubs int           // subscriptions that need the whole Pod
 }
+
+// exists reports whether the watch shows the Pod, and the Pod has not ended.
+func (e *entry) exists() bool { return e.state != nil && !e.gone && !e.state.finished() }
 
 // observe starts a watch. The caller must call close.
 func observe(client *client, namespace string, self self, selector string) *observer {
@@ -146,6 +150,35 @@ func (o *observer) listed() bool {
 	default:
 		return false
 	}
+}
+
+// follows reports whether the watch shows changes. It does not during an outage either, but then no
+// other request would show more.
+func (o *observer) follows() bool {
+	if o == nil || !o.listed() {
+		return false
+	}
+	err := o.health()
+	return err == nil || temporary(err)
+}
+
+// runs reports whether the watch shows that this Pod runs. If the result is false, the Pod may run
+// nevertheless.
+func (o *observer) runs(pod owner) bool {
+	if !o.follows() {
+		return false
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	e := o.pods[pod.Name]
+	return e != nil && e.exists() && e.state.uid == pod.UID && !e.state.nodeLost
+}
+
+// ended returns when the watch last showed that a Pod has ended or is deleted.
+func (o *observer) ended() time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.lastEnd
 }
 
 // ready blocks until the first list is complete.
@@ -249,7 +282,11 @@ func (o *observer) each(visit func(*state)) {
 // lock.
 func (o *observer) set(pod *corev1.Pod, gone bool) {
 	e := o.entry(pod.Name)
+	existed, before := e.exists(), e.state
 	e.state, e.gone, e.whole = stateOf(pod), gone, nil
+	if existed && (!e.exists() || e.state.uid != before.uid) {
+		o.lastEnd = time.Now()
+	}
 	if e.wholeSubs > 0 && pod.ResourceVersion != "" {
 		e.whole = pod
 	}
@@ -293,7 +330,7 @@ func (o *observer) Replace(objects []any, _ string) error {
 	}
 	for name, e := range o.pods {
 		if e.state != nil && !e.gone && !listed[name] {
-			e.gone, e.whole = true, nil
+			e.gone, e.whole, o.lastEnd = true, nil, time.Now()
 			o.notify(name, e)
 		}
 	}

@@ -178,7 +178,9 @@ func metadataOf(objects []Object) *metav1.PartialObjectMetadataList {
 	list := &metav1.PartialObjectMetadataList{}
 	for _, o := range objects {
 		list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-			Namespace: o.GetNamespace(), Name: o.GetName(), Labels: o.GetLabels(), Annotations: o.GetAnnotations(),
+			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+			Labels: o.GetLabels(), Annotations: o.GetAnnotations(),
+			OwnerReferences: o.GetOwnerReferences(), DeletionTimestamp: o.GetDeletionTimestamp(),
 		}})
 	}
 	return list

@@ -11,21 +11,16 @@ import (
 )
 
 const (
-	// Intervals between two lists of the records of other agents: if the last list had such records
-	// (recheckInterval), and if it had none.
-	recheckInterval = 10 * time.Second
-	listInterval    = time.Minute
-
-	maxProblems = 3 // largest number of problems in one error
-	adoptTries  = 5 // to adopt a record that changes meanwhile
+	recheckInterval = 10 * time.Second // between two lists while a record of an agent that is gone is left
+	maxProblems     = 3                // largest number of problems in one error
+	adoptTries      = 5                // to adopt a record that changes meanwhile
 )
 
 // AdoptRecords adopts the records of agents of this group whose own Pods no longer exist,
 // for the pools that mine selects. If the Pod of a record's job exists, only the agent that
 // has adopted the Pod adopts the record.
 //
-//  1. List the records. If the last list had no records of other agents, do so at most once
-//     a minute.
+//  1. List the records, without their texts, unless the last list is recent.
 //  2. Leave out records whose agent exists, and records whose Pod exists, is not kept, and
 //     belongs to another agent.
 //  3. Adopt a record with an update, which succeeds for exactly one agent.
@@ -40,9 +35,9 @@ func (s *Store) AdoptRecords(ctx context.Context, mine func(pool string) bool) (
 		return nil, nil
 	}
 	var problems []error
-	foreign, seen := false, map[string]bool{}
+	started, left, seen := time.Now(), false, map[string]bool{}
 	for _, resource := range resources {
-		objects, err := s.options.Cluster.List(ctx, resource, Filter{Scope: scope})
+		objects, err := s.options.Cluster.List(ctx, resource, Filter{Scope: scope, WithoutText: true})
 		if err != nil {
 			problems = append(problems, err)
 		}
@@ -52,19 +47,23 @@ func (s *Store) AdoptRecords(ctx context.Context, mine func(pool string) bool) (
 				continue
 			}
 			//  2. and 3. Adopt the record, unless it must be left out.
-			foreign = foreign || o.Owner != s.options.Agent
-			record, err := s.adopt(ctx, o, adoptTries)
+			gone, err := s.ownerGone(ctx, o)
+			record := (*runtime.Record)(nil)
+			if gone && err == nil {
+				record, err = s.adopt(ctx, o, adoptTries)
+			}
 			if err != nil {
 				problems = append(problems, err)
 			}
 			if record != nil {
 				adopted = append(adopted, *record)
 			}
+			left = left || gone && record == nil
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listed, s.foreign = time.Now(), foreign || len(problems) > 0
+	s.listed, s.left = started, left || len(problems) > 0
 	if len(problems) == 0 { // the list was complete
 		missing := func(uid string, _ bool) bool { return !seen[uid] }
 		maps.DeleteFunc(s.unreadable, missing)
@@ -86,13 +85,13 @@ func (s *Store) PodAdopted() {
 // adopted a record and lost the response. List has returned all others, and the jobs of those that
 // the store no longer has have ended.
 func (s *Store) listDue() (resources []string, scope Scope) {
+	outdated := s.options.Cluster.Outdated()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	interval := listInterval
-	if s.foreign {
-		interval = recheckInterval
+	if s.left {
+		outdated = time.Now().Add(-recheckInterval)
 	}
-	if time.Since(s.listed) < interval {
+	if s.listed.After(outdated) {
 		return nil, scope
 	}
 	resources, scope = []string{ConfigMaps}, OfOthers
@@ -106,12 +105,12 @@ func (s *Store) listDue() (resources []string, scope Scope) {
 }
 
 // adoptable reports whether to adopt a listed record of the pool: it belongs to another agent,
-// or an earlier update may have adopted it. A record is left out if this store has it, and if
-// it is being deleted.
+// or an earlier update may have adopted it. A record is left out if this store has it, if it cannot
+// be read, and if it is being deleted.
 func (s *Store) adoptable(o Object) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	unresolved, own, leave := s.unresolved[o.UID], o.Owner == s.options.Agent, o.Deleting
+	unresolved, own, leave := s.unresolved[o.UID], o.Owner == s.options.Agent, o.Deleting || s.unreadable[o.UID]
 	for _, r := range s.jobs {
 		leave = leave || r.object.Name == o.Name && r.object.Resource != ""
 	}
@@ -121,17 +120,28 @@ func (s *Store) adoptable(o Object) bool {
 	return !leave && (!own || unresolved)
 }
 
-// adopt adopts one record. It returns nil if the record must be left out now. If the record has
-// changed since it was read, adopt reads it again, because not only another agent may have
-// changed it: the process of an agent whose Pod was deleted by force runs for a moment longer. That
-// process may be about to delete the Pod of the job, and the cluster then deletes the record too.
-func (s *Store) adopt(ctx context.Context, o Object, tries int) (*runtime.Record, error) {
-	cluster, from := s.options.Cluster, o.Owner
-	if from != s.options.Agent {
-		if gone, err := cluster.Gone(ctx, from); err != nil || !gone {
-			return nil, err
-		}
-		entry, ok := s.read(o)
+// ownerGone reports whether the agent of a record no longer exists, or whether this agent is its owner
+// because it may have adopted the record.
+func (s *Store) ownerGone(ctx context.Context, o Object) (bool, error) {
+	if o.Owner == s.options.Agent {
+		return true, nil
+	}
+	return s.options.Cluster.Gone(ctx, o.Owner)
+}
+
+// adopt adopts one record, of which a list has shown no text. Its agent no longer exists. It returns
+// nil if the record must be left out now. If the record changes after it was read, adopt reads it
+// again, because not only another agent may have changed it: the process of an agent whose Pod was
+// deleted by force runs for a moment longer. That process may be about to delete the Pod of the job,
+// and the cluster then deletes the record too.
+func (s *Store) adopt(ctx context.Context, listed Object, tries int) (*runtime.Record, error) {
+	cluster := s.options.Cluster
+	o, err := s.find(ctx, listed.Resource, listed.Name)
+	if err != nil || o == nil || o.Owner != listed.Owner {
+		return nil, err
+	}
+	if o.Owner != s.options.Agent {
+		entry, ok := s.read(*o)
 		if !ok {
 			return nil, nil
 		}
@@ -139,22 +149,18 @@ func (s *Store) adopt(ctx context.Context, o Object, tries int) (*runtime.Record
 			return nil, err
 		}
 		s.setUnresolved(o.UID, true)
-		adopted, err := cluster.Put(ctx, o)
+		adopted, err := cluster.Put(ctx, *o)
 		switch {
 		case kindOf(err) == Missing: // another agent was faster
 			return nil, nil
 		case kindOf(err) == Conflict && tries > 1:
-			current, err := s.find(ctx, o.Resource, o.Name)
-			if err != nil || current == nil || current.Owner != from {
-				return nil, err
-			}
-			return s.adopt(ctx, *current, tries-1)
+			return s.adopt(ctx, listed, tries-1)
 		case err != nil:
 			return nil, err
 		}
-		o = adopted
+		o = &adopted
 	}
-	record, err := s.take(ctx, o)
+	record, err := s.take(ctx, *o)
 	if record != nil {
 		s.setUnresolved(o.UID, false)
 	}

@@ -27,6 +27,10 @@ type Cluster interface {
 	// Gone reports whether the Pod of an agent no longer exists or has ended.
 	Gone(ctx context.Context, agent Agent) (bool, error)
 
+	// Outdated returns a time. An agent of the group may have ended since, so lists of records
+	// that are older than this time are outdated.
+	Outdated() time.Time
+
 	// Pods returns the Pods of a job, of every owner.
 	Pods(ctx context.Context, job string) ([]Pod, error)
 }
@@ -53,6 +57,8 @@ type Filter struct {
 	Name  string
 	Scope Scope
 	Pool  string // key of the pool; empty selects those of all pools
+
+	WithoutText bool // do not read the records themselves
 }
 
 // Scope selects the owners of objects.

@@ -52,8 +52,8 @@ type Store struct {
 	key      Key
 	resource string // of new records
 	jobs     map[string]*recorded
-	listed   time.Time // last list of AdoptRecords
-	foreign  bool      // that list had records of other agents
+	listed   time.Time // start of the last list of AdoptRecords
+	left     bool      // that list had a record of an agent that is gone, and it was not adopted
 
 	// uids of objects
 	unreadable map[string]bool // the log has a warning that they cannot be read
@@ -86,7 +86,10 @@ func New(options Options) (*Store, bool) {
 func (s *Store) Tune(tuning runtime.Tuning) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.key = NewKey(tuning.Token)
+	if tuning.Token != s.options.Tuning.Token {
+		clear(s.unreadable)
+	}
+	s.options.Tuning, s.key = tuning, NewKey(tuning.Token)
 	switch {
 	case tuning.Instance.Kubernetes.Handoff == "secret":
 		s.resource = Secrets
