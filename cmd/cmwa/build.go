@@ -44,7 +44,7 @@ func builder(
 			program, cli.Version(), goruntime.GOOS, goruntime.GOARCH, host, os.Getpid())
 	}
 	return func(ctx context.Context, spec runtime.PoolSpec) (reconcile.Pool, error) {
-		executor, closeExecutor, err := executors.open(ctx, spec.Identity.Location(), log.With("pool", spec.Name))
+		executor, closeExecutor, err := executors.open(ctx, spec.Identity.Location())
 		if err != nil {
 			return nil, err
 		}
@@ -86,26 +86,21 @@ type executors struct {
 	agent   *agentid.Agent
 	journal runtime.Journal // records the jobs of pools without another journal; may be nil
 	needsID func()          // called for a pool whose instances are found by the agent's id
-	log     *slog.Logger    // for what all pools share
+	log     *slog.Logger
 
 	mu       sync.Mutex
+	docker   *docker.Executor         // of all pools with deploy_target docker; nil before the first one
 	clusters map[string]*kube.Cluster // of pools with deploy_target kubernetes, by context
 }
 
 // open creates the executor for a [runtime.Identity.Location]. The returned function
 // closes the executor.
-func (x *executors) open(ctx context.Context, location string, log *slog.Logger) (runtime.Executor, func(), error) {
+func (x *executors) open(ctx context.Context, location string) (runtime.Executor, func(), error) {
 	at := runtime.ParseLocation(location)
-	log = log.With("component", at.Target)
 	switch at.Target {
 	case "docker":
-		executor, err := docker.New(ctx, docker.Options{
-			Environ: x.environ.lookup, Agent: x.agent.ID, Log: log, RunnerDirectory: podtemplate.RunnerDirectory,
-		})
-		if err != nil {
-			return nil, nil, err
-		}
-		return executor, executor.Close, nil
+		executor, err := x.engine(ctx)
+		return executor, func() {}, err
 	case "kubernetes":
 		cluster, err := x.kubernetes(at.Context)
 		if err != nil {
@@ -117,10 +112,37 @@ func (x *executors) open(ctx context.Context, location string, log *slog.Logger)
 		executor := cluster.Executor(at.Namespace)
 		return executor, executor.Close, nil
 	case "process":
+		log := x.log.With("component", at.Target)
 		executor, err := process.New(process.Options{Agent: x.agent.ID, Environ: x.environ.list(), Log: log})
 		return executor, func() {}, err
 	}
 	return nil, nil, fmt.Errorf("deploy_target %s is not in this release", at.Target)
+}
+
+// engine returns the executor for the Docker engine. All pools share it, and so its connections and
+// its digests of runners. It closes idle connections by itself.
+func (x *executors) engine(ctx context.Context) (*docker.Executor, error) {
+	x.mu.Lock()
+	shared := x.docker
+	x.mu.Unlock()
+	if shared != nil {
+		return shared, nil
+	}
+	made, err := docker.New(ctx, docker.Options{
+		Environ: x.environ.lookup, Agent: x.agent.ID, Log: x.log.With("component", "docker"),
+		RunnerDirectory: podtemplate.RunnerDirectory,
+	})
+	if err != nil {
+		return nil, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.docker != nil { // made by another pool in the meantime
+		made.Close()
+		return x.docker, nil
+	}
+	x.docker = made
+	return made, nil
 }
 
 func podOptions() kube.Options {

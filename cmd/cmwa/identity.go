@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -61,11 +60,8 @@ func openJournal(agent *agentid.Agent, log *slog.Logger) (_ runtime.Journal, clo
 // recovery returns what the loop needs to find the instances and the records of this agent,
 // at every target that the agent uses or has used.
 func recovery(agent *agentid.Agent, executors *executors, log *slog.Logger) reconcile.Recovery {
-	quiet := slog.New(slog.DiscardHandler) // the pools log the problems of their executors
 	return reconcile.Recovery{
 		Agent: agent.ID, Record: agent, Journal: executors.journal, Supported: carriedOut.Targets, Log: log,
-		Executor: func(ctx context.Context, target string) (runtime.Executor, func(), error) {
-			return executors.open(ctx, target, quiet)
-		},
+		Executor: executors.open,
 	}
 }
