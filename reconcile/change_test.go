@@ -267,7 +267,7 @@ func another(f schema.Field) string {
 		value = "/other"
 	case f.Key == "kubernetes.memory":
 		value = "1Gi"
-	case f.Key == "docker.memory":
+	case f.Key == "docker.memory", f.Key == "docker.storage_limit":
 		value = "1g"
 	case f.Key == "docker.volumes":
 		value = "[a:/a]"

@@ -74,10 +74,7 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 	namespace, context, docker, kubernetes := "", "", runtime.Docker{}, runtime.Kubernetes{}
 	switch p.DeployTarget {
 	case "docker":
-		docker = runtime.Docker{
-			Network: p.Docker.Network, Volumes: p.Docker.Volumes, ExtraHosts: p.Docker.ExtraHosts,
-			Memory: p.Docker.Memory, CPUs: p.Docker.CPUs, User: p.Docker.User, Labels: p.Docker.Labels,
-		}
+		docker = runtime.Docker(p.Docker)
 	case "kubernetes":
 		namespace, context = p.Kubernetes.Namespace, p.Kubernetes.Context
 		kubernetes = runtime.Kubernetes{

@@ -139,13 +139,17 @@ type InstanceSpec struct {
 
 // Docker is the settings for containers.
 type Docker struct {
-	Network    string   // empty is the engine's default
-	Volumes    []string // in the engine's notation, source:target[:options]
-	ExtraHosts []string // name:address
-	Memory     int64    // limit in bytes; 0 is no limit
-	CPUs       float64  // limit in cores; 0 is no limit
-	User       string   // user[:group], names or numbers; empty is the image's
-	Labels     []string // name=value, in addition to the agent's own
+	Network      string   // empty is the engine's default
+	Volumes      []string // in the engine's notation, source:target[:options]
+	ExtraHosts   []string // name:address
+	Memory       int64    // limit in bytes; 0 is no limit
+	CPUs         float64  // limit in cores; 0 is no limit
+	PidsLimit    int      // limit of processes and threads; 0 is no limit
+	StorageLimit int64    // limit in bytes of what is written to the container, without volumes; 0 is no limit
+	User         string   // user[:group], names or numbers; empty is the image's
+	Labels       []string // name=value, in addition to the agent's own
+
+	AllowNewPrivileges bool // for programs with the setuid bit or file capabilities
 }
 
 // Kubernetes is the settings for Pods. The namespace is part of a pool's Identity.

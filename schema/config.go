@@ -87,13 +87,17 @@ const DefaultPodTemplateFile = "/mnt/worker-pod.json"
 
 // Docker has the settings of containers.
 type Docker struct {
-	Network    string
-	Volumes    []string // source:target[:options]
-	ExtraHosts []string // name:address
-	Memory     int64    // in bytes; 0 is no limit
-	CPUs       float64  // in cores; 0 is no limit
-	User       string   // user[:group]; empty is the image's
-	Labels     []string // name=value
+	Network      string
+	Volumes      []string // source:target[:options]
+	ExtraHosts   []string // name:address
+	Memory       int64    // in bytes; 0 is no limit
+	CPUs         float64  // in cores; 0 is no limit
+	PidsLimit    int      // processes and threads; 0 is no limit
+	StorageLimit int64    // in bytes; 0 is no limit
+	User         string   // user[:group]; empty is the image's
+	Labels       []string // name=value
+
+	AllowNewPrivileges bool
 }
 
 // Kubernetes has the settings of Pods.
@@ -143,6 +147,7 @@ func processOf(t, variableOnly position.Mapping) *Config {
 func poolOf(t position.Mapping) *Pool {
 	r := reader{t}
 	memory, _ := size(r.text("docker", "memory"))
+	storage, _ := size(r.text("docker", "storage_limit"))
 	return &Pool{
 		Name:                   r.text("name"),
 		Token:                  secret.New(r.text("token")),
@@ -175,13 +180,17 @@ func poolOf(t position.Mapping) *Pool {
 		LeasedWork:             r.text("leased_work"),
 		MaxConcurrentLeased:    r.int("max_concurrent_leased_workflows"),
 		Docker: Docker{
-			Network:    r.text("docker", "network"),
-			Volumes:    r.list("docker", "volumes"),
-			ExtraHosts: r.list("docker", "extra_hosts"),
-			Memory:     memory,
-			CPUs:       r.cores("docker", "cpus"),
-			User:       r.text("docker", "user"),
-			Labels:     r.list("docker", "labels"),
+			Network:      r.text("docker", "network"),
+			Volumes:      r.list("docker", "volumes"),
+			ExtraHosts:   r.list("docker", "extra_hosts"),
+			Memory:       memory,
+			CPUs:         r.cores("docker", "cpus"),
+			PidsLimit:    r.int("docker", "pids_limit"),
+			StorageLimit: storage,
+			User:         r.text("docker", "user"),
+			Labels:       r.list("docker", "labels"),
+
+			AllowNewPrivileges: r.bool("docker", "allow_new_privileges"),
 		},
 		Kubernetes: Kubernetes{
 			Context:         r.text("kubernetes", "context"),

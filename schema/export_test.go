@@ -176,7 +176,8 @@ func beyond(p position.Problem, f schema.Field, v any) bool {
 		switch {
 		case f.Kind == schema.KindDuration && (err == nil || len(text) > 12):
 			return true // a pattern cannot compare durations
-		case f.Kind == schema.KindQuantity && text != "", f.Key == "docker.memory", f.Key == "docker.cpus":
+		case f.Kind == schema.KindQuantity && text != "", f.Key == "docker.memory", f.Key == "docker.storage_limit",
+			f.Key == "docker.cpus":
 			return true // a pattern cannot compare numbers
 		case (f.Kind == schema.KindInt || f.Seconds) && isFloat && number == math.Trunc(number):
 			return true // 4.0 is a whole number to JSON

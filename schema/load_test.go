@@ -61,6 +61,7 @@ func TestLoadDefaults(t *testing.T) {
 			RequestRetryCount: 2, RequestRetryWait: 20 * time.Second, RequestRetryMaxWait: 2 * time.Minute,
 			CircuitBreakerFailures: 2, CircuitBreakerTimeout: 10 * time.Minute, MaxConcurrentWorkflows: 1,
 			LeasedWork: "auto", MaxConcurrentLeased: 1,
+			Docker: schema.Docker{PidsLimit: 4096},
 			Kubernetes: schema.Kubernetes{
 				ImagePullPolicy: "IfNotPresent", Handoff: "sealed", StartTimeout: 10 * time.Minute,
 			},
@@ -115,6 +116,9 @@ docker:
   extra_hosts: ["h:10.0.0.1", "v6:fe80::1"]
   memory: 1.5g
   cpus: 500m
+  pids_limit: 100
+  storage_limit: 20g
+  allow_new_privileges: true
   user: "1000:1000"
   labels: [team=platform, "cost-centre=4 2"]
 kubernetes:
@@ -156,6 +160,7 @@ func everyValue() *schema.Config {
 			Docker: schema.Docker{
 				Network: "n", Volumes: []string{"c:/c", "/d:/d:ro"},
 				ExtraHosts: []string{"h:10.0.0.1", "v6:fe80::1"}, Memory: 1536 << 20, CPUs: 0.5,
+				PidsLimit: 100, StorageLimit: 20 << 30, AllowNewPrivileges: true,
 				User: "1000:1000", Labels: []string{"team=platform", "cost-centre=4 2"},
 			},
 			Kubernetes: schema.Kubernetes{
@@ -201,6 +206,7 @@ func TestLoadKeys(t *testing.T) {
 			"MAX_CONCURRENT_WORKFLOWS": "11", "SHUTDOWN_TIMEOUT": "0s", "STRICT": "true",
 			"DOCKER_NETWORK": "n", "DOCKER_VOLUMES": "c:/c /d:/d:ro", "DOCKER_EXTRA_HOSTS": "h:10.0.0.1 v6:fe80::1",
 			"DOCKER_MEMORY": "1536m", "DOCKER_CPUS": "0.5", "DOCKER_USER": "1000:1000",
+			"DOCKER_PIDS_LIMIT": "100", "DOCKER_STORAGE_LIMIT": "20g", "DOCKER_ALLOW_NEW_PRIVILEGES": "true",
 			"DOCKER_LABELS": "team=platform cost-centre=42",
 			"ECS_CLUSTER":   "c", "ECS_SUBNETS": "s", "ECS_SECURITY_GROUPS": "g", "ECS_LAUNCH_TYPE": "EC2",
 			"ECS_ASSIGN_PUBLIC_IP": "true", "ECS_TASK_DEFINITION_TEMPLATE_FILE": "f",
@@ -275,7 +281,7 @@ func drawSetting(t *rapid.T, f schema.Field) setting {
 		s.file, s.variable = "https://file", "https://variable"
 	case f.Kind == schema.KindQuantity:
 		s.file, s.variable = "1.5", "500m"
-	case f.Unit != "" || f.Key == "docker.memory":
+	case f.Unit != "" || f.Key == "docker.memory" || f.Key == "docker.storage_limit":
 		s.file, s.variable = "4Gi", "3Gi"
 	case len(f.Choices) > 0:
 		s.file, s.variable = f.Choices[0], f.Choices[1]
@@ -574,7 +580,7 @@ func TestLoadYAML(t *testing.T) {
 		if want := "agent.yaml:2:1: base: unknown key"; problems.Error() != want {
 			t.Errorf("problems %q, want %q", problems.Error(), want)
 		}
-		if want := (schema.Docker{Network: "b", Volumes: []string{"a:/a"}}); config == nil ||
+		if want := (schema.Docker{Network: "b", Volumes: []string{"a:/a"}, PidsLimit: 4096}); config == nil ||
 			!reflect.DeepEqual(config.Pools[0].Docker, want) {
 			t.Errorf("read %+v, want %+v", config, want)
 		}

@@ -215,6 +215,7 @@ func examples() map[string]string {
 		"docker.extra_hosts":                `["git.internal:10.0.0.5"]`,
 		"docker.memory":                     "4Gi",
 		"docker.cpus":                       "1.5",
+		"docker.storage_limit":              "20Gi",
 		"docker.user":                       `"1000:1000"`,
 		"docker.labels":                     "[team=platform]",
 		"kubernetes.context":                "prod",

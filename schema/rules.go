@@ -63,13 +63,15 @@ func (s *scope) checkServiceURL() {
 	s.pool.ServiceURL = strings.TrimRight(s.pool.ServiceURL, "/")
 }
 
-// checkSizes rejects limits that no engine accepts.
+// checkSizes rejects limits that no engine accepts, or with which no job can run.
 func (s *scope) checkSizes() {
 	const least, most = 6 << 20, 1 << 50 // bytes; least is the minimum of Docker
-	if v, ok := s.values.Get("docker", "memory"); ok && s.valid("docker.memory") {
-		text, _ := v.Data.(string)
-		if n, fits := size(text); text != "" && (!fits || n < least || n > most) {
-			s.refuse(position.RuleValue, "must be from 6m to 1024t", "", "docker.memory")
+	for _, key := range []string{"memory", "storage_limit"} {
+		v, ok := s.values.Get("docker", key)
+		if text, _ := v.Data.(string); ok && text != "" && s.valid("docker."+key) {
+			if n, fits := size(text); !fits || n < least || n > most {
+				s.refuse(position.RuleValue, "must be from 6m to 1024t", "", "docker."+key)
+			}
 		}
 	}
 	if n := s.pool.Docker.CPUs; n > 0 && n < 0.01 && s.valid("docker.cpus") {

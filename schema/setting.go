@@ -143,7 +143,7 @@ func (f *Field) meaning(v position.Value) any {
 	case f.Kind == KindQuantity && v.Data != "":
 		n, _ := cores(v.Data)
 		return n
-	case f.Key == "docker.memory":
+	case f.Key == "docker.memory", f.Key == "docker.storage_limit":
 		n, _ := size(text)
 		return n
 	case f.Key == "service_url":

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/swarm"
+	"github.com/moby/moby/api/types/system"
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
@@ -21,9 +22,9 @@ const maxUser = 1<<31 - 1 // the largest id of a user or group that an engine ac
 
 // Check returns why no job can be started now: the engine does not respond, there is no
 // runner, no directory can be created in shared_volume_directory, docker.user is out of range,
-// the engine does not have the network, or it does not have the image that replaces every
-// job's image. It sends the engine one short request, and more if a network or an image must
-// exist.
+// the engine does not have the network, it cannot apply docker.storage_limit, or it does not have
+// the image that replaces every job's image. It sends the engine one short request, and more if a
+// network or an image must exist, or the size of containers is limited.
 //
 // It does not check docker.volumes: an engine creates named volumes and directories that
 // do not exist. Whether an image has the user docker.user by name depends on the image.
@@ -44,6 +45,9 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 		return err
 	}
 	if err := e.checkNetwork(ctx, spec.Docker.Network); err != nil {
+		return err
+	}
+	if err := e.checkStorage(ctx, spec.Docker.StorageLimit); err != nil {
 		return err
 	}
 	return e.checkOverride(ctx, spec)
@@ -119,6 +123,41 @@ func (e *Executor) checkNetwork(ctx context.Context, network string) error {
 		return nil
 	}
 	return fmt.Errorf("the Docker engine at %s has no network %s: create it, or change docker.network", e.host, network)
+}
+
+const storageHint = "remove docker.storage_limit, or use the storage driver overlay2, " +
+	"and keep the engine's data on XFS with the mount option pquota"
+
+// checkStorage checks that the engine can limit the size of containers, if the size is limited. A
+// request that the engine does not permit is no problem.
+func (e *Executor) checkStorage(ctx context.Context, limit int64) error {
+	if limit == 0 {
+		return nil
+	}
+	about, err := e.engine.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return nil
+	}
+	return e.storageProblem(about.Info)
+}
+
+// storageProblem returns why the engine cannot limit the size of containers. Whether XFS has the
+// mount option pquota is not known before a container is created.
+func (e *Executor) storageProblem(info system.Info) error {
+	status := map[string]string{}
+	for _, entry := range info.DriverStatus {
+		status[entry[0]] = entry[1]
+	}
+	switch filesystem := status["Backing Filesystem"]; {
+	case strings.HasPrefix(status["driver-type"], "io.containerd."):
+		// The engine accepts a limit and ignores it (github.com/moby/moby/pull/51222).
+		return fmt.Errorf("the Docker engine at %s has its images in containerd, and ignores docker.storage_limit: %s",
+			e.host, storageHint)
+	case info.Driver == "overlay2" && filesystem != "" && filesystem != "xfs":
+		return fmt.Errorf("the Docker engine at %s has its data on %s, and cannot apply docker.storage_limit: %s",
+			e.host, filesystem, storageHint)
+	}
+	return nil
 }
 
 // checkOverride checks that the engine has the image that replaces every job's image,

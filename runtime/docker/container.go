@@ -33,6 +33,18 @@ func (e *Executor) containerOptions(
 	job *runtime.Job, img image, name, directory string, runner mount.Mount,
 ) client.ContainerCreateOptions {
 	spec := job.Tuning.Instance.Docker
+	limits := container.Resources{
+		Memory: spec.Memory, NanoCPUs: int64(math.Round(spec.CPUs * 1e9)),
+		PidsLimit: new(int64(cmp.Or(spec.PidsLimit, -1))), // without a value, Podman would set its own
+	}
+	var security []string
+	if !spec.AllowNewPrivileges {
+		security = []string{"no-new-privileges"}
+	}
+	var storage map[string]string
+	if spec.StorageLimit > 0 {
+		storage = map[string]string{"size": strconv.FormatInt(spec.StorageLimit, 10)}
+	}
 	return client.ContainerCreateOptions{
 		Name:     name,
 		Platform: img.platform,
@@ -52,13 +64,16 @@ func (e *Executor) containerOptions(
 		},
 		HostConfig: &container.HostConfig{
 			Mounts:        []mount.Mount{runner},
-			Resources:     container.Resources{Memory: spec.Memory, NanoCPUs: int64(math.Round(spec.CPUs * 1e9))},
+			Resources:     limits,
+			SecurityOpt:   security,
+			StorageOpt:    storage,
 			Binds:         spec.Volumes,
 			ExtraHosts:    spec.ExtraHosts,
 			NetworkMode:   container.NetworkMode(spec.Network),
 			RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
 			// The agent must be able to read this log, regardless of the engine's default.
-			// The log has only the runner's progress: some hundred bytes for each step.
+			// The log has only the runner's progress: some hundred bytes for each step. The limit
+			// is for jobs that run as root: they can write to the runner's standard output.
 			LogConfig: container.LogConfig{
 				Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "2"},
 			},

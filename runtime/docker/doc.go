@@ -36,13 +36,15 @@
 // Labels contain agent, pool, job, id of the deployment, and generation. The executor has no other record of
 // a job. No token is in labels, command or environment: the handoff goes to the standard
 // input of the runner, over a connection that is attached before the start. The log of
-// the container has the runner's progress and no output of steps.
+// the container has the runner's progress and no output of steps. It has a limit without a setting,
+// because the runner writes little, and only a job that misuses its standard output reaches it.
 //
 // # Users
 //
 // A job runs as the user of the configuration, or else of the image. The delivery of the
 // runner does not need root: every user can read the volume and the directory, and the
-// runner chooses writable directories for the job. If the job does not run as root, one directory is
+// runner chooses writable directories for the job. Nothing in a container needs new privileges:
+// sudo in a step does, so docker.allow_new_privileges exists. If the job does not run as root, one directory is
 // made writable for all users before the start: /mnt/pulumi. The runner writes the OIDC token
 // into this directory, because Pulumi documents the path, and the engine creates it for root.
 //
@@ -57,8 +59,8 @@
 // # Before a job is claimed
 //
 // Check finds problems that would fail every job: no engine, no runner, no network, no
-// directory. It sends the engine one ping, and no request that takes more than a few
-// milliseconds. It does not create a container: that would cost as much as a job, and
+// directory, no limit of the size. It sends the engine one ping, and no request that takes more than
+// a few milliseconds. It does not create a container: that would cost as much as a job, and
 // needs an image. Some problems appear only when a container is created or started: a mount
 // that the engine rejects, a limit that its machine does not support, a user that the image
 // does not have. After these problems, the pool backs off.

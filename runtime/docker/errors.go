@@ -87,6 +87,8 @@ var engineErrors = []struct {
 	{"minimum memory limit", "docker.memory is less than the engine allows", false},
 	{"range of cpus is from", "docker.cpus is more than the engine's machine has, or almost zero", false},
 	{"nanocpus can not be set", "the engine's machine cannot limit docker.cpus", false},
+	{"storage-opt", "the engine cannot limit the size of containers: " + storageHint, false},
+	{"has not enabled quotas", "the engine cannot limit the size of containers: " + storageHint, false},
 	{"unable to find user", "the image does not have the user: change docker.user, or use a number", false},
 	{"unable to find group", "the image does not have the group: change docker.user, or use a number", false},
 	{"uids and gids must be in range", "docker.user has a number that is not a valid id", false},

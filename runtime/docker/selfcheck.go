@@ -62,6 +62,9 @@ func SelfChecks(options Options, tuning runtime.Tuning, service string) []selfch
 			err := e.checkNetwork(ctx, spec.Docker.Network)
 			return selfcheck.Error(err, selfcheck.Passed("containers join the network %s", network))
 		}),
+		withEngine("docker-limits", needsEngine, func(ctx context.Context, e *Executor) selfcheck.Result {
+			return e.selfCheckLimits(ctx, spec.Docker)
+		}),
 		withEngine("docker-image", needsEngine, func(ctx context.Context, e *Executor) selfcheck.Result {
 			return e.selfCheckImage(ctx, spec)
 		}),
@@ -151,6 +154,33 @@ func (e *Executor) selfCheckImage(ctx context.Context, spec runtime.InstanceSpec
 			WithHint("load the images of your stacks there, or set pull_image to true")
 	}
 	return selfcheck.Passed("pull_image is false, and the engine has the image %s", defaultImage)
+}
+
+// selfCheckLimits checks that the engine applies the limits of containers, and that it can start
+// programs without new privileges.
+func (e *Executor) selfCheckLimits(ctx context.Context, spec runtime.Docker) selfcheck.Result {
+	about, err := e.engine.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return selfcheck.Error(engineError("read the properties of the engine", e.host, err), selfcheck.Result{})
+	}
+	info := about.Info
+	if spec.StorageLimit > 0 {
+		if err := e.storageProblem(info); err != nil {
+			return selfcheck.Error(err, selfcheck.Result{})
+		}
+	}
+	const noGroup = "%s has no effect: the engine's machine does not have the control group %s"
+	switch {
+	case spec.PidsLimit > 0 && !info.PidsLimit:
+		return selfcheck.Warned(noGroup, "docker.pids_limit", "pids").WithHint("enable it in the kernel")
+	case spec.Memory > 0 && !info.MemoryLimit:
+		return selfcheck.Warned(noGroup, "docker.memory", "memory").WithHint("enable it in the kernel")
+	case !spec.AllowNewPrivileges && strings.HasPrefix(info.DockerRootDir, "/var/snap/"):
+		// AppArmor denies the start of the runner (bugs.launchpad.net/snapd/+bug/1908448).
+		return selfcheck.Warned("the engine is a snap, which may be unable to start programs without new privileges").
+			WithHint("set docker.allow_new_privileges to true, or install the engine from packages")
+	}
+	return selfcheck.Passed("the engine applies the limits of containers")
 }
 
 // checkService checks whether containers can reach the service at the address that the

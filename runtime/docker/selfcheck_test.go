@@ -66,8 +66,8 @@ func TestSelfChecks(t *testing.T) {
 		}
 		wantResult(t, results, needsEngine, selfcheck.LevelOK, "has version ")
 		if entries, _ := filepath.Glob(filepath.Join(spec.SharedVolumeDirectory, "*")); len(entries) > 0 ||
-			volumes() != before || len(results) != 7 {
-			t.Errorf("%v or a volume is left, or there are %d results instead of 7", entries, len(results))
+			volumes() != before || len(results) != 8 {
+			t.Errorf("%v or a volume is left, or there are %d results instead of 8", entries, len(results))
 		}
 	})
 	t.Run("without an engine three checks are made", func(t *testing.T) {
@@ -166,6 +166,48 @@ func TestSelfCheckImage(t *testing.T) {
 			e := d.executor(t)
 			if got := e.selfCheckImage(t.Context(), c.settings); got.Level != c.level {
 				t.Errorf("the result is %+v, want %s", got, c.level)
+			}
+		})
+	}
+}
+
+func TestSelfCheckLimits(t *testing.T) {
+	const able = `"PidsLimit": true, "MemoryLimit": true, "Driver": "overlay2"`
+	const snap = `"DockerRootDir": "/var/snap/docker/common"`
+	limits := runtime.Docker{PidsLimit: 4096, Memory: 1 << 30}
+	size := runtime.Docker{StorageLimit: 1 << 30}
+	for name, c := range map[string]struct {
+		engine   string
+		settings runtime.Docker
+		level    selfcheck.Level
+		part     string
+	}{
+		"limits that the engine applies": {able, limits, selfcheck.LevelOK, ""},
+		"a kernel without pids":          {`"MemoryLimit": true`, limits, selfcheck.LevelWarning, "docker.pids_limit"},
+		"a kernel without memory":        {`"PidsLimit": true`, limits, selfcheck.LevelWarning, "docker.memory has no"},
+		"no limits":                      {``, runtime.Docker{}, selfcheck.LevelOK, ""},
+		"a snap":                         {snap, runtime.Docker{}, selfcheck.LevelWarning, "allow_new_privileges"},
+		"a snap with new privileges":     {snap, runtime.Docker{AllowNewPrivileges: true}, selfcheck.LevelOK, ""},
+		"a size on XFS": {able + `, "DriverStatus": [["Backing Filesystem", "xfs"]]`, size,
+			selfcheck.LevelOK, ""},
+		"a size on another file system": {able + `, "DriverStatus": [["Backing Filesystem", "extfs"]]`, size,
+			selfcheck.LevelFailed, "on extfs, and cannot apply docker.storage_limit: remove"},
+		"a size with the storage driver btrfs": {`"Driver": "btrfs"`, size, selfcheck.LevelOK, ""},
+		"a size that containerd ignores": {
+			`"Driver": "overlayfs", "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]]`, size,
+			selfcheck.LevelFailed, "ignores docker.storage_limit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newFakeEngine(t)
+			d.override["GET /info"] = func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "{%s}", c.engine) }
+			e := d.executor(t)
+			got := e.selfCheckLimits(t.Context(), c.settings)
+			if got.Level != c.level || !strings.Contains(got.Message+"; "+got.Hint, c.part) {
+				t.Errorf("the result is %+v, want %s with %q", got, c.level, c.part)
+			}
+			tuning := runtime.Tuning{Instance: runtime.InstanceSpec{WorkingDirectory: standin(t), Docker: c.settings}}
+			if err := e.Check(t.Context(), tuning); (err != nil) != (got.Level == selfcheck.LevelFailed) {
+				t.Errorf("the check before a job returns %v, and the result is %+v", err, got)
 			}
 		})
 	}

@@ -68,6 +68,66 @@ func TestContainerOptions(t *testing.T) {
 	})
 }
 
+func TestContainerLimits(t *testing.T) {
+	// At the limit, the shell uses only commands of its own: it cannot start a program.
+	const script = `grep NoNewPrivs: /proc/self/status | tr '\t' ' '
+echo "pids.max $(cat /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids/pids.max 2>/dev/null)"
+(for i in $(seq 200); do sleep 9 >/dev/null 2>&1 & done; echo "all started") >/tmp/forks 2>&1
+while read -r line; do echo "forks: $line"; done </tmp/forks`
+	for name, c := range map[string]struct {
+		settings runtime.Docker
+		want     []string
+		not      string
+	}{
+		"limits": {runtime.Docker{PidsLimit: 100}, []string{"NoNewPrivs: 1\n", "pids.max 100\n", "can't fork"},
+			"forks: all started"},
+		"no limits": {runtime.Docker{AllowNewPrivileges: true},
+			[]string{"NoNewPrivs: 0\n", "pids.max max\n", "forks: all started"}, "can't fork"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newExecutor(t)
+			service, job := realJob(t, e, script)
+			c.settings.Network = job.Tuning.Instance.Docker.Network
+			job.Tuning.Instance.Docker = c.settings
+			id, err := e.Start(t.Context(), job, runtime.NewSetup(job, service, runtimetest.BaseHandoff(job)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			wait(t, e, id)
+			log := service.Record(job.ID).Text(1)
+			for _, want := range c.want {
+				if !strings.Contains(log, want) {
+					t.Errorf("the log does not have %q:\n%s", want, log)
+				}
+			}
+			if strings.Contains(log, c.not) {
+				t.Errorf("the log has %q:\n%s", c.not, log)
+			}
+		})
+	}
+
+	t.Run("storage limit is set, or the error names it", func(t *testing.T) {
+		e := newExecutor(t)
+		job := newJob(t, e, `{}`)
+		job.Tuning.Instance.Docker.StorageLimit = 1 << 30
+		id, _, err := tryStart(t, e, job)
+		if err != nil { // most engines cannot limit the size
+			if text := err.Error(); !strings.Contains(text, "remove docker.storage_limit") ||
+				errors.Is(err, runtime.ErrJobFault) {
+				t.Errorf("got %v, want an error that names docker.storage_limit and is no job fault", err)
+			}
+			if err := e.Check(t.Context(), job.Tuning); err == nil {
+				t.Error("the check before a job passes, and the job does not start")
+			}
+			return
+		}
+		found, err := e.engine.ContainerInspect(t.Context(), id, client.ContainerInspectOptions{})
+		if err != nil || found.Container.HostConfig.StorageOpt["size"] != "1073741824" {
+			t.Errorf("the container has the storage options %v: %v", found.Container.HostConfig.StorageOpt, err)
+		}
+	})
+}
+
 func TestExitMemory(t *testing.T) {
 	t.Run("runner that is killed for lack of memory", func(t *testing.T) {
 		e := newExecutor(t)
