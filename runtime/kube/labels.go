@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -52,6 +53,13 @@ const (
 	annotationKept     = "cmwa.kept-until"    // when a kept Pod is removed, RFC 3339
 )
 
+// defaultAnnotations prevent that Karpenter or the cluster autoscaler removes the node of a
+// running job to save costs: the job would fail. A template can change or remove them.
+var defaultAnnotations = map[string]string{
+	"karpenter.sh/do-not-disrupt":                    "true",
+	"cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+}
+
 const target = "kubernetes" // the deploy_target of this executor
 
 func labels(job *runtime.Job) map[string]string {
@@ -75,12 +83,14 @@ func labels(job *runtime.Job) map[string]string {
 
 // annotations returns the annotations that the agent sets on a new Pod of a job.
 func annotations(job *runtime.Job) map[string]string {
-	return map[string]string{
+	all := map[string]string{
 		annotationJob:      job.ID,
 		annotationSubject:  job.WorkflowID,
 		annotationPoolName: job.PoolName,
 		annotationIdentity: job.Identity.Text(),
 	}
+	maps.Copy(all, defaultAnnotations)
+	return all
 }
 
 // labelValue returns text, or a digest of it if text is not valid as the value of a label.

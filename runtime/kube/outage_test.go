@@ -176,6 +176,11 @@ func TestKeepPod(t *testing.T) {
 	if len(pods) != 1 || pods[0].Annotations[annotationHandoff] != "" {
 		t.Fatalf("the Pods are %+v, want the failed one without its handoff", pods)
 	}
+	for key := range defaultAnnotations {
+		if value, found := pods[0].Annotations[key]; found {
+			t.Errorf("the kept Pod has the annotation %s: %s, and prevents the removal of its node", key, value)
+		}
+	}
 	if found, err := e.List(t.Context(), job.Agent); err != nil || len(found) > 0 {
 		t.Errorf("listed %+v, %v, want nothing: the Pod is kept", found, err)
 	}

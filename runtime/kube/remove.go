@@ -156,12 +156,15 @@ func (e *Executor) keepPod(ctx context.Context, name, uid string) error {
 	}
 }
 
-// releasePod removes the labels of the agent and of the owner from a Pod, and its handoff.
-// It sets the time after which a sweep deletes the Pod.
+// releasePod removes the labels of the agent and of the owner from a Pod, its handoff, and the
+// annotations that keep its node. It sets the time after which a sweep deletes the Pod.
 func releasePod(pod *corev1.Pod, until time.Time) {
 	delete(pod.Labels, labelAgent)
 	delete(pod.Labels, labelOwner)
 	delete(pod.Annotations, annotationHandoff)
+	for key := range defaultAnnotations {
+		delete(pod.Annotations, key)
+	}
 	pod.Labels[labelKeep] = keepUntil
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationKept, until.Format(time.RFC3339))
 }

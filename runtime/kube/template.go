@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -166,8 +165,9 @@ func hasName(name string) func(corev1.Container) bool {
 	return func(c corev1.Container) bool { return c.Name == name }
 }
 
-// overlay returns the entries of base and top. Those of top override those of base. Keys of
-// base with the agent's prefix are dropped.
+// overlay returns the entries of base and top. Those of top override those of base, except
+// the default annotations, which a template may change. Keys of base with the agent's prefix
+// are dropped.
 func overlay(base, top map[string]string) map[string]string {
 	all := map[string]string{}
 	for key, value := range base {
@@ -175,7 +175,11 @@ func overlay(base, top map[string]string) map[string]string {
 			all[key] = value
 		}
 	}
-	maps.Copy(all, top)
+	for key, value := range top {
+		if _, isDefault := defaultAnnotations[key]; !isDefault {
+			all[key] = value
+		}
+	}
 	return all
 }
 

@@ -58,6 +58,16 @@ func TestApplyTemplate(t *testing.T) {
 		golden(t, "pod-protected", pod)
 	})
 
+	t.Run("annotations for autoscalers can be changed and removed", func(t *testing.T) {
+		pod := newPod(t, jobWith(`{"metadata": {"annotations": {
+			"karpenter.sh/do-not-disrupt": "4h", "cluster-autoscaler.kubernetes.io/safe-to-evict": null}}}`))
+		got := pod.Annotations["karpenter.sh/do-not-disrupt"]
+		_, found := pod.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"]
+		if got != "4h" || found {
+			t.Errorf("the annotations are %v", pod.Annotations)
+		}
+	})
+
 	t.Run("template without changes", func(t *testing.T) {
 		want, _ := json.Marshal(newPod(t, testJob()))
 		for _, template := range []string{
