@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -40,6 +42,24 @@ func TestChart(t *testing.T) {
 				t.Errorf("the kinds are %v", kinds)
 			}
 		})
+	}
+}
+
+// TestChartGroup checks that the budget of jobs selects the group that the agent derives from its
+// Deployment. A group that is too long for a label becomes a digest.
+func TestChartGroup(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("n", 63-len(".deployment.release-agent"))
+	digest := sha256.Sum256([]byte(long + "n.deployment.release-agent"))
+	for namespace, group := range map[string]string{
+		"pulumi":   "pulumi.deployment.release-agent",
+		long:       long + ".deployment.release-agent", // as long as a label may be
+		long + "n": hex.EncodeToString(digest[:16]),
+	} {
+		manifests, message, err := render(t, "--namespace", namespace, "--set", "agent.token=pul-1")
+		if err != nil || !strings.Contains(manifests, "cmwa.group: \""+group+"\"\n") {
+			t.Errorf("namespace %s: the group %s is not selected: %v %s\n%s", namespace, group, err, message, manifests)
+		}
 	}
 }
 

@@ -59,6 +59,13 @@ not mounted into their Pods. */}}
 {{- if .Values.agent.token }}{{ include "cmwa.fullname" . }}{{ else }}{{ .Values.agent.existingSecretName }}{{ end }}
 {{- end }}
 
+{{/* cmwa.group is the label cmwa.group of the Pods of jobs. The agent derives it from its
+Deployment in the same way. */}}
+{{- define "cmwa.group" -}}
+{{- $group := printf "%s.deployment.%s" .Release.Namespace (include "cmwa.fullname" .) }}
+{{- if gt (len $group) 63 }}{{ $group | sha256sum | trunc 32 }}{{ else }}{{ $group }}{{ end }}
+{{- end }}
+
 {{/* cmwa.workerPod is podTemplate.workerPod, or empty if it is an empty object. */}}
 {{- define "cmwa.workerPod" -}}
 {{- $text := .Values.podTemplate.workerPod | default "{}" | trim }}
