@@ -209,8 +209,8 @@ type right struct {
 	only                  string // purpose of the right, if only some jobs need it
 }
 
-// rightsFor returns the rights that the agent needs with these settings. The documented
-// Role grants only those on Pods, their logs and ConfigMaps.
+// rightsFor returns the rights that the agent needs with these settings in the namespace of the
+// jobs. The documented Role grants exactly those for the default settings.
 func rightsFor(place runtime.Kubernetes) []right {
 	rights := []right{
 		{

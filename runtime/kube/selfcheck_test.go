@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -11,11 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
@@ -75,6 +78,55 @@ func awaitResult(
 			return results
 		}
 		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// TestRightsFor compares the rights that the agent checks with those that the manifests grant.
+func TestRightsFor(t *testing.T) {
+	granted := func(rules []rbacv1.PolicyRule) map[string][]string {
+		all := map[string][]string{}
+		for _, rule := range rules {
+			for _, resource := range rule.Resources {
+				all[resource] = append(all[resource], rule.Verbs...)
+			}
+		}
+		return all
+	}
+	roleIn := func(path, namespace string) map[string][]string {
+		text, err := os.ReadFile(filepath.Join("..", "..", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for document := range strings.SplitSeq(string(text), "\n---\n") {
+			var role rbacv1.Role
+			if err := yaml.Unmarshal([]byte(document), &role); err != nil {
+				t.Fatal(err)
+			}
+			if role.Kind == "Role" && role.Namespace == namespace {
+				return granted(role.Rules)
+			}
+		}
+		return nil
+	}
+
+	sealed := map[string][]string{}
+	for _, r := range rightsFor(runtime.Kubernetes{}) {
+		sealed[strings.TrimSuffix(r.resource+"/"+r.subresource, "/")] = r.verbs
+	}
+	bySecret := maps.Clone(sealed) // for pools with each kind of handoff
+	for _, r := range rightsFor(runtime.Kubernetes{Handoff: handoffSecret}) {
+		bySecret[strings.TrimSuffix(r.resource+"/"+r.subresource, "/")] = r.verbs
+	}
+	const kustomize, goldens = "examples/kubernetes/", "cmd/cmwa/testdata/chart/"
+	for name, c := range map[string]struct{ want, got map[string][]string }{
+		"kubectl":                  {sealed, roleIn(kustomize+"base/role.yaml", "")},
+		"chart":                    {sealed, roleIn(goldens+"plain.golden.yaml", "pulumi")},
+		"chart, handoff by Secret": {bySecret, roleIn(goldens+"pools.golden.yaml", "pulumi-production")},
+		"tests on a cluster":       {sealed, granted(kubetest.Rules)},
+	} {
+		if diff := cmp.Diff(c.want, c.got); diff != "" {
+			t.Errorf("%s: the agent needs (-), the Role grants (+):\n%s", name, diff)
+		}
 	}
 }
 

@@ -29,6 +29,16 @@ const (
 // Account is the service account of a [Namespace] with the rights of the documented Role.
 const Account = "workflow-agent"
 
+// Rules are the rules of the documented Role.
+var Rules = []rbacv1.PolicyRule{
+	{
+		APIGroups: []string{""}, Resources: []string{"pods"},
+		Verbs: []string{"create", "get", "list", "watch", "update", "delete"},
+	},
+	{APIGroups: []string{""}, Resources: []string{"pods/log"}, Verbs: []string{"get"}},
+	{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create", "update", "list", "delete"}},
+}
+
 // Namespace is the namespace of one test.
 type Namespace struct {
 	Name string
@@ -55,11 +65,7 @@ func New(t testing.TB) *Namespace {
 	n := &Namespace{Name: namespace.Name, Admin: admin}
 	t.Cleanup(func() { n.remove(t) })
 	n.create(t, core, "serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: Account}})
-	n.grant(t, Account, rbacv1.PolicyRule{
-		APIGroups: []string{""},
-		Resources: []string{"pods", "pods/log", "configmaps"},
-		Verbs:     []string{"create", "get", "list", "watch", "update", "delete"},
-	})
+	n.grant(t, Account, Rules...)
 
 	lifetime := int64(tokenLifetime / time.Second)
 	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &lifetime}}
@@ -99,12 +105,12 @@ func (n *Namespace) Grant(t testing.TB, rule rbacv1.PolicyRule) {
 	n.await(t, Client(t, n.Agent, corev1.SchemeGroupVersion), rule.Resources[0])
 }
 
-// grant binds a Role with this rule to the agent's service account.
-func (n *Namespace) grant(t testing.TB, name string, rule rbacv1.PolicyRule) {
+// grant binds a Role with these rules to the agent's service account.
+func (n *Namespace) grant(t testing.TB, name string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	rbac := Client(t, n.Admin, rbacv1.SchemeGroupVersion)
 	n.create(t, rbac, "roles", &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{rule},
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules,
 	})
 	n.create(t, rbac, "rolebindings", &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
