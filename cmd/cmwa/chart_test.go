@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -59,6 +60,24 @@ func TestChartGroup(t *testing.T) {
 		manifests, message, err := render(t, "--namespace", namespace, "--set", "agent.token=pul-1")
 		if err != nil || !strings.Contains(manifests, "cmwa.group: \""+group+"\"\n") {
 			t.Errorf("namespace %s: the group %s is not selected: %v %s\n%s", namespace, group, err, message, manifests)
+		}
+	}
+}
+
+// TestChartInParent renders a chart that has this chart as a dependency with a condition: helm passes
+// the value of the condition to this chart.
+func TestChartInParent(t *testing.T) {
+	t.Parallel()
+	for enabled, want := range map[string]bool{"true": true, "false": false} {
+		parent := directoryOf(t, map[string]string{
+			"Chart.yaml": "apiVersion: v2\nname: parent\nversion: 1.0.0\n" +
+				"dependencies: [{name: cmwa, version: 0.1.0, condition: cmwa.enabled}]\n",
+			"values.yaml": "cmwa: {enabled: " + enabled + ", agent: {token: pul-1}}\nglobal: {}\n",
+		})
+		noError(t, os.CopyFS(filepath.Join(parent, "charts", "cmwa"), os.DirFS(chartDirectory)))
+		manifests, message, err := try(t, helmVariable, "template", "release", parent)
+		if got := strings.Contains(manifests, "kind: Deployment"); err != nil || got != want {
+			t.Errorf("enabled: %s: there is a Deployment: %t, %v\n%s", enabled, got, err, message)
 		}
 	}
 }
