@@ -104,6 +104,9 @@ func TestChartRefuses(t *testing.T) {
 			token + "terminationGracePeriodSeconds=60 config.shutdown_timeout=10m",
 			"is longer than terminationGracePeriodSeconds: remove one of the two values",
 		},
+		"a namespace without a name": {
+			token + "workerNamespace.create=true", "workerNamespace.create is set: also set workerNamespace.name",
+		},
 		"a misspelt key": {
 			token + "config.poling_interval=1m", "at '/config': additional properties 'poling_interval' not allowed",
 		},

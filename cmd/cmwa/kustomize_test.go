@@ -9,8 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/cmwa-project/cmwa/schema"
@@ -115,12 +116,12 @@ func TestKustomize(t *testing.T) {
 					t.Errorf("there is no %q in\n%s", verbs, text)
 				}
 			}
-			for _, kind := range []string{"Namespace", "Deployment", "NetworkPolicy", "ServiceMonitor"} {
+			for _, kind := range []string{"Deployment", "NetworkPolicy", "ServiceMonitor"} {
 				if !slices.Contains(kinds, kind) {
 					t.Errorf("there is no %s in %v", kind, kinds)
 				}
 			}
-			if strings.Contains(text, "namespace: cmwa") || !strings.Contains(text, "name: other") {
+			if strings.Contains(text, "namespace: cmwa") || !strings.Contains(text, "namespace: other") {
 				t.Errorf("an object is in another namespace:\n%s", text)
 			}
 			if n := strings.Count(text, imageName); n != 2 { // of the agent, and of the Pods of jobs
@@ -128,6 +129,50 @@ func TestKustomize(t *testing.T) {
 			}
 		})
 	}
+	t.Run("only the component namespace, and an overlay that uses it, have the namespace", func(t *testing.T) {
+		for overlay, want := range map[string]bool{"plain": false, "jobs-namespace": false, "restricted": true} {
+			k := kustomization{overlay: overlay, namespace: "other", tokens: map[string]string{"token": "pul-1"}}
+			directory := k.write(t)
+			kinds := checkManifests(t, must(t, kubectlVariable, "kustomize", filepath.Join(directory, "..", overlay)))
+			if slices.Contains(kinds, "Namespace") != want {
+				t.Errorf("%s has the objects %v", overlay, kinds)
+			}
+		}
+		k := kustomization{
+			overlay: "plain", namespace: "other", tokens: map[string]string{"token": "pul-1"}, components: []string{"namespace"},
+		}
+		text := must(t, kubectlVariable, "kustomize", k.write(t))
+		if !strings.Contains(text, "kind: Namespace\nmetadata:\n  name: other\n") {
+			t.Errorf("there is no namespace other in\n%s", text)
+		}
+	})
+	t.Run("jobs-namespace separates the agent and the jobs", func(t *testing.T) {
+		k := kustomization{overlay: "jobs-namespace", tokens: map[string]string{"token": "pul-1"}}
+		text := must(t, kubectlVariable, "kustomize", filepath.Join(k.write(t), "..", "jobs-namespace"))
+		want := map[string][]string{
+			"cmwa": {
+				"ConfigMap workflow-agent", "Deployment workflow-agent", "PodDisruptionBudget workflow-agent",
+				"Role workflow-agent", "RoleBinding workflow-agent", "Secret workflow-agent-token",
+				"Service workflow-agent", "ServiceAccount workflow-agent",
+			},
+			"cmwa-jobs": {
+				"PodDisruptionBudget workflow-runner", "Role workflow-agent", "RoleBinding workflow-agent",
+				"ServiceAccount workflow-runner",
+			},
+		}
+		got := map[string][]string{}
+		for document := range strings.SplitSeq(text, "\n---\n") {
+			var object metav1.PartialObjectMetadata
+			noError(t, yaml.Unmarshal([]byte(document), &object))
+			got[object.Namespace] = append(got[object.Namespace], object.Kind+" "+object.Name)
+		}
+		for _, names := range got {
+			slices.Sort(names)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("the objects by namespace (-want +got):\n%s", diff)
+		}
+	})
 	t.Run("a missing token is an error that names the file", func(t *testing.T) {
 		directory := kustomization{overlay: "plain", namespace: "other"}.write(t)
 		_, message, err := try(t, kubectlVariable, "kustomize", directory)
@@ -137,7 +182,7 @@ func TestKustomize(t *testing.T) {
 	})
 }
 
-// install applies a kustomization to a new namespace of the cluster, and blocks until the
+// install creates a namespace of the cluster, applies a kustomization to it, and blocks until the
 // agent is ready. It changes the configuration with adapt, and then with k.change.
 func (w *world) install(k kustomization) (agents *deployment, directory string) {
 	w.t.Helper()
@@ -165,6 +210,7 @@ func (w *world) install(k kustomization) (agents *deployment, directory string) 
 			}
 		}
 	})
+	must(w.t, kubectlVariable, "create", "namespace", k.namespace)
 	must(w.t, kubectlVariable, "apply", "-k", directory)
 	agents.awaitReady(1)
 	return agents, directory
@@ -239,17 +285,16 @@ func TestKustomizeOnCluster(t *testing.T) {
 				"cmwa", command)
 		}
 
-		// Delete everything with one command, when the agent has no work left. Otherwise the agent
-		// tries for two minutes to remove a Pod without rights, and the cluster deletes the namespace
-		// only after half of the agent's terminationGracePeriodSeconds.
+		// Delete everything with one command, when the agent has no work left. The namespace stays.
 		w.eventually("the Pods and the records of the jobs are removed", func() bool {
 			return must(t, kubectlVariable, "get", "pods,configmaps,secrets", "--namespace", agents.namespace,
 				"--selector", "cmwa.job", "--output", "name") == ""
 		})
 		must(t, kubectlVariable, "delete", "-k", directory)
-		err := agents.core.Get().Resource("namespaces").Name(agents.namespace).Do(t.Context()).Error()
-		if !apierrors.IsNotFound(err) {
-			t.Errorf("the namespace still exists: %v", err)
+		var namespace corev1.Namespace
+		err := agents.core.Get().Resource("namespaces").Name(agents.namespace).Do(t.Context()).Into(&namespace)
+		if err != nil || namespace.DeletionTimestamp != nil {
+			t.Errorf("the namespace is being deleted at %v, %v", namespace.DeletionTimestamp, err)
 		}
 	})
 

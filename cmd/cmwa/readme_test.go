@@ -12,7 +12,7 @@ import (
 
 // readmes are the documents for users.
 var readmes = []string{
-	"../../README.md", "README.md", "../cmwa-cloud/README.md", jobsDocument,
+	"../../README.md", "../../.github/SECURITY.md", "README.md", "../cmwa-cloud/README.md", jobsDocument,
 	"../../examples/kubernetes/README.md", "../../examples/chart/README.md", "../../examples/gitops/README.md",
 }
 

@@ -120,6 +120,7 @@ func TestRightsFor(t *testing.T) {
 	const kustomize, goldens = "examples/kubernetes/", "cmd/cmwa/testdata/chart/"
 	for name, c := range map[string]struct{ want, got map[string][]string }{
 		"kubectl":                  {sealed, roleIn(kustomize+"base/role.yaml", "")},
+		"kubectl, other namespace": {sealed, roleIn(kustomize+"overlays/jobs-namespace/jobs.yaml", "cmwa-jobs")},
 		"chart":                    {sealed, roleIn(goldens+"plain.golden.yaml", "pulumi")},
 		"chart, handoff by Secret": {bySecret, roleIn(goldens+"pools.golden.yaml", "pulumi-production")},
 		"tests on a cluster":       {sealed, granted(kubetest.Rules)},

@@ -21,6 +21,7 @@ follow from agent and other values, and the keys of config, which override them.
 {{- /* The Pods of jobs. */}}
 {{- if eq (default $agent.deployTarget $own.deploy_target) "kubernetes" }}
 {{- $pods := dict "image" (include "cmwa.image" .) "image_pull_policy" .Values.image.pullPolicy }}
+{{- with .Values.workerNamespace.name }}{{ $_ := set $pods "namespace" . }}{{ end }}
 {{- with include "cmwa.workerServiceAccount" . }}{{ $_ := set $pods "service_account" . }}{{ end }}
 {{- with $agent.numCpus }}{{ $_ := set $pods "cpu" (toString .) }}{{ end }}
 {{- with $agent.memQuantity | toString }}
@@ -121,6 +122,9 @@ contains the hint. */}}
 {{- end }}
 {{- if and $agent.oidc.audience (not (and $config.organization_name $config.runner_pool_id)) (not $config.pools) }}
 {{- fail "agent.oidc.audience is set: also set config.organization_name and config.runner_pool_id" }}
+{{- end }}
+{{- if and .Values.workerNamespace.create (not .Values.workerNamespace.name) }}
+{{- fail "workerNamespace.create is set: also set workerNamespace.name" }}
 {{- end }}
 {{- if and $config.pod_template (include "cmwa.workerPod" .) }}
 {{- fail "config.pod_template and podTemplate.workerPod are both set: keep one of them" }}
