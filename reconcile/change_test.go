@@ -265,7 +265,7 @@ func another(f schema.Field) string {
 		value = "https://pulumi.example.com"
 	case f.Key == "shared_volume_directory", f.Key == "state_directory":
 		value = "/other"
-	case f.Key == "kubernetes.memory":
+	case strings.HasPrefix(f.Key, "kubernetes.memory"), strings.HasPrefix(f.Key, "kubernetes.ephemeral_storage"):
 		value = "1Gi"
 	case f.Key == "docker.memory", f.Key == "docker.storage_limit":
 		value = "1g"

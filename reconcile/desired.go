@@ -79,7 +79,14 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 		namespace, context = p.Kubernetes.Namespace, p.Kubernetes.Context
 		kubernetes = runtime.Kubernetes{
 			Image: p.Kubernetes.Image, ImagePullPolicy: p.Kubernetes.ImagePullPolicy,
-			ServiceAccount: p.Kubernetes.ServiceAccount, CPU: p.Kubernetes.CPU, Memory: p.Kubernetes.Memory,
+			ServiceAccount: p.Kubernetes.ServiceAccount,
+			Requests: runtime.Resources{
+				CPU: p.Kubernetes.CPU, Memory: p.Kubernetes.Memory, EphemeralStorage: p.Kubernetes.EphemeralStorage,
+			},
+			Limits: runtime.Resources{
+				CPU: p.Kubernetes.CPULimit, Memory: p.Kubernetes.MemoryLimit,
+				EphemeralStorage: p.Kubernetes.EphemeralStorageLimit,
+			},
 			Handoff: p.Kubernetes.Handoff, StartTimeout: p.Kubernetes.StartTimeout,
 			KeepFailedPods: p.Kubernetes.KeepFailedPods, Template: podTemplate(p.PodTemplate),
 		}

@@ -157,10 +157,17 @@ type Kubernetes struct {
 	Image           string        // that contains the runner; empty is that of the agent's release
 	ImagePullPolicy string        // of that image; empty is the cluster's default
 	ServiceAccount  string        // of the Pod; empty is the namespace's default, without a token
-	CPU             string        // request, a quantity; empty is no request
-	Memory          string        // request, a quantity; empty is no request
+	Requests        Resources     // of the job's container
+	Limits          Resources     // of the job's container
 	StartTimeout    time.Duration // for the Pod to start; 0 is the executor's default
 	Handoff         string        // how the handoff is sent: sealed or secret; empty is sealed
 	KeepFailedPods  bool          // keep the Pods of failed jobs for a while
 	Template        []byte        // strategic merge patch on the Pod, in JSON; may be empty
+}
+
+// Resources are amounts of resources, each a quantity of Kubernetes. Empty is no amount.
+type Resources struct {
+	CPU              string
+	Memory           string
+	EphemeralStorage string
 }

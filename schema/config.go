@@ -102,16 +102,20 @@ type Docker struct {
 
 // Kubernetes has the settings of Pods.
 type Kubernetes struct {
-	Context         string // of the kubeconfig; empty is the agent's own cluster or the current context
-	Namespace       string // empty is the agent's own
-	Image           string // with the runner programs; empty is the agent's own release
-	ImagePullPolicy string
-	ServiceAccount  string // empty is the namespace's default
-	CPU             string // quantity; may be empty
-	Memory          string // quantity; may be empty
-	Handoff         string // sealed or secret
-	StartTimeout    time.Duration
-	KeepFailedPods  bool
+	Context               string // of the kubeconfig; empty is the agent's own cluster or the current context
+	Namespace             string // empty is the agent's own
+	Image                 string // with the runner programs; empty is the agent's own release
+	ImagePullPolicy       string
+	ServiceAccount        string // empty is the namespace's default
+	CPU                   string // quantity; may be empty
+	Memory                string // quantity; may be empty
+	EphemeralStorage      string // quantity; may be empty
+	CPULimit              string // quantity; may be empty
+	MemoryLimit           string // quantity; may be empty
+	EphemeralStorageLimit string // quantity; may be empty
+	Handoff               string // sealed or secret
+	StartTimeout          time.Duration
+	KeepFailedPods        bool
 }
 
 // ECS has the settings of tasks.
@@ -193,16 +197,20 @@ func poolOf(t position.Mapping) *Pool {
 			AllowNewPrivileges: r.bool("docker", "allow_new_privileges"),
 		},
 		Kubernetes: Kubernetes{
-			Context:         r.text("kubernetes", "context"),
-			Namespace:       r.text("kubernetes", "namespace"),
-			Image:           r.text("kubernetes", "image"),
-			ImagePullPolicy: r.text("kubernetes", "image_pull_policy"),
-			ServiceAccount:  r.text("kubernetes", "service_account"),
-			CPU:             r.text("kubernetes", "cpu"),
-			Memory:          r.text("kubernetes", "memory"),
-			Handoff:         r.text("kubernetes", "handoff"),
-			StartTimeout:    r.duration("kubernetes", "start_timeout"),
-			KeepFailedPods:  r.bool("kubernetes", "keep_failed_pods"),
+			Context:               r.text("kubernetes", "context"),
+			Namespace:             r.text("kubernetes", "namespace"),
+			Image:                 r.text("kubernetes", "image"),
+			ImagePullPolicy:       r.text("kubernetes", "image_pull_policy"),
+			ServiceAccount:        r.text("kubernetes", "service_account"),
+			CPU:                   r.text("kubernetes", "cpu"),
+			Memory:                r.text("kubernetes", "memory"),
+			EphemeralStorage:      r.text("kubernetes", "ephemeral_storage"),
+			CPULimit:              r.text("kubernetes", "cpu_limit"),
+			MemoryLimit:           r.text("kubernetes", "memory_limit"),
+			EphemeralStorageLimit: r.text("kubernetes", "ephemeral_storage_limit"),
+			Handoff:               r.text("kubernetes", "handoff"),
+			StartTimeout:          r.duration("kubernetes", "start_timeout"),
+			KeepFailedPods:        r.bool("kubernetes", "keep_failed_pods"),
 		},
 		ECS: ECS{
 			Cluster:                    r.text("ecs", "cluster"),

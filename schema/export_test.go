@@ -181,6 +181,8 @@ func beyond(p position.Problem, f schema.Field, v any) bool {
 			return true // a pattern cannot compare numbers
 		case (f.Kind == schema.KindInt || f.Seconds) && isFloat && number == math.Trunc(number):
 			return true // 4.0 is a whole number to JSON
+		case strings.HasPrefix(f.Key, "kubernetes.") && strings.Contains(p.Message, " than "):
+			return true // a pattern can neither compare two amounts, nor an amount with 0
 		case f.Key == "service_url" && strings.HasPrefix(text, "http"):
 			return true // a pattern cannot check the host and the port of a URL
 		}

@@ -129,6 +129,10 @@ kubernetes:
   service_account: worker
   cpu: 2
   memory: 4Gi
+  ephemeral_storage: 5Gi
+  cpu_limit: 2000m
+  memory_limit: 6Gi
+  ephemeral_storage_limit: 7Gi
   handoff: secret
   start_timeout: 12s
   keep_failed_pods: true
@@ -165,7 +169,8 @@ func everyValue() *schema.Config {
 			},
 			Kubernetes: schema.Kubernetes{
 				Context: "c", Namespace: "jobs", Image: "registry.example.com/cmwa:1", ImagePullPolicy: "Always",
-				ServiceAccount: "worker", CPU: "2", Memory: "4Gi", Handoff: "secret",
+				ServiceAccount: "worker", CPU: "2", Memory: "4Gi", EphemeralStorage: "5Gi",
+				CPULimit: "2000m", MemoryLimit: "6Gi", EphemeralStorageLimit: "7Gi", Handoff: "secret",
 				StartTimeout: 12 * time.Second, KeepFailedPods: true,
 			},
 			ECS: schema.ECS{
@@ -212,7 +217,10 @@ func TestLoadKeys(t *testing.T) {
 			"ECS_ASSIGN_PUBLIC_IP": "true", "ECS_TASK_DEFINITION_TEMPLATE_FILE": "f",
 			"KUBERNETES_CONTEXT": "c", "KUBERNETES_NAMESPACE": "jobs", "IMAGE": "registry.example.com/cmwa:1",
 			"IMAGE_PULL_POLICY": "Always", "SERVICE_ACCOUNT_NAME": "worker", "NUM_CPUS": "2", "MEM_QUANTITY": "4",
-			"KUBERNETES_HANDOFF": "secret", "KUBERNETES_START_TIMEOUT": "12s", "KUBERNETES_KEEP_FAILED_PODS": "true",
+			"KUBERNETES_EPHEMERAL_STORAGE": "5Gi", "KUBERNETES_CPU_LIMIT": "2000m", "KUBERNETES_MEMORY_LIMIT": "6Gi",
+			"KUBERNETES_EPHEMERAL_STORAGE_LIMIT": "7Gi",
+			"KUBERNETES_HANDOFF":                 "secret",
+			"KUBERNETES_START_TIMEOUT":           "12s", "KUBERNETES_KEEP_FAILED_PODS": "true",
 			"DEBUG_POD": "true", "CONFIG": "x", // CONFIG has no effect here either
 		} {
 			environ["PULUMI_AGENT_"+name] = value
@@ -279,9 +287,13 @@ func drawSetting(t *rapid.T, f schema.Field) setting {
 		s.file, s.variable = "[x:/y]", "z:/y"
 	case f.Key == "service_url":
 		s.file, s.variable = "https://file", "https://variable"
+	case f.Key == "kubernetes.cpu_limit": // not less than the request
+		s.file, s.variable = "3", "1500m"
 	case f.Kind == schema.KindQuantity:
 		s.file, s.variable = "1.5", "500m"
-	case f.Unit != "" || f.Key == "docker.memory" || f.Key == "docker.storage_limit":
+	case strings.HasSuffix(f.Key, "_limit"):
+		s.file, s.variable = "5Gi", "4Gi"
+	case f.Key == "kubernetes.ephemeral_storage", f.Unit != "", f.Key == "docker.memory":
 		s.file, s.variable = "4Gi", "3Gi"
 	case len(f.Choices) > 0:
 		s.file, s.variable = f.Choices[0], f.Choices[1]

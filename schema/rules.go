@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"math/big"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cmwa-project/cmwa/schema/podtemplate"
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
@@ -28,6 +30,7 @@ func (s *scope) check() {
 	s.checkLeased()
 	s.checkLabels()
 	s.checkSizes()
+	s.checkResources()
 	s.checkForwarded()
 	s.checkRelease()
 	s.checkLocal()
@@ -77,6 +80,41 @@ func (s *scope) checkSizes() {
 	if n := s.pool.Docker.CPUs; n > 0 && n < 0.01 && s.valid("docker.cpus") {
 		s.refuse(position.RuleValue, "must be at least 0.01", "", "docker.cpus")
 	}
+}
+
+// checkResources rejects amounts for Pods that are zero, and limits below the request. The
+// problem is that of the limit, unless only the request is in the pool's own entry.
+func (s *scope) checkResources() {
+	for _, name := range []string{"cpu", "memory", "ephemeral_storage"} {
+		request, limit := "kubernetes."+name, "kubernetes."+name+"_limit"
+		for _, key := range []string{request, limit} {
+			if amount, _ := s.amount(key); amount != nil && amount.Sign() == 0 {
+				s.refuse(position.RuleValue, "must be more than 0", "", key)
+			}
+		}
+		least, leastText := s.amount(request)
+		most, mostText := s.amount(limit)
+		switch {
+		case least == nil || most == nil || most.Sign() == 0 || least.Cmp(most) <= 0:
+		case s.own(request) && !s.own(limit):
+			s.refuse(position.RuleValue, fmt.Sprintf("must not be more than %s, which is %s", limit, mostText), "",
+				request)
+		default:
+			s.refuse(position.RuleValue, fmt.Sprintf("must not be less than %s, which is %s", request, leastText), "",
+				limit)
+		}
+	}
+}
+
+// amount returns the value of a key that is a quantity of Kubernetes, and its text. It returns
+// nil if the value is invalid or unset.
+func (s *scope) amount(key string) (*big.Rat, string) {
+	if !s.valid(key) {
+		return nil, ""
+	}
+	text := reader{s.values}.text(strings.Split(key, ".")...)
+	amount, _ := podtemplate.Quantity(text)
+	return amount, text
 }
 
 // checkLabels rejects labels of containers that are reserved for the agent.

@@ -191,7 +191,7 @@ func testFailedStarts(t *testing.T, n *kubetest.Namespace) {
 			want:   "change kubernetes.service_account",
 		},
 		"too much cpu": {
-			change: func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.CPU = "1000" }, want: "1 Insufficient cpu",
+			change: func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.Requests.CPU = "1000" }, want: "1 Insufficient cpu",
 			timeOut: true,
 		},
 		"node selector that no node matches": {

@@ -255,12 +255,12 @@ func TestCheckAdmissionOnCluster(t *testing.T) {
 			func(a *admin) {
 				a.addLimits(corev1.LimitRangeItem{Default: quantities("100m"), DefaultRequest: quantities("50m")})
 			},
-			func(job *runtime.Job) { job.Tuning.Instance.Kubernetes.CPU = "500m" },
+			func(job *runtime.Job) { job.Tuning.Instance.Kubernetes.Requests.CPU = "500m" },
 			[]string{"must be less than or equal to cpu limit", "check kubernetes.* and pod_template"},
 		},
 		"LimitRange with a minimum": {
 			func(a *admin) { a.addLimits(corev1.LimitRangeItem{Min: quantities("200m")}) },
-			func(job *runtime.Job) { job.Tuning.Instance.Kubernetes.CPU = "100m" },
+			func(job *runtime.Job) { job.Tuning.Instance.Kubernetes.Requests.CPU = "100m" },
 			[]string{
 				"minimum cpu usage per Container is 200m", "a LimitRange of namespace",
 				"change kubernetes.cpu and kubernetes.memory",

@@ -244,7 +244,7 @@ func TestCheck(t *testing.T) {
 
 	tuning.Instance.Kubernetes.Template = nil
 	s.Inject(failFirst(1, "create", kubetest.Fault{Status: http.StatusForbidden, Message: "exceeded quota: q"}))
-	tuning.Instance.Kubernetes.CPU = "1"
+	tuning.Instance.Kubernetes.Requests.CPU = "1"
 	if err := e.Check(t.Context(), tuning); err == nil || !strings.Contains(err.Error(), "ResourceQuota") {
 		t.Errorf("quota is used up: got %v", err)
 	}

@@ -60,7 +60,7 @@ func podOf(job *runtime.Job, name string, settings podSettings) (*corev1.Pod, er
 
 func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod, error) {
 	place := job.Tuning.Instance.Kubernetes
-	requests, err := requestsOf(place)
+	resources, err := resourcesOf(place)
 	if err != nil {
 		return nil, err
 	}
@@ -76,12 +76,12 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 			EnableServiceLinks:            new(false),
 			TerminationGracePeriodSeconds: new(stopSeconds(job)),
 			Volumes:                       ownVolumes(delivery.volume(name)),
-			InitContainers:                []corev1.Container{prepareOf(place, settings, requests)},
+			InitContainers:                []corev1.Container{prepareOf(place, settings, resources)},
 			Containers: []corev1.Container{{
 				Name:      mainContainer,
 				Image:     cmp.Or(job.Tuning.Instance.OverrideImage, job.Definition.Image.Reference),
 				Command:   mainCommand(settings.runnerDirectory, delivery),
-				Resources: corev1.ResourceRequirements{Requests: requests},
+				Resources: resources,
 				// If the runner fails without a termination message, the last lines of its
 				// log are the message.
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
@@ -113,35 +113,53 @@ func stopSeconds(job *runtime.Job) int64 {
 	return int64(math.Ceil((job.Tuning.CancelGrace + runtime.StopGrace).Seconds()))
 }
 
-func requestsOf(place runtime.Kubernetes) (corev1.ResourceList, error) {
-	requests := corev1.ResourceList{}
+// resourcesOf returns the requests and the limits of the job's container. Its error names the
+// setting with an invalid amount.
+func resourcesOf(place runtime.Kubernetes) (corev1.ResourceRequirements, error) {
+	requests, err := amountsOf(place.Requests, "")
+	if err != nil {
+		return corev1.ResourceRequirements{}, err
+	}
+	limits, err := amountsOf(place.Limits, "_limit")
+	return corev1.ResourceRequirements{Requests: requests, Limits: limits}, err
+}
+
+func amountsOf(resources runtime.Resources, suffix string) (corev1.ResourceList, error) {
+	amounts := corev1.ResourceList{}
 	for _, r := range []struct {
 		name corev1.ResourceName
+		key  string
 		text string
-	}{{corev1.ResourceCPU, place.CPU}, {corev1.ResourceMemory, place.Memory}} {
+	}{
+		{corev1.ResourceCPU, "cpu", resources.CPU},
+		{corev1.ResourceMemory, "memory", resources.Memory},
+		{corev1.ResourceEphemeralStorage, "ephemeral_storage", resources.EphemeralStorage},
+	} {
 		if r.text == "" {
 			continue
 		}
 		quantity, err := resource.ParseQuantity(r.text)
 		if err != nil || quantity.Sign() <= 0 {
-			return nil, fmt.Errorf("kubernetes.%s: %q is not a positive Kubernetes quantity", r.name, r.text)
+			return nil, fmt.Errorf("kubernetes.%s%s: %q is not a positive Kubernetes quantity", r.key, suffix, r.text)
 		}
-		requests[r.name] = quantity
+		amounts[r.name] = quantity
 	}
-	return requests, nil
+	return amounts, nil
 }
 
-// prepareOf returns the init container. It has the same requests as the job's container.
-// This costs nothing, because the request of a Pod is the larger of the two; a quota may
+// prepareOf returns the init container. It has the same resources as the job's container.
+// This costs nothing, because those of a Pod are the larger of the two; a quota may
 // require it.
-func prepareOf(place runtime.Kubernetes, settings podSettings, requests corev1.ResourceList) corev1.Container {
+func prepareOf(
+	place runtime.Kubernetes, settings podSettings, resources corev1.ResourceRequirements,
+) corev1.Container {
 	directory := settings.runnerDirectory
 	return corev1.Container{
 		Name:            prepareContainer,
 		Image:           cmp.Or(place.Image, settings.image),
 		ImagePullPolicy: corev1.PullPolicy(place.ImagePullPolicy),
 		Command:         []string{programImagePath, "prepare", directory, corev1.TerminationMessagePathDefault},
-		Resources:       corev1.ResourceRequirements{Requests: requests},
+		Resources:       *resources.DeepCopy(),
 		VolumeMounts:    []corev1.VolumeMount{{Name: runnerVolume, MountPath: directory}},
 		// The fields that Pod Security "restricted" requires. The agent sets no user: the
 		// image has one, and some clusters assign another one.

@@ -80,7 +80,8 @@ func TestPodOf(t *testing.T) {
 		job.Tuning.Instance.OverrideImage = "registry.example.com/other:2"
 		job.Tuning.Instance.Kubernetes = runtime.Kubernetes{
 			Image: "registry.example.com/cmwa:2", ImagePullPolicy: "Always", ServiceAccount: "worker",
-			CPU: "500m", Memory: "4Gi", KeepFailedPods: true,
+			Requests: runtime.Resources{CPU: "500m", Memory: "4Gi", EphemeralStorage: "4Gi"},
+			Limits:   runtime.Resources{CPU: "2", Memory: "8Gi", EphemeralStorage: "10Gi"}, KeepFailedPods: true,
 			Template: []byte(`{"metadata": {"labels": {"team": "platform"}},
 				"spec": {"nodeSelector": {"disk": "ssd"}}}`),
 		}
@@ -117,10 +118,16 @@ func TestPodOf(t *testing.T) {
 	t.Run("invalid amount is an error", func(t *testing.T) {
 		for _, text := range []string{"many", "-1", "0"} {
 			job := testJob()
-			job.Tuning.Instance.Kubernetes.CPU = text
+			job.Tuning.Instance.Kubernetes.Requests.CPU = text
 			_, err := podOf(job, "name", settingsOf("image"))
-			if err == nil || !strings.Contains(err.Error(), "kubernetes.cpu") {
+			if err == nil || !strings.Contains(err.Error(), "kubernetes.cpu:") {
 				t.Errorf("cpu %s: got %v", text, err)
+			}
+			job = testJob()
+			job.Tuning.Instance.Kubernetes.Limits.EphemeralStorage = text
+			_, err = podOf(job, "name", settingsOf("image"))
+			if err == nil || !strings.Contains(err.Error(), "kubernetes.ephemeral_storage_limit:") {
+				t.Errorf("limit %s: got %v", text, err)
 			}
 		}
 	})

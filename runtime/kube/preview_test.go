@@ -129,11 +129,11 @@ func TestChanges(t *testing.T) {
 	from := poolWith(`{"spec": {"initContainers": [{"name": "a", "image": "a"}, {"name": "b", "image": "b"}],
 		"containers": [{"name": "pulumi-workflow", "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]},
 			{"name": "old", "image": "o"}]}}`)
-	from.Tuning.Instance.Kubernetes.CPU = "1"
+	from.Tuning.Instance.Kubernetes.Requests.CPU = "1"
 	to := poolWith(`{"spec": {"initContainers": [{"name": "b", "image": "b"}, {"name": "a", "image": "a"}],
 		"containers": [{"name": "pulumi-workflow",
 			"env": [{"name": "A", "value": "2"}, {"name": "B", "value": "1"}]}]}}`)
-	to.Tuning.Instance.Kubernetes.CPU = "2"
+	to.Tuning.Instance.Kubernetes.Requests.CPU = "2"
 	to.Name, to.Identity.Service, to.Identity.Namespace, to.Generation = "other", "https://other.example.com", "", 9
 	changes, err := Changes(from, to, previewOptions)
 	if err != nil {

@@ -246,7 +246,7 @@ func TestSelfChecksOnCluster(t *testing.T) {
 		n := kubetest.New(t)
 		a := adminOf(t, n)
 		a.addLimits(corev1.LimitRangeItem{Max: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}})
-		large := func(spec *runtime.PoolSpec) { spec.Tuning.Instance.Kubernetes.CPU = "2" }
+		large := func(spec *runtime.PoolSpec) { spec.Tuning.Instance.Kubernetes.Requests.CPU = "2" }
 		awaitResult(t, n, large, podCheck, selfcheck.LevelFailed, "cpu")
 		a.addQuota()
 		awaitResult(t, n, nil, podCheck, selfcheck.LevelFailed, "ResourceQuota")

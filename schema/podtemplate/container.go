@@ -168,7 +168,7 @@ func (r rules) reference(n node, isFile bool) {
 		r.invalid(resource, "needs containerName", "")
 	}
 	divisor := resource.get("divisor")
-	amount, known := quantity(divisor.v.Data)
+	amount, known := Quantity(divisor.v.Data)
 	if !known || amount.Sign() == 0 {
 		return
 	}

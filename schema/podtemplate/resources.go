@@ -18,8 +18,9 @@ var quantityParts = regexp.MustCompile(
 // occur in practice.
 const maxExponent = 1_000
 
-// quantity parses a quantity. It returns false if the value is not a quantity.
-func quantity(data any) (*big.Rat, bool) {
+// Quantity parses a quantity of Kubernetes, such as 2, 0.5, 500m or 4Gi: a number, or a text of at
+// most 64 bytes. It returns false if the value is not a quantity.
+func Quantity(data any) (*big.Rat, bool) {
 	switch data := data.(type) {
 	case int:
 		return new(big.Rat).SetInt64(int64(data)), true
@@ -46,7 +47,7 @@ func quantity(data any) (*big.Rat, bool) {
 // milli parses a quantity and returns it in thousandths, rounded up. The API server compares
 // quantities in this form.
 func milli(data any) (*big.Int, bool) {
-	amount, ok := quantity(data)
+	amount, ok := Quantity(data)
 	if !ok {
 		return nil, false
 	}
@@ -78,7 +79,7 @@ func unit(name string) *big.Rat {
 }
 
 func (c *checker) notNegative(n node) {
-	if amount, ok := quantity(n.v.Data); ok && amount.Sign() < 0 {
+	if amount, ok := Quantity(n.v.Data); ok && amount.Sign() < 0 {
 		c.invalid(n, "must not be negative", "")
 	}
 }
@@ -178,7 +179,7 @@ func (r rules) podBounds(pod node) {
 func (r rules) amounts(n node, ofPod bool) {
 	for name, v := range n.mapping() {
 		entry := n.userKey(name)
-		amount, known := quantity(v.Data)
+		amount, known := Quantity(v.Data)
 		qualified := strings.Contains(name, "/") && !strings.Contains(name, "kubernetes.io/")
 		switch {
 		case name == "cpu", name == "memory", strings.HasPrefix(name, "hugepages-"):
@@ -203,7 +204,7 @@ func (r rules) amounts(n node, ofPod bool) {
 			continue
 		}
 		r.notNegative(entry)
-		if size, ok := quantity(strings.TrimPrefix(name, "hugepages-")); ok && strings.HasPrefix(name, "hugepages-") &&
+		if size, ok := Quantity(strings.TrimPrefix(name, "hugepages-")); ok && strings.HasPrefix(name, "hugepages-") &&
 			size.Sign() > 0 && !new(big.Rat).Quo(amount, size).IsInt() {
 			r.invalid(entry, "must be a multiple of the size of a page", "")
 		}

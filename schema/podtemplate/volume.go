@@ -128,7 +128,7 @@ func (r rules) otherSources(volume node) {
 			}
 		}
 		storage := claim.get("spec", "resources", "requests", "storage")
-		switch amount, known := quantity(storage.v.Data); {
+		switch amount, known := Quantity(storage.v.Data); {
 		case storage.v.Data == nil:
 			r.invalid(claim, "needs spec.resources.requests.storage", "for example storage: 10Gi")
 		case known && amount.Sign() <= 0:

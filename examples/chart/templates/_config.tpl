@@ -27,6 +27,7 @@ follow from agent and other values, and the keys of config, which override them.
 {{- with $agent.memQuantity | toString }}
 {{- $_ := set $pods "memory" (ternary (printf "%sGi" .) . (regexMatch "^[0-9.]+$" .)) }}
 {{- end }}
+{{- with $agent.ephemeralStorage }}{{ $_ := set $pods "ephemeral_storage" . }}{{ end }}
 {{- $_ := set $config "kubernetes" $pods }}
 {{- if include "cmwa.workerPod" . }}{{ $_ := set $config "pod_template_file" "/etc/cmwa/worker-pod.json" }}{{ end }}
 {{- end }}
