@@ -19,11 +19,13 @@ func (m Masked) String() string { return m.shown + m.hidden.String() }
 // MarshalText implements [encoding.TextMarshaler], and with it JSON and YAML.
 func (m Masked) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// checkedAnnotations are the prefixes of annotations that are shown: those of the agent, and
+// shownAnnotations are the prefixes of annotations that are shown: those that the agent sets, and
 // those whose values the API server checks. With a mark in place of such a value, the server
 // would refuse the Pod that cmwa pod prints.
-var checkedAnnotations = []string{
+var shownAnnotations = []string{
 	"cmwa.",
+	"cluster-autoscaler.kubernetes.io/safe-to-evict",
+	"karpenter.sh/do-not-disrupt",
 	"controller.kubernetes.io/pod-deletion-cost",
 	"container.apparmor.security.beta.kubernetes.io/",
 	"container.seccomp.security.alpha.kubernetes.io/",
@@ -95,7 +97,7 @@ func maskAnnotations(value any) any {
 	}
 	masked := make(map[string]any, len(annotations))
 	for key, value := range annotations {
-		if slices.ContainsFunc(checkedAnnotations, func(p string) bool { return strings.HasPrefix(key, p) }) {
+		if slices.ContainsFunc(shownAnnotations, func(p string) bool { return strings.HasPrefix(key, p) }) {
 			masked[key] = Mask(value)
 		} else {
 			masked[key] = hide(value)

@@ -37,8 +37,10 @@ func TestMask(t *testing.T) {
 			`{"name": "main", "args": ["a"], "exec": {"command": ["[secret]"]}}`,
 		},
 		"annotations": {
-			`{"annotations": {"a": "x", "cmwa.job": "j", "controller.kubernetes.io/pod-deletion-cost": "5"}}`,
-			`{"annotations": {"a": "[secret]", "cmwa.job": "j", "controller.kubernetes.io/pod-deletion-cost": "5"}}`,
+			`{"annotations": {"a": "x", "cmwa.job": "j",
+				"controller.kubernetes.io/pod-deletion-cost": "5", "karpenter.sh/do-not-disrupt": "true"}}`,
+			`{"annotations": {"a": "[secret]", "cmwa.job": "j",
+				"controller.kubernetes.io/pod-deletion-cost": "5", "karpenter.sh/do-not-disrupt": "true"}}`,
 		},
 		"token in an annotation of the agent": {
 			`{"annotations": {"cmwa.job": "pul-x"}}`, `{"annotations": {"cmwa.job": "[secret]"}}`,
