@@ -17,7 +17,7 @@ func testEntry() Entry {
 	return Entry{Pod: "pod-1", UID: "uid-1", Record: runtime.Record{
 		Job: "job-1", WorkflowID: "w-1", Kind: runtime.Deployment, Token: secret.New("job-token-value"),
 		OIDC: secret.New("oidc-token-value"), Pool: "default-1a2b", PoolName: "default",
-		Identity: runtime.Identity{Service: "https://service", Target: "kubernetes"}, Generation: 7, CA: "certificates",
+		Identity: runtime.Identity{Service: "https://service", Target: "kubernetes"}, Generation: 7,
 		Claimed: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Stage: runtime.RecordHandedOff,
 		Progress: runtime.Progress{Step: 2, Lines: 3, Status: runtime.Running},
 	}}
@@ -88,13 +88,17 @@ func TestKey(t *testing.T) {
 		}
 	})
 
-	t.Run("large entries", func(t *testing.T) {
+	t.Run("CA certificates are left out", func(t *testing.T) {
 		e := testEntry()
-		e.Record.CA = strings.Repeat("c", maxCA+1)
-		got, err := key.Decode("name", encode(t, key, "name", e))
-		if err != nil || got.Record.CA != "" || got.Record.Token != e.Record.Token {
-			t.Errorf("with a large CA: got error %v and a CA of %d bytes, want none", err, len(got.Record.CA))
+		e.Record.CA = strings.Repeat("c", 200<<10)
+		text := encode(t, key, "name", e)
+		if got, err := key.Decode("name", text); err != nil || !reflect.DeepEqual(got, testEntry()) || len(text) > 2<<10 {
+			t.Errorf("decoded %#v, %v from %d bytes, want the entry without certificates", got, err, len(text))
 		}
+	})
+
+	t.Run("large entry", func(t *testing.T) {
+		e := testEntry()
 		e.Record.Token = secret.New(strings.Repeat("t", maxRecord))
 		if _, err := key.Encode("name", e); err == nil || len(err.Error()) > 200 {
 			t.Errorf("with a large token: got %v, want a short error", err)
