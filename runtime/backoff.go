@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 )
 
@@ -20,6 +21,10 @@ type Backoff struct{ First, Max time.Duration }
 
 // Next returns the delay after a delay. After 0 it is First.
 func (b Backoff) Next(delay time.Duration) time.Duration { return min(max(2*delay, b.First), b.Max) }
+
+// Jitter returns a random time between three and five quarters of a delay, so that agents that have
+// lost the same server do not retry at the same time.
+func Jitter(delay time.Duration) time.Duration { return delay*3/4 + rand.N(delay/2+1) }
 
 // Sleep blocks for a delay, or until wake or ctx ends it. Wake may be nil. Sleep reports whether
 // ctx has not ended.

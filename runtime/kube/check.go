@@ -13,12 +13,49 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// dryRunCache holds the settings and the time of the last successful dry run.
+// dryRunCache holds the result of the last dry run that the cluster answered.
 type dryRunCache struct {
 	mu          sync.Mutex
-	instance    runtime.InstanceSpec
-	checkedAt   time.Time
-	lastWarning string // last logged error about a template
+	instance    runtime.InstanceSpec // the settings
+	refusal     error                // nil if the cluster accepted the Pod
+	validUntil  time.Time
+	delay       time.Duration // after the last refusal; zero if the Pod was accepted
+	lastWarning string        // last logged error about a template
+}
+
+// last returns the result of the last dry run, and whether it is valid for these settings.
+func (c *dryRunCache) last(instance runtime.InstanceSpec) (refusal error, valid bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refusal, time.Now().Before(c.validUntil) && reflect.DeepEqual(c.instance, instance)
+}
+
+// note stores the result of a dry run. Each dry run passes through all admission webhooks, so the
+// result of a refused one is valid for longer after each refusal.
+func (c *dryRunCache) note(instance runtime.InstanceSpec, refusal error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	valid := dryRunCacheTime
+	if refusal == nil || !reflect.DeepEqual(c.instance, instance) {
+		c.delay = 0
+	}
+	if refusal != nil {
+		c.delay = refusedBackoff.Next(c.delay)
+		valid = runtime.Jitter(c.delay)
+	}
+	c.instance, c.refusal, c.validUntil = instance, refusal, time.Now().Add(valid)
+}
+
+// podRemoved makes the next dry run after a refusal soon: the removed Pod may have used up a quota.
+func (c *dryRunCache) podRemoved() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refusal != nil {
+		c.delay = 0
+		if soon := time.Now().Add(refusedBackoff.First); soon.Before(c.validUntil) {
+			c.validUntil = soon
+		}
+	}
 }
 
 // Check returns an error if no job could start now:
@@ -29,7 +66,8 @@ type dryRunCache struct {
 //  3. The cluster refuses the Secret that carries the handoff, if these settings need one.
 //     Check creates the Secret as a second dry run.
 //
-// Dry runs are repeated when the settings change, after a failure, and once a minute.
+// Dry runs are repeated when the settings change, once a minute, after a request without a response,
+// and after a refusal with the delays of refusedBackoff.
 //
 // If the cluster refuses the Pod only because of its template, Check logs a warning and
 // returns no error: the jobs fail, and their logs contain the message of the API server,
@@ -42,12 +80,8 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if err := e.pods.ready(ctx); err != nil {
 		return e.explain("watch Pods", err)
 	}
-	e.dryRuns.mu.Lock()
-	fresh := time.Since(e.dryRuns.checkedAt) < dryRunCacheTime &&
-		reflect.DeepEqual(e.dryRuns.instance, tuning.Instance)
-	e.dryRuns.mu.Unlock()
-	if fresh {
-		return nil
+	if refusal, valid := e.dryRuns.last(tuning.Instance); valid {
+		return refusal
 	}
 
 	// 2. Create the Pod as a dry run. If the cluster refuses it, try again without its
@@ -65,18 +99,17 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 			err = nil
 		}
 	}
+	result := err
 	if err != nil {
-		return e.explain("create a Pod as a dry run", err)
+		result = e.explain("create a Pod as a dry run", err)
+	} else if err = e.checkDelivery(ctx, tuning); err != nil {
+		// 3. Create the Secret for the handoff as a dry run.
+		result = e.explainObject("create", secrets, err)
 	}
-
-	// 3. Create the Secret for the handoff as a dry run.
-	if err := e.checkDelivery(ctx, tuning); err != nil {
-		return err
+	if err == nil || answered(err) {
+		e.dryRuns.note(tuning.Instance, result)
 	}
-	e.dryRuns.mu.Lock()
-	defer e.dryRuns.mu.Unlock()
-	e.dryRuns.instance, e.dryRuns.checkedAt = tuning.Instance, time.Now()
-	return nil
+	return result
 }
 
 // checkDelivery returns an error if the cluster refuses the Secret that carries a handoff
@@ -87,10 +120,8 @@ func (e *Executor) checkDelivery(ctx context.Context, tuning runtime.Tuning) err
 	}
 	job := &runtime.Job{ID: "check", Pool: "check", Agent: cmp.Or(e.cluster.options.Agent, "check")}
 	o := inSecret.object(e.objectMeta(job, objectOf(namePrefix+"check"), time.Now()), []byte("check"))
-	if _, err := e.client.createObject(ctx, secrets, o, true); err != nil {
-		return e.explainObject("create", secrets, err)
-	}
-	return nil
+	_, err := e.client.createObject(ctx, secrets, o, true)
+	return err
 }
 
 // examplePod returns the Pod of a job with these settings. Its name is always the same, so

@@ -229,7 +229,7 @@ func awaitRejection(t *testing.T, e *Executor, change func(*runtime.Job)) (rejec
 	useTestImages(job)
 	change(job)
 	await(t, "the cluster to refuse the Pod", func(ctx context.Context) (bool, error) {
-		e.dryRuns.checkedAt = time.Time{} // otherwise the last result stays valid for a minute
+		e.dryRuns.validUntil = time.Time{} // otherwise the last result stays valid for a minute
 		rejection = e.Check(ctx, job.Tuning)
 		return rejection != nil, nil
 	})

@@ -248,9 +248,66 @@ func TestCheck(t *testing.T) {
 	if err := e.Check(t.Context(), tuning); err == nil || !strings.Contains(err.Error(), "ResourceQuota") {
 		t.Errorf("quota is used up: got %v", err)
 	}
-	if err := e.Check(t.Context(), tuning); err != nil {
-		t.Errorf("second call: %v", err)
+}
+
+// TestCheckRefused counts dry runs while the cluster refuses them. A pool repeats a failed check
+// after a second.
+func TestCheckRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault    kubetest.Fault
+		min, max int // dry runs in ten minutes
+	}{
+		"quota is used up": {kubetest.Fault{Status: http.StatusForbidden, Message: "exceeded quota: q"}, 20, 45},
+		"webhook fails": {
+			kubetest.Fault{Status: http.StatusInternalServerError, Message: "failed calling webhook"}, 20, 45,
+		},
+		"no response":         {kubetest.Fault{}, 500, 1300},
+		"response of a proxy": {kubetest.Fault{Status: http.StatusForbidden, Page: "<html>", MediaType: "text/html"}, 500, 600},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			s := newFakeClusterOn(t, kubetest.NewAPIWithoutNetwork(t), succeed)
+			e, tuning := s.executor(t), testJob().Tuning
+			s.Inject(failAll("create", c.fault))
+			check := func() (err error) {
+				time.Sleep(time.Second)
+				return e.Check(t.Context(), tuning)
+			}
+			for range 10 * 60 {
+				if check() == nil {
+					t.Fatal("got no error")
+				}
+			}
+			if n := s.Requests()["create"]; n < c.min || n > c.max {
+				t.Errorf("%d dry runs in ten minutes, want %d to %d", n, c.min, c.max)
+			}
+			s.Inject(nil)
+			seconds := 0
+			for ; check() != nil; seconds++ {
+				if seconds > 30 {
+					t.Fatal("the check still fails 30 seconds after the last fault")
+				}
+			}
+		})
 	}
+	inBubble(t, "removal of a Pod frees the quota", func(t *testing.T) {
+		s := newFakeClusterOn(t, kubetest.NewAPIWithoutNetwork(t), succeed)
+		e, tuning := s.executor(t), testJob().Tuning
+		s.Inject(failAll("create", kubetest.Fault{Status: http.StatusForbidden, Message: "exceeded quota: q"}))
+		for range 10 * 60 {
+			time.Sleep(time.Second)
+			if e.Check(t.Context(), tuning) == nil {
+				t.Fatal("got no error")
+			}
+		}
+		s.Inject(nil)
+		if err := e.remove(t.Context(), "job", "uid", 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(refusedBackoff.First)
+		if err := e.Check(t.Context(), tuning); err != nil {
+			t.Errorf("after the removal of a Pod: %v", err)
+		}
+	})
 }
 
 func TestList(t *testing.T) {

@@ -63,6 +63,7 @@ func (e *Executor) remove(ctx context.Context, name, uid string, grace int64) (e
 	defer func() {
 		if err == nil {
 			e.records.Load().PodRemoved(uid)
+			e.dryRuns.podRemoved()
 		}
 	}()
 	gone := false

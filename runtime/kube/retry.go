@@ -38,6 +38,12 @@ var transientResponses = []struct {
 	{0, "etcdserver: too many requests"},
 }
 
+// answered reports whether the API server itself has sent the error, or has sent an object that
+// cannot be used.
+func answered(err error) bool {
+	return errors.As(err, new(apierrors.APIStatus)) && !fromProxy(err) || errors.Is(err, errRelabeled)
+}
+
 // temporary reports whether a failed request may succeed later without a change of settings.
 func temporary(err error) bool {
 	response := apierrors.APIStatus(nil)

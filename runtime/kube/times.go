@@ -94,5 +94,8 @@ const (
 // createBackoff is for requests that change an object.
 var createBackoff = runtime.Backoff{First: 500 * time.Millisecond, Max: 10 * time.Second}
 
+// refusedBackoff is for dry runs that the cluster has refused.
+var refusedBackoff = runtime.Backoff{First: 2 * time.Second, Max: 24 * time.Second}
+
 // watchBackoff is for watches. Its first delay is also the shortest time between two watches.
 var watchBackoff = runtime.Backoff{First: time.Second, Max: 10 * time.Second}
