@@ -100,6 +100,13 @@ func (c *client) get(ctx context.Context, namespace, name string) (*corev1.Pod, 
 	return pod, sendRequest(ctx, c.api.Get().Namespace(namespace).Resource(pods).Name(name), pod)
 }
 
+// getOnce gets a Pod without the retries of client-go, which sends a get ten times if the connection
+// breaks.
+func (c *client) getOnce(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	return pod, sendRequest(ctx, c.api.Get().MaxRetries(0).Namespace(namespace).Resource(pods).Name(name), pod)
+}
+
 // update replaces a Pod. The Pod must be complete and have a resourceVersion: the API
 // server accepts an update without one even if the Pod has changed since it was read.
 func (c *client) update(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {

@@ -2,11 +2,14 @@ package kube
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -158,6 +161,44 @@ func TestRemoveFaults(t *testing.T) {
 			t.Error(err)
 		}
 		s.wantNoPods(t)
+	})
+}
+
+// TestRemoveOutage removes many Pods while the API server accepts deletions and nothing else.
+func TestRemoveOutage(t *testing.T) {
+	const pods, span = 20, time.Minute
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeClusterOn(t, kubetest.NewAPIWithoutNetwork(t), succeed)
+		e := s.executor(t)
+		if err := e.pods.ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), span)
+		defer cancel()
+		s.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Verb == "delete" {
+				return nil
+			}
+			return &kubetest.Fault{}
+		})
+		s.DropWatches()
+		synctest.Wait()
+		before := s.Requests()
+		var removals sync.WaitGroup
+		for i := range pods {
+			name := fmt.Sprintf("%s%d", namePrefix, i)
+			removals.Go(func() {
+				sub := e.pods.subscribe(name, false)
+				defer sub.close()
+				if err := e.awaitDeletion(ctx, sub, "uid", 30); err == nil {
+					t.Error("the removal has ended, although no response has shown that the Pod is gone")
+				}
+			})
+		}
+		removals.Wait()
+		if n := s.Requests()["get"] - before["get"]; n < pods || n > 9*pods {
+			t.Errorf("%d requests in %s for %d removals, want 1 to 9 each", n, span, pods)
+		}
 	})
 }
 

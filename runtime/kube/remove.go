@@ -84,19 +84,23 @@ func (e *Executor) awaitDeletion(ctx context.Context, sub *subscription, uid str
 	name := sub.name
 	overdue := time.NewTimer(time.Duration(grace)*time.Second + overdueLimit)
 	defer overdue.Stop()
-	for lastGet := time.Now(); ; {
+	delay := deletionBackoff.First
+	if last, _, _ := sub.current(); last != nil && e.pods.health() == nil {
+		delay = shownPollInterval
+	}
+	poll := time.NewTimer(runtime.Jitter(delay))
+	defer poll.Stop()
+	for {
 		now, gone, changed := sub.current()
 		if now != nil && (gone || now.uid != uid) {
 			return nil
 		}
 		select {
 		case <-changed:
-		case <-time.After(missingPollInterval):
-			if now != nil && e.pods.health() == nil && time.Since(lastGet) < shownPollInterval {
-				continue
-			}
-			lastGet = time.Now()
-			pod, err := e.client.get(ctx, e.namespace, name)
+		case <-poll.C:
+			delay = deletionBackoff.Next(delay)
+			poll.Reset(runtime.Jitter(delay))
+			pod, err := e.client.getOnce(ctx, e.namespace, name)
 			if isNotFound(err) || err == nil && string(pod.UID) != uid {
 				return nil
 			}

@@ -70,10 +70,9 @@ const (
 	// a Pod, such as Evicted, follow the end of its container by up to 2.5 seconds.
 	endReasonLimit = 4 * time.Second
 
-	handoffRemoveLimit  = 10 * time.Second // how long the removal of a handoff may delay the progress of its job
-	overdueLimit        = 60 * time.Second // added to the grace period; then the Pod is deleted with a period of zero
-	missingPollInterval = time.Second      // between requests for a Pod that the watch does not show
-	shownPollInterval   = 10 * time.Second // between requests for a Pod that the watch still shows
+	handoffRemoveLimit = 10 * time.Second // how long the removal of a handoff may delay the progress of its job
+	overdueLimit       = 60 * time.Second // added to the grace period; then the Pod is deleted with a period of zero
+	shownPollInterval  = 10 * time.Second // until the first request for a deleted Pod that the watch still shows
 )
 
 // Times of leftovers.
@@ -93,6 +92,10 @@ const (
 
 // createBackoff is for requests that change an object.
 var createBackoff = runtime.Backoff{First: 500 * time.Millisecond, Max: 10 * time.Second}
+
+// deletionBackoff is for requests for a deleted Pod while the watch does not show that it is gone. In
+// an outage, each removal waits so.
+var deletionBackoff = runtime.Backoff{First: time.Second, Max: 15 * time.Second}
 
 // refusedBackoff is for dry runs that the cluster has refused.
 var refusedBackoff = runtime.Backoff{First: 2 * time.Second, Max: 24 * time.Second}
