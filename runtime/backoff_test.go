@@ -10,6 +10,20 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
+func TestJitter(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for range 1000 {
+		delay := runtime.Jitter(time.Minute)
+		if delay < 45*time.Second || delay > 75*time.Second {
+			t.Fatalf("got %s, want 45 to 75 seconds", delay)
+		}
+		seen[delay.Truncate(time.Second)] = true
+	}
+	if len(seen) < 25 {
+		t.Errorf("got %d different seconds, want most of 31", len(seen))
+	}
+}
+
 func TestBackoff(t *testing.T) {
 	backoff := runtime.Backoff{First: time.Second, Max: 5 * time.Second}
 	times := func(ctx context.Context, wake <-chan struct{}, count int) (made []time.Duration) {

@@ -73,7 +73,7 @@ type retry struct {
 }
 
 // do sends a request until it succeeds. Errors that may be temporary are retried, with the delays
-// of createBackoff. After the end of ctx the error wraps the cause of ctx. An error of log ends
+// of createBackoff and [runtime.Jitter]. After the end of ctx the error wraps the cause of ctx. An error of log ends
 // the attempts.
 func (r retry) do(ctx context.Context, request func() error) error {
 	lastReason, policy := "", retryPolicy{refusalLimit: r.refusalLimit}
@@ -97,6 +97,7 @@ func (r retry) do(ctx context.Context, request func() error) error {
 			}
 		}
 
+		wait = runtime.Jitter(wait)
 		if !r.deadline.IsZero() {
 			left := time.Until(r.deadline)
 			if left <= 0 {

@@ -101,7 +101,7 @@ func (o *observer) run(ctx context.Context) {
 		if time.Since(started) > watchBackoff.Max {
 			delay = watchBackoff.First
 		}
-		if !runtime.Sleep(ctx, nil, delay) {
+		if !runtime.Sleep(ctx, nil, runtime.Jitter(delay)) {
 			return
 		}
 	}
@@ -122,7 +122,7 @@ func (o *observer) watch(ctx context.Context, options metav1.ListOptions) (apiwa
 		if !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err) {
 			return w, err
 		}
-		if !runtime.Sleep(ctx, nil, delay) {
+		if !runtime.Sleep(ctx, nil, runtime.Jitter(delay)) {
 			return nil, context.Cause(ctx)
 		}
 	}

@@ -99,17 +99,11 @@ func (p *Pool) adoptInstance(ctx context.Context, instance runtime.Instance, mes
 }
 
 // followOrphans adopts orphaned instances at intervals until ctx ends. The adopted jobs run
-// with the second context, jobs.
+// with the second context, jobs. The intervals vary, because all agents notice at the same time that
+// another agent has ended.
 func (p *Pool) followOrphans(ctx, jobs context.Context, adopter runtime.Adopter) {
-	ticker := time.NewTicker(adoptInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			p.adoptOrphans(ctx, jobs, adopter)
-		}
+	for runtime.Sleep(ctx, nil, runtime.Jitter(adoptInterval)) {
+		p.adoptOrphans(ctx, jobs, adopter)
 	}
 }
 

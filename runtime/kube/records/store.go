@@ -443,7 +443,7 @@ func (s *Store) change(ctx context.Context, r *recorded, request func() error) e
 		if kind := kindOf(err); kind != Conflict && kind != Temporary {
 			return err
 		}
-		if !runtime.Sleep(ctx, nil, delay) {
+		if !runtime.Sleep(ctx, nil, runtime.Jitter(delay)) {
 			return err
 		}
 	}
