@@ -90,13 +90,15 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if err != nil {
 		return err
 	}
-	err = e.dryRun(ctx, pod)
+	_, err = e.dryRun(ctx, pod)
 	if refusesPod(err) && len(tuning.Instance.Kubernetes.Template) > 0 {
 		tuning := tuning
 		tuning.Instance.Kubernetes.Template = nil
-		if plain, plainErr := e.examplePod(tuning); plainErr == nil && e.dryRun(ctx, plain) == nil {
-			e.warnOnce(err)
-			err = nil
+		if plain, plainErr := e.examplePod(tuning); plainErr == nil {
+			if _, plainErr = e.dryRun(ctx, plain); plainErr == nil {
+				e.warnOnce(err)
+				err = nil
+			}
 		}
 	}
 	result := err
@@ -136,12 +138,13 @@ func (e *Executor) examplePod(tuning runtime.Tuning) (*corev1.Pod, error) {
 	return pod, err
 }
 
-func (e *Executor) dryRun(ctx context.Context, pod *corev1.Pod) error {
+// dryRun returns the Pod that the cluster would create, with the changes of its admission.
+func (e *Executor) dryRun(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	created, err := e.client.create(ctx, pod, true)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return checkLabels(pod, created)
+	return created, checkLabels(pod, created)
 }
 
 // refusesPod reports whether the API server refused a Pod because of its content, and not

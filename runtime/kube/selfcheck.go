@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -69,6 +70,7 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []selfcheck.Check {
 	return append(checks,
 		selfcheck.Check{Name: podCheck, Needs: apiCheck, Run: c.with(c.checkPod)},
 		selfcheck.Check{Name: "kubernetes-pod-security", Needs: podCheck, Run: c.with(c.checkPodSecurity)},
+		selfcheck.Check{Name: "kubernetes-pod-storage", Needs: podCheck, Run: c.with(c.checkPodStorage)},
 		selfcheck.Check{Name: "kubernetes-service", Run: c.checkService},
 	)
 }
@@ -79,8 +81,10 @@ type selfChecker struct {
 	open func() (*Executor, error) // the same executor for all checks
 
 	once      sync.Once
-	warnings  []string // of the dry run
-	rejection error    // of the dry run
+	asked     *corev1.Pod // in the dry run
+	created   *corev1.Pod // by the dry run, with the changes of the cluster's admission
+	warnings  []string    // of the dry run
+	rejection error       // of the dry run
 }
 
 // with returns the Run function of a check that needs an executor.
@@ -150,7 +154,8 @@ func (c *selfChecker) tryDryRun(ctx context.Context, e *Executor) {
 			c.rejection = err
 			return
 		}
-		err = e.dryRun(withWarnings(ctx, func(text string) {
+		c.asked = pod
+		c.created, err = e.dryRun(withWarnings(ctx, func(text string) {
 			if text = printable.OneLine(text); !slices.Contains(c.warnings, text) {
 				c.warnings = append(c.warnings, text)
 			}
@@ -190,6 +195,60 @@ func (c *selfChecker) checkPodSecurity(ctx context.Context, e *Executor) selfche
 }
 
 func isSecurityWarning(text string) bool { return strings.HasPrefix(text, "would violate PodSecurity") }
+
+// enoughStorage is the space on the node's disk that suffices for most jobs: a Pulumi program
+// with its plugins and packages takes 1.3 to 2.4 GiB, according to issue 1308 of
+// pulumi/pulumi-kubernetes-operator.
+var enoughStorage = resource.MustParse("4Gi")
+
+// checkPodStorage warns if the settings request no ephemeral storage and the cluster sets less
+// than a job may need, as a LimitRange and GKE Autopilot do.
+func (c *selfChecker) checkPodStorage(ctx context.Context, e *Executor) selfcheck.Result {
+	c.tryDryRun(ctx, e)
+	if c.rejection != nil {
+		return selfcheck.Error(c.rejection, selfcheck.Result{})
+	}
+	hint := "set kubernetes.ephemeral_storage to " + enoughStorage.String()
+	asked, isSet := storageOf(c.asked)
+	given, isGiven := storageOf(c.created)
+	switch {
+	case isSet:
+		return selfcheck.Passed("the container of a job requests %s of ephemeral storage", asked.String())
+	case isGiven && given.Cmp(enoughStorage) < 0:
+		return selfcheck.Warned("the cluster gives the container of a job only %s of ephemeral storage: "+
+			"a job that uses more may be evicted", given.String()).WithHint("%s", hint)
+	case !isGiven && onAutopilot(c.created):
+		return selfcheck.Warned("GKE Autopilot gives a container without a request only 1 GiB of ephemeral storage").
+			WithHint("%s", hint)
+	}
+	return selfcheck.Passed("the cluster does not limit the ephemeral storage of a job to less than %s",
+		enoughStorage.String())
+}
+
+// storageOf returns the limit of the job's container for ephemeral storage, or without a limit
+// its request, and whether it has one of them.
+func storageOf(pod *corev1.Pod) (resource.Quantity, bool) {
+	i := slices.IndexFunc(pod.Spec.Containers, hasName(mainContainer))
+	if i < 0 {
+		return resource.Quantity{}, false
+	}
+	resources := pod.Spec.Containers[i].Resources
+	amount, ok := resources.Limits[corev1.ResourceEphemeralStorage]
+	if !ok {
+		amount, ok = resources.Requests[corev1.ResourceEphemeralStorage]
+	}
+	return amount, ok
+}
+
+// onAutopilot reports whether GKE Autopilot has admitted a Pod: it adds its annotations.
+func onAutopilot(pod *corev1.Pod) bool {
+	for key := range pod.Annotations {
+		if strings.HasPrefix(key, "autopilot.gke.io/") {
+			return true
+		}
+	}
+	return false
+}
 
 // checkService checks that Pods can reach the service at the address that the agent uses.
 func (c *selfChecker) checkService(context.Context) selfcheck.Result {

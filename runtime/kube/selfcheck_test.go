@@ -145,8 +145,8 @@ func TestSelfChecksOnCluster(t *testing.T) {
 		wantResult(t, results, apiCheck, selfcheck.LevelOK, "has version v1.")
 		var left corev1.PodList
 		err := adminOf(t, n).get(pods).Do(t.Context()).Into(&left)
-		if err != nil || len(left.Items) > 0 || len(results) != 8 {
-			t.Errorf("got %d Pods and %d results, %v, want no Pod and 8 results", len(left.Items), len(results), err)
+		if err != nil || len(left.Items) > 0 || len(results) != 9 {
+			t.Errorf("got %d Pods and %d results, %v, want no Pod and 9 results", len(left.Items), len(results), err)
 		}
 
 		// Other settings in the same namespace.
@@ -341,6 +341,7 @@ func TestSelfChecksWithoutCluster(t *testing.T) {
 				r.URL.Query().Get("dryRun") == "All":
 				w.Header().Add("Warning", `299 - "spec.nodeSelector[beta]: deprecated"`)
 				pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
+				pod.Labels = labels(&runtime.Job{ID: "check", Pool: "check", Agent: "check"})
 				answer(w, http.StatusCreated, pod)
 			case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods"):
 				answer(w, http.StatusOK, &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}})
@@ -358,6 +359,68 @@ func TestSelfChecksWithoutCluster(t *testing.T) {
 		wantResult(t, results, podCheck, selfcheck.LevelWarning, "deprecated")
 		wantResult(t, results, "kubernetes-pod-security", selfcheck.LevelOK, "")
 	})
+}
+
+func TestCheckPodStorage(t *testing.T) {
+	const name = "kubernetes-pod-storage"
+	storage := func(amount string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse(amount)}
+	}
+	limitRange := func(amount string) func(*corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			resources := &pod.Spec.Containers[0].Resources
+			if _, set := resources.Requests[corev1.ResourceEphemeralStorage]; !set {
+				resources.Requests, resources.Limits = storage(amount), storage(amount)
+			}
+		}
+	}
+	autopilot := func(pod *corev1.Pod) { pod.Annotations["autopilot.gke.io/resource-adjustment"] = "{}" }
+	for title, c := range map[string]struct {
+		setting, template string
+		cluster           func(*corev1.Pod)
+		level             selfcheck.Level
+		part              string
+	}{
+		"no default": {level: selfcheck.LevelOK, part: "does not limit"},
+		"small default": {
+			cluster: limitRange("1Gi"), level: selfcheck.LevelWarning,
+			part: "only 1Gi of ephemeral storage: a job that uses more may be evicted; " +
+				"set kubernetes.ephemeral_storage to 4Gi",
+		},
+		"small default request": {
+			cluster: func(pod *corev1.Pod) { pod.Spec.Containers[0].Resources.Requests = storage("500Mi") },
+			level:   selfcheck.LevelWarning, part: "only 500Mi",
+		},
+		"large default": {cluster: limitRange("10Gi"), level: selfcheck.LevelOK, part: "does not limit"},
+		"Autopilot":     {cluster: autopilot, level: selfcheck.LevelWarning, part: "GKE Autopilot"},
+		"set in the configuration": {
+			setting: "2Gi", cluster: limitRange("1Gi"), level: selfcheck.LevelOK, part: "requests 2Gi",
+		},
+		"set in the template": {
+			template: `{"spec": {"containers": [{"name": "pulumi-workflow",
+				"resources": {"requests": {"ephemeral-storage": "3Gi"}}}]}}`,
+			cluster: autopilot, level: selfcheck.LevelOK, part: "requests 3Gi",
+		},
+	} {
+		t.Run(title, func(t *testing.T) {
+			api := kubetest.NewAPI(t)
+			api.Mutate(c.cluster)
+			spec := runtime.PoolSpec{}
+			spec.Tuning.Instance.Kubernetes.Requests.EphemeralStorage = c.setting
+			spec.Tuning.Instance.Kubernetes.Template = []byte(c.template)
+			results := map[string]selfcheck.Result{}
+			for _, check := range SelfChecks(Options{
+				RunnerDirectory: runnerDirectory, Config: api.Config(), Namespace: "jobs", Image: agentImage,
+				Log: slog.New(slog.DiscardHandler),
+			}, spec) {
+				if check.Name == podCheck || check.Name == name {
+					results[check.Name] = check.Run(t.Context())
+				}
+			}
+			wantResult(t, results, podCheck, selfcheck.LevelOK, "")
+			wantResult(t, results, name, c.level, c.part)
+		})
+	}
 }
 
 func TestEvaluateOwnPod(t *testing.T) {
