@@ -2,8 +2,11 @@ package runner
 
 import (
 	"bytes"
-	"cmp"
+	"encoding/binary"
+	"math/bits"
 	"slices"
+	"sort"
+	"strings"
 
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -11,122 +14,20 @@ import (
 // matcher finds secrets in text. Of several matches it takes the leftmost, and of those
 // the longest. It is immutable and safe for concurrent use.
 //
-// It uses the algorithm of Wu and Manber with a window that is as long as the shortest
-// secret. The last three bytes of the window determine how far the window may move: in most
-// text, by two bytes less than its length. The algorithm alone misses a wrapped pattern with
-// a line break in its first bytes. Before a line break, the matcher therefore also looks up
-// the first two bytes at each position.
+// The time does not depend much on the number of secrets, because a job may have ten thousand, each
+// in twenty forms: 1 MiB takes some milliseconds with ten of them, and five times as long with ten
+// thousand. An automaton of Aho and Corasick would do the same with a node for each byte of every
+// form, which is some hundred megabytes.
 type matcher struct {
-	minLength int                  // length of the shortest pattern, at most 255; 0 without patterns
-	shift     *[1 << 15]uint8      // by hash of the last three bytes of the window
-	ending    map[uint16][]pattern // patterns by hash of the last three of their first minLength bytes
-	initial   [256][]pattern       // patterns by first byte
-	wrapped   [256][]pattern       // wrapped patterns by first byte
-	pairs     *[1 << 10]uint64     // set of the first two bytes of wrapped patterns, as 16 bits
-}
-
-// pattern is one text to find. A wrapped pattern also matches with a line break, \n or
-// \r\n, between any two of its bytes.
-type pattern struct {
-	text    string
-	wrapped bool
-}
-
-// match returns how many bytes at the beginning of text match the pattern, or 0, and
-// whether text ends before the pattern does.
-func (p pattern) match(text []byte) (length int, more bool) {
-	for remaining, at := p.text, 0; ; {
-		// Compare up to the end of the pattern or the text.
-		part := text[at:min(at+len(remaining), len(text))]
-		switch same := string(part) == remaining[:len(part)]; {
-		case same && len(part) == len(remaining):
-			return at + len(part), false
-		case same:
-			return 0, true
-		case !p.wrapped:
-			return 0, false
-		}
-
-		// The pattern may continue after a line break.
-		line := text[at:min(at+len(remaining)+1, len(text))]
-		start, end := lineBreak(line)
-		if start == 0 || start > len(remaining) || string(line[:start]) != remaining[:start] {
-			return 0, false
-		}
-		remaining, at = remaining[start:], at+end
-		if at > len(text) {
-			return 0, true
-		}
-	}
-}
-
-// lineBreak returns the start and the end of the first line break in text. A \r at the
-// end of text may be the first half of a line break, which then ends after text. Without
-// a line break, both are the length of text.
-func lineBreak(text []byte) (start, end int) {
-	newline := bytes.IndexByte(text, '\n')
-	switch {
-	case newline > 0 && text[newline-1] == '\r':
-		return newline - 1, newline + 1
-	case newline >= 0:
-		return newline, newline + 1
-	case len(text) > 0 && text[len(text)-1] == '\r':
-		return len(text) - 1, len(text) + 1
-	}
-	return len(text), len(text)
+	plain   *patternSet
+	wrapped *patternSet // texts without line breaks, which also match with a line break between two bytes
 }
 
 // newMatcher returns a matcher for patterns of at least three bytes each. The patterns of
-// the second list may be wrapped in the text.
+// the second list may be wrapped in the text, and contain neither \r nor \n.
 func newMatcher(plain, wrapped []string) *matcher {
-	m := &matcher{ending: map[uint16][]pattern{}, pairs: new([1 << 10]uint64)}
-	all := make([]pattern, 0, len(plain)+len(wrapped))
-	for _, text := range plain {
-		all = append(all, pattern{text, false})
-	}
-	for _, text := range wrapped {
-		all = append(all, pattern{text, true})
-	}
-	if len(all) == 0 {
-		return m
-	}
-	slices.SortFunc(all, func(a, b pattern) int {
-		return cmp.Or(len(b.text)-len(a.text), cmp.Compare(a.text, b.text))
-	})
-	all = slices.Compact(all)
-
-	m.minLength = min(len(all[len(all)-1].text), 255)
-	m.shift = (*[1 << 15]uint8)(bytes.Repeat([]byte{uint8(m.minLength - 2)}, 1<<15))
-	for _, p := range all {
-		m.add(p)
-	}
-	return m
+	return &matcher{newPatternSet(plain), newPatternSet(wrapped)}
 }
-
-func (m *matcher) add(p pattern) {
-	text, last := p.text, m.minLength-3
-	m.initial[text[0]] = append(m.initial[text[0]], p)
-	for i := range last + 1 {
-		h := hash(text[i], text[i+1], text[i+2])
-		m.shift[h] = min(m.shift[h], uint8(last-i))
-	}
-	h := hash(text[last], text[last+1], text[last+2])
-	m.ending[h] = append(m.ending[h], p)
-	if p.wrapped {
-		m.wrapped[text[0]] = append(m.wrapped[text[0]], p)
-		for _, second := range []byte{text[1], '\r', '\n'} {
-			at, bit := pair(text[0], second)
-			m.pairs[at] |= bit
-		}
-	}
-}
-
-func hash(a, b, c byte) uint16 {
-	return (uint16(a)<<10 ^ uint16(b)<<5 ^ uint16(c)) & (1<<15 - 1)
-}
-
-// pair returns the position of two bytes in a set of pairs.
-func pair(a, b byte) (at int, bit uint64) { return int(a)<<2 | int(b>>6), 1 << (b & 63) }
 
 // redact replaces the secrets in a complete text by marks.
 func (m *matcher) redact(text string) string {
@@ -138,112 +39,221 @@ func (m *matcher) redact(text string) string {
 // end of text it has held back, because they may be the beginning of a secret. If final,
 // it holds back none.
 func (m *matcher) scan(out, text []byte, final bool) (_ []byte, held int) {
-	if m.minLength == 0 {
-		return append(out, text...), 0
+	flat := unwrap(text, final)
+	plain, wrapped := m.plain.find(text, 0, final), flat.find(m.wrapped, 0, final)
+	for copied := 0; ; {
+		if plain.at < copied {
+			plain = m.plain.find(text, copied, final)
+		}
+		if wrapped.at < copied {
+			wrapped = flat.find(m.wrapped, copied, final)
+		}
+		first := plain
+		if wrapped.at < first.at {
+			first = wrapped
+		} else if wrapped.at == first.at {
+			first.length, first.partial = max(first.length, wrapped.length), first.partial || wrapped.partial
+		}
+		out = append(out, text[copied:first.at]...)
+		if first.partial || first.length == 0 {
+			return out, len(text) - first.at
+		}
+		out = append(out, secret.Mark...)
+		copied = first.at + first.length
 	}
-	copied, i := 0, 0
-	line := -1 // position of the first line break at or after i
-	for i+m.minLength <= len(text) {
-		if line < i {
-			start, _ := lineBreak(text[i:])
-			line = i + start
-		}
-		if i = m.skip(text, i, line); i+m.minLength > len(text) {
-			break
-		}
+}
 
-		// Find the longest pattern at i. Before i+shift, only patterns with a line break
-		// in their first bytes can start.
-		end := text[i+m.minLength-3 : i+m.minLength]
-		h := hash(end[0], end[1], end[2])
-		shift := int(m.shift[h])
-		broken := line < i+m.minLength
-		length, more := 0, false
-		if shift == 0 {
-			length, more = m.longestMatch(text[i:], m.ending[h])
-		}
-		if broken {
-			to := min(i+max(shift, 1), line)
-			first := m.firstPair(text, i, to)
-			if first == to && shift > 0 {
-				i = min(i+shift, line+1)
-				continue
-			}
-			if first < to {
-				i = first
-				l, again := m.longestMatch(text[i:], m.wrapped[text[i]])
-				length, more = max(length, l), more || again
-			}
-		}
+// occurrence is the first place in a text where a pattern of a set is. If there is none, at is
+// the length of the text.
+type occurrence struct {
+	at      int
+	length  int  // of the longest pattern there; may be 0 if partial
+	partial bool // the text ends before a longer pattern does
+}
 
-		// Replace a match, or hold back a possible beginning.
-		switch {
-		case more && !final:
-			return append(out, text[copied:i]...), len(text) - i
-		case length > 0:
-			out = append(out, text[copied:i]...)
-			out = append(out, secret.Mark...)
-			i += length
-			copied = i
-		default:
-			i++
-		}
+// patternSet finds patterns in text. It is immutable and safe for concurrent use.
+//
+// It moves a window over the text that is as long as the shortest pattern. As in the algorithm of
+// Wu and Manber, the last three bytes of the window determine how far the window may move: in most
+// text, with few patterns, by two bytes less than its length. With many patterns it moves by one
+// byte. A set of hashes then excludes most positions, and a binary search finds the pattern.
+type patternSet struct {
+	patterns []string // sorted
+	inner    []int32  // by pattern: position of the longest other pattern with which it begins, or -1
+	window   int      // length of the shortest pattern, at most 255
+	shift    *[1 << 15]uint8
+	windows  []uint64 // set of hashes of the last bytes of the windows of patterns, as bits
+	bits     int      // number of bits of these hashes
+}
+
+// newPatternSet returns the set of patterns of at least three bytes each.
+func newPatternSet(patterns []string) *patternSet {
+	x := &patternSet{patterns: slices.Compact(slices.Sorted(slices.Values(patterns)))}
+	if len(patterns) == 0 {
+		return x
 	}
 
-	// Hold back a possible beginning of a pattern.
-	i = min(i, len(text))
-	for !final && i < len(text) && !m.mayBegin(text[i:]) {
+	// In sorted order, a pattern follows those with which it begins.
+	x.inner = make([]int32, len(x.patterns))
+	last := int32(-1)
+	x.window = 255
+	for i, p := range x.patterns {
+		for last >= 0 && !strings.HasPrefix(p, x.patterns[last]) {
+			last = x.inner[last]
+		}
+		x.inner[i], last = last, int32(i)
+		x.window = min(x.window, len(p))
+	}
+
+	x.shift = (*[1 << 15]uint8)(bytes.Repeat([]byte{uint8(x.window - 2)}, 1<<15))
+	x.bits = max(16, bits.Len(uint(len(x.patterns)))+5)
+	x.windows = make([]uint64, 1<<(x.bits-6))
+	for _, p := range x.patterns {
+		for i := range x.window - 2 {
+			h := hash(p[i], p[i+1], p[i+2])
+			x.shift[h] = min(x.shift[h], uint8(x.window-3-i))
+		}
+		at := x.hashWindow([]byte(p[:x.window]))
+		x.windows[at>>6] |= 1 << (at & 63)
+	}
+	return x
+}
+
+func hash(a, b, c byte) uint16 {
+	return (uint16(a)<<10 ^ uint16(b)<<5 ^ uint16(c)) & (1<<15 - 1)
+}
+
+// hashWindow returns a hash of the last eight bytes of a window.
+func (x *patternSet) hashWindow(window []byte) uint64 {
+	var last uint64
+	if n := len(window); n >= 8 {
+		last = binary.LittleEndian.Uint64(window[n-8:])
+	} else {
+		for _, b := range window {
+			last = last<<8 | uint64(b)
+		}
+	}
+	return last * 0x9e3779b97f4a7c15 >> (64 - x.bits) // Fibonacci hashing
+}
+
+// find returns the first occurrence of a pattern that starts at from or later. If final, the text
+// is complete, and no pattern is partial.
+func (x *patternSet) find(text []byte, from int, final bool) occurrence {
+	if len(x.patterns) == 0 {
+		return occurrence{at: len(text)}
+	}
+	i := from
+	for last := i + x.window; last <= len(text); last = i + x.window {
+		end := text[last-3 : last : last]
+		if shift := int(x.shift[hash(end[0], end[1], end[2])]); shift > 0 {
+			i += shift
+			continue
+		}
+		at := x.hashWindow(text[i:last])
+		if x.windows[at>>6]&(1<<(at&63)) != 0 {
+			length, partial := x.longest(text[i:])
+			if partial = partial && !final; length > 0 || partial {
+				return occurrence{i, length, partial}
+			}
+		}
 		i++
 	}
-	if final {
-		i = len(text)
-	}
-	return append(out, text[copied:i]...), len(text) - i
-}
-
-// skip returns the first position from i on whose window must be checked: because its
-// shift is 0, or because it extends beyond line.
-func (m *matcher) skip(text []byte, i, line int) int {
-	shift := m.shift
-	text = text[:line]
-	last := i + m.minLength - 1 // last byte of the window
-	for last < len(text) {
-		end := text[last-2 : last+1 : last+1]
-		s := int(shift[hash(end[0], end[1], end[2])])
-		if s == 0 {
-			break
-		}
-		last += s
-	}
-	return last - m.minLength + 1
-}
-
-// longestMatch returns the length of the longest of the patterns that match at the beginning
-// of text, or 0, and whether text is the beginning of a longer pattern.
-func (m *matcher) longestMatch(text []byte, patterns []pattern) (length int, more bool) {
-	for _, p := range patterns {
-		l, longer := p.match(text)
-		length, more = max(length, l), more || longer
-	}
-	return length, more
-}
-
-// firstPair returns the first position from i on at which a wrapped pattern may start
-// according to two bytes, or to if there is none.
-func (m *matcher) firstPair(text []byte, i, to int) int {
-	for ; i < to; i++ {
-		if at, bit := pair(text[i], text[i+1]); m.pairs[at]&bit != 0 {
-			return i
+	for ; i < len(text) && !final; i++ { // shorter than each pattern
+		if _, partial := x.longest(text[i:]); partial {
+			return occurrence{at: i, partial: true}
 		}
 	}
-	return to
+	return occurrence{at: len(text)}
 }
 
-// mayBegin reports whether text, which is shorter than every secret, is the beginning of
-// one.
-func (m *matcher) mayBegin(text []byte) bool {
-	_, more := m.longestMatch(text, m.initial[text[0]])
-	return more
+// longest returns the length of the longest pattern with which text begins, or 0, and whether a
+// longer pattern begins with text.
+func (x *patternSet) longest(text []byte) (length int, partial bool) {
+	next := sort.Search(len(x.patterns), func(i int) bool { return x.patterns[i] > string(text) })
+	if next < len(x.patterns) {
+		p := x.patterns[next]
+		partial = len(p) > len(text) && p[:len(text)] == string(text)
+	}
+
+	// Each pattern with which text begins is the one before next, or an inner one of that.
+	for i := int32(next) - 1; i >= 0; i = x.inner[i] {
+		if p := x.patterns[i]; len(p) <= len(text) && p == string(text[:len(p)]) {
+			return len(p), partial
+		}
+	}
+	return 0, partial
+}
+
+// unwrapped is a text without its line breaks. A line break is \n or \r\n. One that follows another
+// remains, because wrapped text has no empty lines.
+type unwrapped struct {
+	text    []byte
+	removed []lineBreak
+	length  int // with the line breaks
+}
+
+// lineBreak is a line break that was removed.
+type lineBreak struct {
+	at    int // position in the text without line breaks
+	total int // length of this line break and of those before it
+}
+
+// unwrap removes the line breaks of a text. A \r at the end of a text that is not final may be the
+// first half of a line break, and is removed too.
+func unwrap(text []byte, final bool) unwrapped {
+	u := unwrapped{text: make([]byte, 0, len(text)), length: len(text)}
+	for start, end, next := 0, 0, 0; start < len(text); start = next {
+		newline := bytes.IndexByte(text[start:], '\n')
+		switch end, next = start+newline, start+newline+1; {
+		case newline < 0:
+			end, next = len(text), len(text)
+			if !final && text[end-1] == '\r' {
+				end--
+			}
+		case newline > 0 && text[end-1] == '\r':
+			end--
+		}
+		if end == start && start > 0 { // an empty line
+			end = next
+		}
+		u.text = append(u.text, text[start:end]...)
+		if end < next {
+			u.removed = append(u.removed, lineBreak{len(u.text), next - len(u.text)})
+		}
+	}
+	return u
+}
+
+// find returns the first occurrence of a pattern that starts at from or later. From and the
+// occurrence are those of the text with its line breaks.
+func (u *unwrapped) find(x *patternSet, from int, final bool) occurrence {
+	// Of the line breaks that end before from, only the last counts. From may be within the next one.
+	next := sort.Search(len(u.removed), func(i int) bool { return u.removed[i].at+u.removed[i].total > from })
+	if next > 0 {
+		from -= u.removed[next-1].total
+	}
+	if next < len(u.removed) {
+		from = min(from, u.removed[next].at)
+	}
+
+	found := x.find(u.text, from, final)
+	if found.at == len(u.text) {
+		return occurrence{at: u.length}
+	}
+	if found.length > 0 {
+		found.length = u.position(found.at+found.length-1) + 1 - u.position(found.at)
+	}
+	found.at = u.position(found.at)
+	return found
+}
+
+// position returns the position of a byte in the text with its line breaks.
+func (u *unwrapped) position(at int) int {
+	next := sort.Search(len(u.removed), func(i int) bool { return u.removed[i].at > at })
+	if next == 0 {
+		return at
+	}
+	return at + u.removed[next-1].total
 }
 
 // redactor replaces secrets in a stream that arrives in pieces. It holds back only bytes

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
@@ -111,6 +112,29 @@ func TestRedactor(t *testing.T) {
 		if got := string(r.write([]byte(c.piece))); got != c.want {
 			t.Errorf("write of %q returns %q, want %q", c.piece, got, c.want)
 		}
+	}
+}
+
+// TestRedactorMany compares times of the same process, so that a slow machine makes no difference. A
+// search that tries one secret after another takes 600 times as long with the larger number.
+func TestRedactorMany(t *testing.T) {
+	shortest := func(n int) time.Duration {
+		secrets, similar := manySecrets(n)
+		m := newMatcher(patterns(secrets))
+		if got := m.redact("is secret-value-000007\n"); got != "is "+secret.Mark+"\n" {
+			t.Errorf("one of %d secrets is redacted as %q", n, got)
+		}
+		best := time.Hour
+		for range 3 {
+			start := time.Now()
+			m.scan(nil, similar, true)
+			best = min(best, time.Since(start))
+		}
+		return best
+	}
+	few, many := shortest(10), shortest(10_000)
+	if many > 60*few {
+		t.Errorf("1 MiB takes %s with ten secrets, and %s with ten thousand", few, many)
 	}
 }
 
@@ -261,6 +285,33 @@ func benchmarkRedactor(b *testing.B, secrets []string, text []byte) {
 func BenchmarkRedactor(b *testing.B) {
 	secrets := benchmarkSecrets()
 	benchmarkRedactor(b, secrets, benchmarkText(1<<20, secrets))
+}
+
+// manySecrets returns a number of secrets that begin alike, and a text of lines that resemble them.
+// The first secret is short, because the shortest one decides how fast a text can be searched.
+func manySecrets(n int) (secrets []string, similar []byte) {
+	secrets = append(secrets, "hunter")
+	for i := range n {
+		secrets = append(secrets, fmt.Sprintf("secret-value-%06d", i))
+	}
+	for i := 0; len(similar) < 1<<20; i++ {
+		similar = fmt.Appendf(similar, "VARIABLE_%06d=secret-value-%06d\n", i%20_000, i*7%20_000)
+	}
+	return secrets, similar
+}
+
+// BenchmarkRedactorMany measures ten and ten thousand secrets. The text is a log of ordinary lines, or
+// of lines that resemble the secrets.
+func BenchmarkRedactorMany(b *testing.B) {
+	for _, n := range []int{10, 10_000} {
+		secrets, similar := manySecrets(n)
+		b.Run(fmt.Sprintf("%d secrets, ordinary lines", n), func(b *testing.B) {
+			benchmarkRedactor(b, secrets, benchmarkText(1<<20, secrets))
+		})
+		b.Run(fmt.Sprintf("%d secrets, similar lines", n), func(b *testing.B) {
+			benchmarkRedactor(b, secrets, similar)
+		})
+	}
 }
 
 // BenchmarkRedactorBase64 measures text that resembles wrapped secrets.
