@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -78,6 +79,37 @@ func TestChartInParent(t *testing.T) {
 		manifests, message, err := try(t, helmVariable, "template", "release", parent)
 		if got := strings.Contains(manifests, "kind: Deployment"); err != nil || got != want {
 			t.Errorf("enabled: %s: there is a Deployment: %t, %v\n%s", enabled, got, err, message)
+		}
+	}
+}
+
+// TestOpenShift checks that both installations leave fsGroup to the platform, and that the chart keeps
+// the value of a user.
+func TestOpenShift(t *testing.T) {
+	t.Parallel()
+	platform := []string{"--api-versions", "security.openshift.io/v1", "--set", "agent.token=pul-1"}
+	k := kustomization{
+		overlay: "plain", namespace: "other", tokens: map[string]string{"token": "pul-1"},
+		components: []string{"openshift"},
+	}
+	for name, c := range map[string]struct {
+		manifests func() string
+		want      string
+	}{
+		"chart": {func() string {
+			manifests, _, _ := render(t, platform...)
+			return manifests
+		}, ""},
+		"chart with a value": {func() string {
+			manifests, _, _ := render(t, append(platform, "--set", "podSecurityContext.fsGroup=7")...)
+			return manifests
+		}, "fsGroup: 7"},
+		"component": {func() string { return must(t, kubectlVariable, "kustomize", k.write(t)) }, ""},
+	} {
+		manifests := c.manifests()
+		if got := regexp.MustCompile(`fsGroup: \d+`).FindString(manifests); got != c.want ||
+			!strings.Contains(manifests, "runAsNonRoot: true") {
+			t.Errorf("%s: the manifests have %q, want %q:\n%s", name, got, c.want, manifests)
 		}
 	}
 }

@@ -42,6 +42,16 @@ app.kubernetes.io/name: workflow-runner
 {{- .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
 {{- end }}
 
+{{/* cmwa.podSecurityContext is the security context of the agent's Pod. On OpenShift it does not
+have the default fsGroup: the platform sets one, and refuses others. */}}
+{{- define "cmwa.podSecurityContext" -}}
+{{- $context := .Values.podSecurityContext | default dict }}
+{{- if and (.Capabilities.APIVersions.Has "security.openshift.io/v1") (eq (toString $context.fsGroup) "65532") }}
+{{- $context = omit $context "fsGroup" }}
+{{- end }}
+{{- if $context }}{{ toYaml $context }}{{ end }}
+{{- end }}
+
 {{- define "cmwa.serviceAccount" -}}
 {{- default (ternary (include "cmwa.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name }}
 {{- end }}
