@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,12 +23,12 @@ const jobRetries = 1000
 
 // Options are the options of a Client.
 type Options struct {
-	Identity  runtime.Identity
-	Tuning    runtime.Tuning
-	UserAgent string
-	Transport *http.Transport // copied; nil means Go's default transport with limits for dead connections
-	Log       *slog.Logger
-	Metrics   runtime.Metrics // counts the calls; nil counts nothing
+	Identity   runtime.Identity
+	Tuning     runtime.Tuning
+	UserAgent  string
+	Transports *Transports // nil means that no other client uses the connections
+	Log        *slog.Logger
+	Metrics    runtime.Metrics // counts the calls; nil counts nothing
 }
 
 // Client makes the calls of one pool. It implements [runtime.Cloud] and [runtime.Leaser], and
@@ -38,7 +39,7 @@ type Client struct {
 	log     *slog.Logger
 	metrics runtime.Metrics
 
-	transport      *http.Transport // all other transports are clones of it
+	transports     *Transports
 	credentials    *credentials
 	schedule       *schedule
 	leasing        *leasing
@@ -47,7 +48,7 @@ type Client struct {
 	bodyTimeout    time.Duration // of a poll's response
 
 	mu          sync.Mutex
-	tuning      runtime.Tuning
+	tuning      *runtime.Tuning // never modified, because schedules and credentials share it
 	connections connections
 	suppressed  map[string]time.Time        // by workflow: end of the time without status calls
 	refusals    map[string]*subjectRefusals // by workflow
@@ -60,14 +61,11 @@ type subjectRefusals struct {
 	last time.Time // of the last call that was refused or had no response
 }
 
-// connections are connections to the service. All of them trust the certificates of the
-// same ca_file.
+// connections are connections to the service.
 type connections struct {
-	certificates string
-	transport    *http.Transport
-	single       *http.Transport // closes each connection after one call
-	calls        *caller         // everything but the poll
-	polls        *caller         // a new connection for each poll: see New
+	*transports
+	calls *caller // everything but the poll
+	polls *caller // a new connection for each poll: see New
 }
 
 var _ runtime.Cloud = (*Client)(nil)
@@ -77,62 +75,54 @@ var _ runtime.Cloud = (*Client)(nil)
 // Each poll has a new connection. On a reused connection that breaks, Go's transport
 // retries a GET without notice, and a poll that is sent twice may claim two jobs.
 func New(o Options) *Client {
-	transport := newTransport()
-	if o.Transport != nil {
-		transport = o.Transport.Clone()
-	}
+	tuning := o.Tuning
 	c := &Client{
 		service:        o.Identity.Service,
 		agent:          o.UserAgent,
 		log:            o.Log,
 		metrics:        o.Metrics,
-		transport:      transport,
-		schedule:       newSchedule(o.Tuning, o.Log),
-		leasing:        newLeasing(o.Tuning, o.Log.With("work", "leased")),
-		tuning:         o.Tuning,
+		transports:     cmp.Or(o.Transports, NewTransports(nil)),
+		schedule:       newSchedule(&tuning, o.Log),
+		leasing:        newLeasing(&tuning, o.Log.With("work", "leased")),
+		tuning:         &tuning,
 		suppressed:     map[string]time.Time{},
 		refusals:       map[string]*subjectRefusals{},
 		minPollTimeout: minPollTimeout,
 		bodyTimeout:    bodyTimeout,
 	}
-	c.connections = c.connect(o.Tuning.CA)
-	c.credentials = &credentials{identity: o.Identity, log: o.Log, caller: c.connections.calls, tuning: o.Tuning}
+	c.connections = c.connect(tuning.CA)
+	c.credentials = &credentials{identity: o.Identity, log: o.Log, caller: c.connections.calls, tuning: &tuning}
 	return c
 }
 
 // connect returns connections that trust the system's certificates and certificates.
 func (c *Client) connect(certificates string) connections {
-	transport := c.transport.Clone()
-	if err := trust(transport, certificates); err != nil {
-		c.log.Error("cannot use ca_file: only the system's certificates are trusted", "error", err)
+	shared := c.transports.trusting(certificates)
+	if shared.err != nil {
+		c.log.Error("cannot use ca_file: only the system's certificates are trusted", "error", shared.err)
 	}
-	single := transport.Clone()
-	single.DisableKeepAlives = true
 	caller := func(transport *http.Transport) *caller { // without retries: schedule plans those of polls
 		return newCaller(callerOptions{service: c.service, userAgent: c.agent, transport: transport, log: c.log,
 			metrics: c.metrics})
 	}
-	return connections{
-		certificates: certificates, transport: transport, single: single,
-		calls: caller(transport), polls: caller(single),
-	}
+	return connections{transports: shared, calls: caller(shared.reusing), polls: caller(shared.single)}
 }
 
 // Tune implements [runtime.Cloud]. Active calls keep their settings. The calls about a job
 // trust the certificates that were trusted when the job was claimed.
 func (c *Client) Tune(tuning runtime.Tuning) runtime.NextPoll {
 	c.mu.Lock()
-	c.tuning = tuning
+	c.tuning = &tuning
 	old := c.connections
 	if tuning.CA != old.certificates {
 		c.connections = c.connect(tuning.CA)
-		old.transport.CloseIdleConnections()
+		old.reusing.CloseIdleConnections()
 	}
 	calls := c.connections.calls
 	c.mu.Unlock()
-	c.credentials.tune(tuning, calls)
-	c.leasing.tune(tuning)
-	return c.schedule.tune(tuning)
+	c.credentials.tune(&tuning, calls)
+	c.leasing.tune(&tuning)
+	return c.schedule.tune(&tuning)
 }
 
 // Retry implements [runtime.Cloud]. If the next poll fails, the wait begins again.
@@ -143,12 +133,9 @@ func (c *Client) Health() runtime.ServiceHealth {
 	return runtime.ServiceHealth{BreakerOpen: c.schedule.breakerOpen(), TokenExpiry: c.credentials.expiry()}
 }
 
-// Close closes idle connections. A later call makes new ones.
-func (c *Client) Close() {
-	w := c.current()
-	w.transport.CloseIdleConnections()
-	w.single.CloseIdleConnections()
-}
+// Close closes idle connections, also those of other clients with the same Transports. A later
+// call makes new ones.
+func (c *Client) Close() { c.current().reusing.CloseIdleConnections() }
 
 // current returns the current connections.
 func (c *Client) current() connections {
@@ -160,7 +147,7 @@ func (c *Client) current() connections {
 func (c *Client) settings() runtime.Tuning {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tuning
+	return *c.tuning
 }
 
 // Definition implements [runtime.Cloud].
@@ -264,9 +251,9 @@ func (c *Client) jobs(job *runtime.Job) *Jobs {
 func (c *Client) transportOf(job *runtime.Job) *http.Transport {
 	w := c.current()
 	if job.Tuning.CA != w.certificates {
-		return c.connect(job.Tuning.CA).single
+		return c.transports.trusting(job.Tuning.CA).single
 	}
-	return w.transport
+	return w.reusing
 }
 
 // ask makes one call. request_timeout limits the call with its response.

@@ -56,7 +56,7 @@ func (s *scene) record(handler http.HandlerFunc) http.Handler {
 // at makes the client for the service at a URL.
 func (s *scene) at(url string, edit func(*Options)) {
 	s.url = url
-	tuning := documented()
+	tuning := *documented()
 	tuning.Token, tuning.RequestTimeout, tuning.Kinds = secret.New("pul-pool"), 10*time.Second,
 		[]runtime.Kind{runtime.Deployment}
 	tuning.RetryWait, tuning.RetryMaxWait = time.Millisecond, time.Millisecond
@@ -721,7 +721,7 @@ func TestNew(t *testing.T) {
 	})
 	t.Run("all transports detect dead connections", func(t *testing.T) {
 		w := c.current()
-		for name, transport := range map[string]*http.Transport{"calls": w.transport, "polls": w.single} {
+		for name, transport := range map[string]*http.Transport{"calls": w.reusing, "polls": w.single} {
 			if transport.HTTP2 == nil || transport.HTTP2.SendPingTimeout != pingIdle {
 				t.Errorf("%s: the transport sends no pings", name)
 			}

@@ -41,13 +41,13 @@ type leasing struct {
 	refused refusals // of the calls about leases
 }
 
-func newLeasing(tuning runtime.Tuning, log *slog.Logger) *leasing {
+func newLeasing(tuning *runtime.Tuning, log *slog.Logger) *leasing {
 	return &leasing{schedule: newSchedule(tuning, log), log: log, mode: tuning.LeasedWork}
 }
 
 // tune replaces the settings. After a change of leased_work, calls about leases are allowed
 // again.
-func (l *leasing) tune(tuning runtime.Tuning) {
+func (l *leasing) tune(tuning *runtime.Tuning) {
 	l.schedule.tune(tuning)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -330,7 +330,7 @@ func newInMemoryScene(t *testing.T, handler http.HandlerFunc, edits ...func(*Opt
 		_ = server.Serve(listener)
 	}()
 	s.at("http://service.invalid", func(o *Options) {
-		o.Transport = &http.Transport{DialContext: listener.dial}
+		o.Transports = NewTransports(&http.Transport{DialContext: listener.dial})
 		for _, edit := range edits {
 			edit(o)
 		}

@@ -48,9 +48,9 @@ type schedule struct {
 	log *slog.Logger
 
 	mu        sync.Mutex
-	tuning    runtime.Tuning
-	attempted runtime.Tuning // settings at the start of the attempt
-	logged    bool           // the failure is logged, and no change since then allows an attempt at once
+	tuning    *runtime.Tuning
+	attempted *runtime.Tuning // settings at the start of the attempt
+	logged    bool            // the failure is logged, and no change since then allows an attempt at once
 
 	// Facts about the last attempt.
 	polled     time.Time // when it ended; zero before the first one
@@ -75,8 +75,8 @@ type outcome struct {
 	retryAfter time.Duration
 }
 
-func newSchedule(tuning runtime.Tuning, log *slog.Logger) *schedule {
-	return &schedule{tuning: tuning, log: log}
+func newSchedule(tuning *runtime.Tuning, log *slog.Logger) *schedule {
+	return &schedule{tuning: tuning, attempted: &runtime.Tuning{}, log: log}
 }
 
 // begin starts an attempt. While the next poll waits for the breaker, it returns an error
@@ -148,7 +148,7 @@ func (s *schedule) record(o outcome) runtime.NextPoll {
 
 // tune replaces the settings and returns when the next attempt is allowed. If the settings
 // are the same, it only returns this time.
-func (s *schedule) tune(tuning runtime.Tuning) runtime.NextPoll {
+func (s *schedule) tune(tuning *runtime.Tuning) runtime.NextPoll {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.tuning
@@ -170,8 +170,8 @@ func (s *schedule) peek() runtime.NextPoll {
 
 // allowTrial allows an attempt at once if the credentials or the CA certificates differ
 // from those of the settings before. The caller holds the lock.
-func (s *schedule) allowTrial(before runtime.Tuning) {
-	sameCredentials := before.SameCredentials(s.tuning)
+func (s *schedule) allowTrial(before *runtime.Tuning) {
+	sameCredentials := before.SameCredentials(*s.tuning)
 	if sameCredentials && before.CA == s.tuning.CA {
 		return
 	}
@@ -256,7 +256,7 @@ func (s *schedule) logOutcome(wasOpen, wasFailing bool) {
 	}
 	level := slog.LevelWarn
 	switch {
-	case s.logged, !s.attempted.SameCredentials(s.tuning):
+	case s.logged, !s.attempted.SameCredentials(*s.tuning):
 		level = slog.LevelDebug
 	case errors.Is(s.err, runtime.ErrUnauthorized):
 		level = slog.LevelError

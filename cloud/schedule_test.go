@@ -18,13 +18,13 @@ var errDown = errors.New("connection refused")
 
 // documented returns the documented defaults of the settings for retries and the breaker. The
 // edits are applied to them.
-func documented(edits ...func(*runtime.Tuning)) runtime.Tuning {
-	tuning := runtime.Tuning{
+func documented(edits ...func(*runtime.Tuning)) *runtime.Tuning {
+	tuning := &runtime.Tuning{
 		RetryCount: 2, RetryWait: 20 * time.Second, RetryMaxWait: 2 * time.Minute,
 		BreakerFailures: 2, BreakerTimeout: 10 * time.Minute,
 	}
 	for _, edit := range edits {
-		edit(&tuning)
+		edit(tuning)
 	}
 	return tuning
 }
@@ -33,7 +33,7 @@ func documented(edits ...func(*runtime.Tuning)) runtime.Tuning {
 func withoutRetries(t *runtime.Tuning) { t.RetryCount = 0 }
 
 // newTestSchedule returns a schedule that logs nothing.
-func newTestSchedule(tuning runtime.Tuning) *schedule {
+func newTestSchedule(tuning *runtime.Tuning) *schedule {
 	return newSchedule(tuning, slog.New(slog.DiscardHandler))
 }
 
@@ -80,9 +80,9 @@ func (s *schedule) poll(t testing.TB, o outcome) runtime.NextPoll {
 // edit applies a change to the settings of the schedule, and returns when the next attempt is
 // allowed.
 func (s *schedule) edit(change func(*runtime.Tuning)) runtime.NextPoll {
-	tuning := s.tuning
+	tuning := *s.tuning
 	change(&tuning)
-	return s.tune(tuning)
+	return s.tune(&tuning)
 }
 
 // wantDenied checks how long the schedule refuses an attempt. If the attempt is allowed,

@@ -14,13 +14,13 @@ import (
 
 // hourly returns settings with a polling interval and a breaker timeout of an hour, and with
 // a breaker that one failed poll opens. The edits are applied to them.
-func hourly(edits ...func(*runtime.Tuning)) runtime.Tuning {
-	tuning := runtime.Tuning{
+func hourly(edits ...func(*runtime.Tuning)) *runtime.Tuning {
+	tuning := &runtime.Tuning{
 		Token: secret.New("old"), OIDCSum: "old",
 		PollingInterval: time.Hour, BreakerTimeout: time.Hour, BreakerFailures: 1,
 	}
 	for _, edit := range edits {
-		edit(&tuning)
+		edit(tuning)
 	}
 	return tuning
 }

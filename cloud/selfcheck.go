@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -53,12 +54,8 @@ type selfChecker struct {
 }
 
 func newSelfChecker(o Options) *selfChecker {
-	c := &selfChecker{options: o, transport: newTransport()}
-	if o.Transport != nil {
-		c.transport = o.Transport.Clone()
-	}
-	c.transport.DisableKeepAlives = true
-	_ = trust(c.transport, o.Tuning.CA) // cannot fail: a valid ca_file contains a certificate
+	// A valid ca_file contains a certificate, so the transports have no error.
+	c := &selfChecker{options: o, transport: cmp.Or(o.Transports, NewTransports(nil)).trusting(o.Tuning.CA).single}
 	var once sync.Once
 	var first *attempt
 	c.anonymous = func(ctx context.Context) *attempt {

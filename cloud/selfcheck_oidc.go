@@ -108,7 +108,7 @@ func (c *selfChecker) checkExchange(ctx context.Context, wanted bool) selfcheck.
 		service: c.options.Identity.Service, userAgent: c.options.UserAgent,
 		transport: c.transport, log: c.options.Log,
 	})
-	token, _, err := exchange(ctx, c.options.Identity, c.options.Tuning, caller)
+	token, _, err := exchange(ctx, c.options.Identity, &c.options.Tuning, caller)
 	if err != nil {
 		message := err.Error()
 		if subject, err := readTokenFile(c.options.Tuning.OIDCTokenFile); err == nil {

@@ -231,9 +231,11 @@ func TestSelfChecksService(t *testing.T) {
 	})
 	t.Run("an address that does not exist", func(t *testing.T) {
 		o := optionsFor("https://nowhere.invalid", "")
-		o.Transport = &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-			return nil, &net.DNSError{Err: "no such host", Name: "nowhere.invalid", IsNotFound: true}
-		}}
+		o.Transports = cloud.NewTransports(&http.Transport{
+			DialContext: func(context.Context, string, string) (net.Conn, error) {
+				return nil, &net.DNSError{Err: "no such host", Name: "nowhere.invalid", IsNotFound: true}
+			},
+		})
 		want(t, check(t, o, false), "service-connection", selfcheck.LevelFailed,
 			"cannot find the address of nowhere.invalid")
 	})
@@ -402,7 +404,7 @@ func TestSelfChecksToken(t *testing.T) {
 func TestSelfChecksProxy(t *testing.T) {
 	through := func(t *testing.T, proxy *url.URL) map[string]selfcheck.Result {
 		return (&service{}).check(t, func(o *cloud.Options) {
-			o.Transport = &http.Transport{Proxy: http.ProxyURL(proxy)}
+			o.Transports = cloud.NewTransports(&http.Transport{Proxy: http.ProxyURL(proxy)})
 		})
 	}
 	t.Run("a proxy that connects", func(t *testing.T) {
@@ -416,9 +418,9 @@ func TestSelfChecksProxy(t *testing.T) {
 	})
 	t.Run("a proxy with an invalid URL", func(t *testing.T) {
 		o := optionsFor("https://service.example", "")
-		o.Transport = &http.Transport{Proxy: func(*http.Request) (*url.URL, error) {
+		o.Transports = cloud.NewTransports(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) {
 			return nil, errors.New("invalid proxy address: http://someone:proxy-password@")
-		}}
+		}})
 		want(t, check(t, o, false), "service-connection", selfcheck.LevelFailed,
 			"HTTPS_PROXY is not the URL of a proxy")
 	})

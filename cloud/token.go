@@ -41,7 +41,7 @@ type credentials struct {
 
 	mu        sync.Mutex
 	caller    *caller
-	tuning    runtime.Tuning
+	tuning    *runtime.Tuning
 	token     secret.String
 	renew     time.Time // when to make the next exchange
 	renewWall time.Time // the same time without a monotonic reading
@@ -98,7 +98,7 @@ func (c *credentials) current(ctx context.Context, refused secret.String) (secre
 
 // replace exchanges the OIDC token, and returns the new token. If the exchange fails, it
 // returns the old token, unless the service has refused the old token or it has expired.
-func (c *credentials) replace(ctx context.Context, refused secret.String, tuning runtime.Tuning, by *caller) (
+func (c *credentials) replace(ctx context.Context, refused secret.String, tuning *runtime.Tuning, by *caller) (
 	secret.String, error) {
 	begin := time.Now() // the lifetime begins at the service, before the response arrives
 	token, lifetime, err := exchange(ctx, c.identity, tuning, by)
@@ -164,7 +164,7 @@ func (c *credentials) expiry() time.Time {
 	return c.expires
 }
 
-func (c *credentials) tune(tuning runtime.Tuning, by *caller) {
+func (c *credentials) tune(tuning *runtime.Tuning, by *caller) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.caller = by
@@ -203,7 +203,7 @@ func (e *exchangeError) Is(target error) bool {
 
 // exchange exchanges the content of the token file for a pool token, and returns it with
 // its lifetime. An error is an *exchangeError and contains neither token.
-func exchange(ctx context.Context, identity runtime.Identity, tuning runtime.Tuning, by *caller) (secret.String,
+func exchange(ctx context.Context, identity runtime.Identity, tuning *runtime.Tuning, by *caller) (secret.String,
 	time.Duration, error) {
 	fail := func(err error, check string) (secret.String, time.Duration, error) {
 		return secret.String{}, 0, &exchangeError{err: err, check: check}

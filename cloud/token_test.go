@@ -46,7 +46,7 @@ func newIssuance(t *testing.T, edit func(*runtime.Tuning)) *issuance {
 	i := &issuance{file: filepath.Join(t.TempDir(), "token"), log: &strings.Builder{}}
 	i.answer = func(n int) string { return fmt.Sprintf(`{"access_token":"pool-%d","expires_in":3600}`, n) }
 	i.write(t, "subject")
-	tuning := documented()
+	tuning := *documented()
 	tuning.OIDCTokenFile, tuning.RequestTimeout = i.file, 30*time.Second
 	tuning.Kinds = []runtime.Kind{runtime.Deployment}
 	if edit != nil {

@@ -1,9 +1,62 @@
 package cloud
 
 import (
+	"maps"
 	"net"
 	"net/http"
+	"sync"
+	"weak"
 )
+
+// Transports are the transports of clients. Clients that trust the same certificates share them,
+// because an agent may have a thousand clients, and each would need 6 kB for transports of its own,
+// and more after the first call. It is safe for concurrent use.
+type Transports struct {
+	base *http.Transport // that is cloned; nil means that of newTransport
+
+	mu     sync.Mutex
+	shared map[string]weak.Pointer[transports] // by certificates; without a value when no client uses it
+}
+
+// NewTransports returns transports that are clones of base. A nil base is Go's default transport
+// with limits for dead connections.
+func NewTransports(base *http.Transport) *Transports {
+	return &Transports{base: base, shared: map[string]weak.Pointer[transports]{}}
+}
+
+// transports are two ways to connect to services. Both trust the same certificates.
+type transports struct {
+	certificates string // in addition to those of the system
+	reusing      *http.Transport
+	single       *http.Transport // closes each connection after one call
+	err          error           // why the certificates are not trusted; nil if they are
+}
+
+// maxIdle is the largest number of idle connections to one service. Go's default is 2: the heartbeats
+// of many jobs would often need new connections.
+const maxIdle = 16
+
+// trusting returns transports that trust the system's certificates and certificates.
+func (t *Transports) trusting(certificates string) *transports {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if found := t.shared[certificates].Value(); found != nil {
+		return found
+	}
+
+	// Make new ones, and forget those without a client.
+	made := &transports{certificates: certificates, reusing: newTransport()}
+	if t.base != nil {
+		made.reusing = t.base.Clone()
+	}
+	made.reusing.MaxIdleConnsPerHost = maxIdle
+	made.err = trust(made.reusing, certificates)
+	made.single = made.reusing.Clone()
+	made.single.DisableKeepAlives = true
+	maps.DeleteFunc(t.shared, func(_ string, former weak.Pointer[transports]) bool { return former.Value() == nil })
+	t.shared[certificates] = weak.Make(made)
+	return made
+}
 
 // probeCount is the number of unanswered TCP probes that end a connection.
 const probeCount = 2

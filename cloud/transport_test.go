@@ -2,14 +2,17 @@ package cloud
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	goruntime "runtime"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -39,6 +42,39 @@ func (c lossyConn) Write(text []byte) (int, error) {
 		return len(text), nil
 	}
 	return c.Conn.Write(text)
+}
+
+func TestTransports(t *testing.T) {
+	t.Run("clients that trust the same certificates share connections", func(t *testing.T) {
+		shared := NewTransports(nil)
+		client := func(certificates string) *Client {
+			return New(Options{
+				Tuning: runtime.Tuning{CA: certificates}, Transports: shared, Log: slog.New(slog.DiscardHandler),
+			})
+		}
+		first, second, other := client(""), client(""), client("other")
+		if first.current().transports != second.current().transports {
+			t.Error("two clients have two pairs of transports")
+		}
+		if first.current().transports == other.current().transports {
+			t.Error("clients with different certificates have the same transports")
+		}
+		other.Tune(runtime.Tuning{})
+		if first.current().transports != other.current().transports {
+			t.Error("after a change to the same certificates, a client has transports of its own")
+		}
+	})
+	t.Run("transports without a client are forgotten", func(t *testing.T) {
+		shared := NewTransports(nil)
+		for i := range 20 { // like a ca_file that is renewed again and again
+			used := shared.trusting(fmt.Sprint("certificates ", i))
+			goruntime.GC()
+			goruntime.KeepAlive(used)
+		}
+		if n := len(shared.shared); n > 3 {
+			t.Errorf("%d transports are kept, want at most 3", n)
+		}
+	})
 }
 
 func TestTransport(t *testing.T) {

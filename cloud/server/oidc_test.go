@@ -314,7 +314,7 @@ func TestExchangeToken(t *testing.T) {
 				RequestTimeout:  30 * time.Second,
 				PollingInterval: time.Second, BreakerFailures: 5, BreakerTimeout: time.Minute,
 			},
-			UserAgent: "test/1", Transport: web.Client().Transport.(*http.Transport),
+			UserAgent: "test/1", Transports: cloud.NewTransports(web.Client().Transport.(*http.Transport)),
 			Log: slog.New(slog.DiscardHandler),
 		}
 		claim, err := cloud.New(options).Claim(t.Context())

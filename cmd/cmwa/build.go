@@ -33,12 +33,12 @@ var carriedOut = schema.Release{
 }
 
 // builder returns the function that creates pools, each with a client and an executor.
-// All pools share the agent's id and the slots.
+// All pools share the agent's id, the slots, and the transports.
 func builder(
 	environ environment, agent *agentid.Agent, executors *executors, slots *pool.Slots,
 	counters *status.Counters, log *slog.Logger,
 ) reconcile.Build {
-	host := hostname()
+	host, transports := hostname(), cloud.NewTransports(nil)
 	userAgent := func(program string) string {
 		return fmt.Sprintf("%s/%s (%s/%s; host=%s; pid=%d)",
 			program, cli.Version(), goruntime.GOOS, goruntime.GOARCH, host, os.Getpid())
@@ -63,7 +63,7 @@ func builder(
 
 		client := cloud.New(cloud.Options{
 			Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"),
-			Log: log.With("component", "cloud", "pool", spec.Name), Metrics: counters,
+			Transports: transports, Log: log.With("component", "cloud", "pool", spec.Name), Metrics: counters,
 		})
 		return pool.New(spec, pool.Parts{
 			Cloud: client, Executor: executor, Journal: journal, Agent: agent.ID, Slots: slots,

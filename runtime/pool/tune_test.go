@@ -473,8 +473,8 @@ func (st *fixture) reach(with *service) {
 	st.rebuild(func(p *pool.Parts) {
 		client := cloud.New(cloud.Options{
 			Identity: st.spec.Identity, Tuning: st.spec.Tuning, UserAgent: "test",
-			Log:       p.Log.With("component", "cloud", "pool", st.spec.Name),
-			Transport: &http.Transport{DialContext: with.dial},
+			Log:        p.Log.With("component", "cloud", "pool", st.spec.Name),
+			Transports: cloud.NewTransports(&http.Transport{DialContext: with.dial}),
 		})
 		p.Cloud, p.Close = client, client.Close
 	})
