@@ -23,9 +23,9 @@ import (
 
 // Limits in bytes of what is read from a service.
 const (
-	maxAnswer     = 1 << 20  // a response that carries no definition
-	maxDefinition = 64 << 20 // a job's definition: it carries whole scripts
-	maxMessage    = 1 << 10  // a service's message in an error
+	maxAnswer     = 1 << 20 // a response that carries no definition
+	maxDefinition = 8 << 20 // a job's definition: it contains whole scripts
+	maxMessage    = 1 << 10 // a service's message in an error
 )
 
 // StatusError is a response with an error status. It is [runtime.ErrGone] for the

@@ -3,7 +3,6 @@ package cloud
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -152,27 +151,7 @@ func (c *Client) settings() runtime.Tuning {
 
 // Definition implements [runtime.Cloud].
 func (c *Client) Definition(ctx context.Context, job *runtime.Job) (runtime.Definition, error) {
-	definition, raw, err := c.jobs(job).Definition(ctx)
-	if err != nil {
-		return runtime.Definition{}, err
-	}
-	return definition.ForAgent(raw), nil
-}
-
-// ForAgent returns what the agent needs of a definition. Raw is the JSON of the definition.
-func (d *Definition) ForAgent(raw json.RawMessage) runtime.Definition {
-	out := runtime.Definition{
-		Image:        runtime.Image{Reference: d.Image.Reference, Default: d.Image.IsDefault},
-		OS:           d.OS,
-		Architecture: d.Architecture,
-		Timeout:      time.Duration(d.Timeout),
-		Steps:        len(d.Steps),
-		Raw:          raw,
-	}
-	if login := d.Image.Credentials; login != nil {
-		out.Image.Username, out.Image.Password = login.Username, login.Password.Value
-	}
-	return out
+	return c.jobs(job).Definition(ctx)
 }
 
 // Report implements [runtime.Cloud].

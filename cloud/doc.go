@@ -24,6 +24,13 @@
 // one exception for both: if the service rejects a token from an OIDC exchange, the request
 // is made once more with a new token.
 //
+// # Limits
+//
+// A service may be hostile, and so may a user who queues deployments there. Every response has a
+// limit. A definition has at most 8 MiB, 10,000 steps and 10,000 variables, and [ReadDefinition] decodes only
+// what the agent needs. One attempt to fetch a definition allocates at most 64 MiB, measured with
+// hostile definitions: 16 MiB.
+//
 // # Leases
 //
 // Scans and policy evaluations are leased with an extension of cmwa-cloud (leases.go). A

@@ -74,40 +74,31 @@ func NewJobs(o JobsOptions) *Jobs {
 	}
 }
 
-// Definition fetches the job's definition. It also returns the unchanged JSON, because
-// the runner may support fields that this release of the agent does not. An invalid
-// definition is retried like a refusal, and is an error when it is accepted: see refusals.
-func (j *Jobs) Definition(ctx context.Context) (*Definition, json.RawMessage, error) {
-	var definition *Definition
-	_, _, text, err := j.caller.do(ctx, call{
+// Definition fetches the job's definition: see [ReadDefinition]. A definition that is invalid, or
+// larger than 8 MiB, is retried like a refusal. When the refusal is accepted (see refusals), the
+// error is a [runtime.JobFault].
+func (j *Jobs) Definition(ctx context.Context) (definition runtime.Definition, err error) {
+	_, _, _, err = j.caller.do(ctx, call{
 		method: http.MethodGet, path: j.path, route: jobRoute, token: j.token, limit: maxDefinition,
 		retry: j.definitions.policy(j.confirmed),
 		check: func(text []byte) (err error) {
 			if !json.Valid(text) {
 				return notJSON(text)
 			}
-			if definition, err = ParseDefinition(text); err != nil {
+			if definition, err = ReadDefinition(text); err != nil {
 				return runtime.JobFault{Cause: err}
 			}
 			return nil
 		},
 	})
+	if errors.As(err, new(*tooLargeError)) {
+		err = runtime.NewJobFault("the definition of the job is larger than %d MiB: shorten the scripts and variables "+
+			"of its deployment settings, or move their content to its repository or image", maxDefinition>>20)
+	}
 	if err != nil {
-		return nil, nil, err
+		return runtime.Definition{}, err
 	}
-	return definition, text, nil
-}
-
-// ParseDefinition decodes a job's definition. Its errors contain no values.
-func ParseDefinition(text []byte) (*Definition, error) {
-	var definition Definition
-	if err := json.Unmarshal(text, &definition); err != nil {
-		return nil, fmt.Errorf("the definition of the job is invalid: %w", err)
-	}
-	if len(definition.Steps) == 0 {
-		return nil, errors.New("the definition of the job has no steps")
-	}
-	return &definition, nil
+	return definition, nil
 }
 
 // Status reports the state of a step.

@@ -85,8 +85,8 @@ func TestJobsCalls(t *testing.T) {
 		s := newScript(answer{status: 200, text: `{"steps":[{"name":"Setup"}]}`})
 		j := s.jobs(io.Discard)
 		at := time.Date(2026, 1, 2, 3, 4, 5, 60, time.UTC)
-		if _, raw, err := j.Definition(t.Context()); err != nil || string(raw) != s.answers[0].text {
-			t.Errorf("the definition is %s (%v)", raw, err)
+		if d, err := j.Definition(t.Context()); err != nil || string(d.Raw) != s.answers[0].text {
+			t.Errorf("the definition is %s (%v)", d.Raw, err)
 		}
 		for _, err := range []error{
 			j.Status(t.Context(), 2, runtime.Succeeded),
@@ -278,38 +278,6 @@ func TestJobsContentType(t *testing.T) {
 	})
 }
 
-func TestParseDefinition(t *testing.T) {
-	for text, want := range map[string]string{
-		`{"image":"debian","steps":[{"name":"a","run":"true","new":1}],"new":{},"env":null,"timeout":null,` +
-			`"shell":null}`: "",
-		`{"steps":[]}`:        "no steps",
-		`null`:                "no steps",
-		`[]`:                  "the definition of the job is invalid",
-		``:                    "not JSON",
-		`{"steps":[{"name":1`: "not JSON",
-		`{"steps":[{}],"env":{"A":{"secret":7}}}`: "the definition of the job is invalid",
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			definition, _, err := newScript(answer{status: 200, text: text}).jobs(io.Discard).Definition(t.Context())
-			switch {
-			case want == "" && err != nil:
-				t.Errorf("%s: %v", text, err)
-			case want == "" && (definition.Image.Reference != "debian" || definition.Steps[0].Run != "true"):
-				t.Errorf("%s is read as %+v", text, definition)
-			case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-				t.Errorf("%s: %v, want %q", text, err, want)
-			}
-		})
-	}
-	synctest.Test(t, func(t *testing.T) {
-		huge := newScript(answer{status: 200, text: strings.Repeat(" ", maxAnswer+1)})
-		if err := huge.jobs(io.Discard).Heartbeat(t.Context()); err == nil ||
-			!strings.Contains(err.Error(), "larger than 1 MiB") || len(huge.requests) != 4 {
-			t.Errorf("after %d calls: %v", len(huge.requests), err)
-		}
-	})
-}
-
 func TestJobsRedirect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		location := "https://user@elsewhere.example/login?to=x"
@@ -345,7 +313,7 @@ func TestJobsErrors(t *testing.T) {
 	for _, a := range []answer{{status: 400, text: "no"}, {err: errors.New("no route")},
 		{status: 200, text: "no JSON"}} {
 		synctest.Test(t, func(t *testing.T) {
-			_, _, err := newScript(a).jobs(io.Discard).Definition(t.Context())
+			_, err := newScript(a).jobs(io.Discard).Definition(t.Context())
 			if err == nil || strings.Contains(fmt.Sprintf("%v %+v %#v", err, err, err), "job-token") {
 				t.Errorf("the error is %v", err)
 			}

@@ -30,7 +30,7 @@ var jobCalls = map[string]func(ctx context.Context, j *Jobs) error{
 	"logs":      func(ctx context.Context, j *Jobs) error { return j.Logs(ctx, 1, LogBatch{}) },
 	"heartbeat": func(ctx context.Context, j *Jobs) error { return j.Heartbeat(ctx) },
 	"definition": func(ctx context.Context, j *Jobs) error {
-		_, _, err := j.Definition(ctx)
+		_, err := j.Definition(ctx)
 		return err
 	},
 }
@@ -136,7 +136,7 @@ func TestJobs(t *testing.T) {
 	inBubble(t, "a truncated definition is fetched again", func(t *testing.T) {
 		s := newScript(answer{status: 200, text: `{"steps":[{"name":"Se`}, answer{status: 200, text: `{}`},
 			answer{status: 200}, okAnswer)
-		if _, _, err := s.jobsThatKeepRetrying().Definition(t.Context()); err != nil || len(s.requests) != 4 {
+		if _, err := s.jobsThatKeepRetrying().Definition(t.Context()); err != nil || len(s.requests) != 4 {
 			t.Errorf("%v after %d answers", err, len(s.requests))
 		}
 	})

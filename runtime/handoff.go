@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -14,9 +15,9 @@ import (
 // "Customer-managed runners").
 const HandoffVersion = 1
 
-// maxHandoff is the largest handoff in bytes. Definitions contain whole scripts, which
-// are much smaller in practice.
-const maxHandoff = 64 << 20
+// maxHandoff is the largest handoff in bytes: a definition has at most 8 MiB, and the other
+// fields together less than 8 MiB.
+const maxHandoff = 16 << 20
 
 // Handoff is the data that a runner needs for one job. It is sent on standard input, so
 // that no token is in a command line, in an environment variable or in a file.
@@ -38,10 +39,10 @@ type Handoff struct {
 	Forward    map[string]string `json:"forward,omitempty"` // the agent's own variables for the job
 	Redact     []string          `json:"redact,omitempty"`  // further secrets
 	UserAgent  string            `json:"userAgent,omitempty"`
-	CA         string            `json:"ca,omitempty"`    // PEM certificates to trust in addition to the system's
-	Yield      Seconds           `json:"yield,omitempty"` // wait for the agent's reason after a SIGTERM
-	Grace      Seconds           `json:"grace,omitempty"` // between SIGTERM and SIGKILL of a step; 0 is the default
-	Definition json.RawMessage   `json:"definition"`      // as the service sent it
+	CA         string            `json:"ca,omitempty"`         // PEM certificates to trust in addition to the system's
+	Yield      Seconds           `json:"yield,omitempty"`      // wait for the agent's reason after a SIGTERM
+	Grace      Seconds           `json:"grace,omitempty"`      // between SIGTERM and SIGKILL of a step; 0: the default
+	Definition json.RawMessage   `json:"definition,omitempty"` // as the service sent it
 
 	// CancelGrace is the time between SIGINT and SIGTERM of a step. If the agent itself
 	// interrupts the job, the agent decides when this time ends; see package runner. With 0
@@ -52,6 +53,19 @@ type Handoff struct {
 // Format writes only the job's id, for every verb, because the fields contain tokens in
 // clear text.
 func (h Handoff) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "handoff of job %s", h.JobID) }
+
+// encode returns the handoff as JSON. It copies the definition, which is JSON already, only once
+// and without a change. json.Marshal would make it up to six times as long: for example, it writes
+// "<" as "\u003c".
+func (h Handoff) encode() ([]byte, error) {
+	definition := h.Definition
+	h.Definition = nil
+	text, err := json.Marshal(h)
+	if err != nil || len(definition) == 0 {
+		return text, err
+	}
+	return slices.Concat(text[:len(text)-1], []byte(`,"definition":`), definition, []byte("}")), nil
+}
 
 // Seconds is a duration that JSON represents as a number of seconds.
 type Seconds float64

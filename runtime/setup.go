@@ -2,7 +2,6 @@ package runtime
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -176,7 +175,7 @@ func (s *Setup) LimitStop(limit time.Duration) {
 // HandoffSize returns the current length of the handoff in bytes. Lines that the service has
 // not accepted when Handoff is called make it longer.
 func (s *Setup) HandoffSize() int {
-	text, _ := json.Marshal(s.handoff) // Handoff returns the error
+	text, _ := s.handoff.encode() // Handoff returns the error
 	return len(text)
 }
 
@@ -201,7 +200,7 @@ func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
 
 	s.handoff.Root = root
 	s.handoff.SetupLines, s.handoff.Pending, s.handoff.Resend = s.accepted, s.lines, s.sent
-	text, err := json.Marshal(s.handoff)
+	text, err := s.handoff.encode()
 	if err != nil {
 		return nil, fmt.Errorf("write the handoff: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	goruntime "runtime"
 	"strings"
 	"testing"
 
@@ -150,6 +151,30 @@ func TestHandoff(t *testing.T) {
 					t.Errorf("Sprintf(%q, %T) shows a token: %s", verb, value, got)
 				}
 			}
+		}
+	})
+
+	t.Run("largest definition is neither changed nor made longer", func(t *testing.T) {
+		setup, _ := newSetup(t)
+		definition := []byte(`{"script": "` + strings.Repeat("<", 8<<20) + `"}`)
+		setup.SetHandoff(runtime.Handoff{Version: runtime.HandoffVersion, Definition: definition})
+		var before, after goruntime.MemStats
+		goruntime.ReadMemStats(&before)
+		text, err := setup.Handoff(t.Context(), "/")
+		goruntime.ReadMemStats(&after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := runtime.ReadHandoff(bytes.NewReader(text))
+		if err != nil || !bytes.Equal(h.Definition, definition) || h.Root != "/" {
+			t.Errorf("the runner reads a definition of %d bytes (%v), want the same %d bytes", len(h.Definition), err,
+				len(definition))
+		}
+		if size := setup.HandoffSize(); len(text) > 9<<20 || size != len(text) {
+			t.Errorf("the handoff has %d bytes and the size %d", len(text), size)
+		}
+		if needed := after.TotalAlloc - before.TotalAlloc; needed > 16<<20 {
+			t.Errorf("the handoff needs %d MiB of heap, want at most 16", needed>>20)
 		}
 	})
 

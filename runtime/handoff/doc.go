@@ -15,7 +15,7 @@
 // HKDF-SHA256, AES-256-GCM) by Go's crypto/hpke. The sealed text is bound to the Pod, the
 // job and the generation, so no other recipient can open it. The text is compressed before
 // it is sealed, because all annotations of a Pod together may have 262,144 bytes, and a
-// ConfigMap 1 MiB: a definition of 20 MB fits if it compresses well. The compressed length
+// ConfigMap 1 MiB: the largest definition, 8 MiB, fits if it compresses well. The compressed length
 // reveals little about the text, because an attacker who can choose parts of the text does
 // not see the sealed lengths of many variants.
 //

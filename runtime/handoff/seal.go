@@ -21,7 +21,9 @@ const (
 	MaxObject     = 1000 << 10
 )
 
-const maxOpened = 64<<20 + 1 // bytes after decompression
+// maxOpened is the largest text in bytes after decompression: one byte more than the largest
+// handoff, so that the reader of the handoff refuses a larger one.
+const maxOpened = 16<<20 + 1
 
 // keyPrefix begins a public key in its text form and names the scheme.
 const keyPrefix = "x25519:"

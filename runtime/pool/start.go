@@ -63,6 +63,7 @@ func (r *jobRun) start(ctx context.Context, children *sync.WaitGroup) (id string
 	if err != nil {
 		return "", r.fail(ctx, setup, err)
 	}
+	job.Definition.Raw = nil // the runner has it; a second start fetches it again
 	r.observe(runtime.Progress{Step: 0, Lines: setup.Accepted(), Status: runtime.Running}, false)
 	r.log.Info("job started", "instance", id)
 	killpoint.Hit(killpoint.Started)

@@ -29,7 +29,10 @@ func DefinitionOf(wire cloud.Definition) runtime.Definition {
 	if err != nil {
 		panic(err) // wire types always marshal
 	}
-	definition := wire.ForAgent(raw)
+	definition, err := cloud.ReadDefinition(raw)
+	if err != nil {
+		panic(err) // the caller has written an invalid definition
+	}
 	definition.OS = cmp.Or(definition.OS, "linux")
 	return definition
 }
