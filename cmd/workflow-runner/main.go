@@ -49,10 +49,12 @@ var commandHelp = map[string]string{
 	"run": `Usage:
   workflow-runner run
       read the handoff from standard input
-  workflow-runner run --handoff FILE --key FILE
-      read the handoff, sealed to the key, from a file
-  workflow-runner run --handoff FILE
+  workflow-runner run --handoff FILE --sender KEY --key FILE
+      read the handoff, sealed to the key in a file, from a file
+  workflow-runner run --handoff FILE --sender KEY
       read the handoff, compressed, from a file
+
+The handoff in a file is accepted only if it is signed with the sender's key.
 
 Runs the job of a handoff. The exit code reports to the agent how the job ended.
 `,
@@ -147,12 +149,16 @@ func handoffSource(args []string, stdin io.Reader) (source func(context.Context)
 	switch {
 	case len(args) == 1 && args[0] == "run":
 		return func(ctx context.Context) (*runtime.Handoff, error) { return receive(ctx, stdin) }, true
-	case len(args) == 5 && args[0] == "run" && args[1] == "--handoff" && args[3] == "--key":
+	case len(args) < 5 || args[0] != "run" || args[1] != "--handoff" || args[3] != "--sender":
+		return nil, false
+	case len(args) == 5:
 		return fromFile(func(ctx context.Context) ([]byte, error) {
-			return handoff.Receive(ctx, args[4], args[2])
+			return handoff.ReceivePacked(ctx, args[4], args[2])
 		}), true
-	case len(args) == 3 && args[0] == "run" && args[1] == "--handoff":
-		return fromFile(func(ctx context.Context) ([]byte, error) { return handoff.ReceivePacked(ctx, args[2]) }), true
+	case len(args) == 7 && args[5] == "--key":
+		return fromFile(func(ctx context.Context) ([]byte, error) {
+			return handoff.Receive(ctx, args[6], args[4], args[2])
+		}), true
 	}
 	return nil, false
 }

@@ -195,6 +195,7 @@ func TestExecute(t *testing.T) {
 		"key": {code: runtime.CodeUsage,
 			stderr: "workflow-runner: wrong arguments\n\nUsage:\n  workflow-runner key"},
 		"run --handoff":   {code: runtime.CodeUsage, stderr: "workflow-runner: wrong arguments\n"},
+		"run --handoff f": {code: runtime.CodeUsage, stderr: "workflow-runner: wrong arguments\n"},
 		"version of what": {code: runtime.CodeUsage, stderr: "workflow-runner: wrong arguments\n"},
 	} {
 		t.Run(line, func(t *testing.T) {
@@ -265,7 +266,7 @@ func TestRunSignals(t *testing.T) {
 				`trap 'echo not yet' TERM; echo started; while :; do sleep 1 & wait $!; done`)
 			args := []string{"run"}
 			if c.inPod {
-				args = append(args, "--handoff", s.packed())
+				args = append(args, s.packed()...)
 			}
 			p := s.start(program(t), args...)
 			s.await("\nstarted\n")
@@ -279,14 +280,16 @@ func TestRunSignals(t *testing.T) {
 	}
 }
 
-// packed writes the handoff into a file as a Pod gets it, and returns the path.
-func (s *story) packed() string {
+// packed writes the handoff into a file as a Pod gets it, and returns the arguments that name it.
+func (s *story) packed() []string {
 	s.t.Helper()
-	packed, err := handoff.Pack(s.handoff(), handoff.MaxObject)
+	sender, err := handoff.NewSender()
+	noError(s.t, err)
+	packed, err := sender.Pack(s.handoff(), handoff.MaxObject)
 	noError(s.t, err)
 	file := filepath.Join(s.t.TempDir(), handoff.PackedFile)
 	noError(s.t, os.WriteFile(file, packed, 0o600))
-	return file
+	return []string{"--handoff", file, "--sender", sender.Public()}
 }
 
 // runInto runs the program with a pipe as its standard output, and checks that the job succeeds.
@@ -340,7 +343,9 @@ func TestRunWithASealedHandoff(t *testing.T) {
 	key, err := os.ReadFile(report)
 	noError(t, err)
 	as := handoff.Recipient{Pod: "uid", Job: "job-1", Generation: "1"}
-	sealed, err := handoff.Seal(string(key), as, s.handoff(), handoff.MaxAnnotation)
+	sender, err := handoff.NewSender()
+	noError(t, err)
+	sealed, err := sender.Seal(string(key), as, s.handoff(), handoff.MaxAnnotation)
 	noError(t, err)
 	for name, text := range map[string]string{
 		handoff.PodFile: "uid", handoff.JobFile: "job-1", handoff.GenerationFile: "1", handoff.SealedFile: sealed,
@@ -348,7 +353,9 @@ func TestRunWithASealedHandoff(t *testing.T) {
 		noError(t, os.WriteFile(filepath.Join(downward, name), []byte(text), 0o600))
 	}
 	copied, private := filepath.Join(directory, handoff.Program), filepath.Join(directory, handoff.KeyFile)
-	args := []string{"run", "--handoff", filepath.Join(downward, handoff.SealedFile), "--key", private}
+	args := []string{
+		"run", "--handoff", filepath.Join(downward, handoff.SealedFile), "--sender", sender.Public(), "--key", private,
+	}
 
 	t.Run("the copied program opens the handoff and runs the job", func(t *testing.T) {
 		p := s.start(copied, args...)
@@ -367,8 +374,25 @@ func TestRunWithASealedHandoff(t *testing.T) {
 	})
 	t.Run("a handoff that is not sealed needs no key", func(t *testing.T) {
 		s := newStory(t, "127.0.0.1", t.TempDir(), "echo hello")
-		p := s.start(copied, "run", "--handoff", s.packed())
+		p := s.start(copied, append([]string{"run"}, s.packed()...)...)
 		p.exit(runtime.CodeSucceeded)
 		s.want(runtime.Succeeded, runtime.Succeeded)
+	})
+	t.Run("a handoff that another sender has sealed or packed runs nothing", func(t *testing.T) {
+		foreign, err := handoff.NewSender()
+		noError(t, err)
+		s := newStory(t, "127.0.0.1", t.TempDir(), "echo hello")
+		packed := s.packed()
+		packed[3] = foreign.Public()
+		_, _ = exec.Command(program(t), "key", directory, report).CombinedOutput()
+		sealed := slices.Clone(args)
+		sealed[4] = foreign.Public()
+		for _, args := range [][]string{append([]string{"run"}, packed...), sealed} {
+			p := s.start(copied, args...)
+			p.exit(runtime.CodeUsage)
+			if !strings.Contains(p.stderr.String(), "not signed by the agent that created this Pod") {
+				t.Errorf("the runner printed %q", p.stderr.String())
+			}
+		}
 	})
 }

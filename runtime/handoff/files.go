@@ -81,8 +81,9 @@ func copyProgram(from, to string) error {
 }
 
 // Receive reads and deletes the key, waits for the sealed text in file, and
-// returns the text. It times out after ten minutes, or with ctx.
-func Receive(ctx context.Context, key, file string) ([]byte, error) {
+// returns the text. It returns an error if the text is not from the sender with this public
+// key. It times out after ten minutes, or with ctx.
+func Receive(ctx context.Context, key, sender, file string) ([]byte, error) {
 	private, err := os.ReadFile(key)
 	if err != nil {
 		return nil, fmt.Errorf("read the key: %w", err)
@@ -103,17 +104,18 @@ func Receive(ctx context.Context, key, file string) ([]byte, error) {
 		}
 		*field = strings.TrimSpace(string(text))
 	}
-	return Open(private, as, string(sealed))
+	return Open(private, sender, as, string(sealed))
 }
 
-// ReceivePacked waits for the packed text in file, and returns the text. It times out
-// after ten minutes, or with ctx.
-func ReceivePacked(ctx context.Context, file string) ([]byte, error) {
+// ReceivePacked waits for the packed text in file, and returns the text. It returns an error if
+// the text is not from the sender with this public key. It times out after ten minutes, or with
+// ctx.
+func ReceivePacked(ctx context.Context, sender, file string) ([]byte, error) {
 	packed, err := await(ctx, file)
 	if err != nil {
 		return nil, err
 	}
-	return Unpack(packed)
+	return Unpack(sender, packed)
 }
 
 // await returns the content of file once it is not empty. It times out after receiveLimit.

@@ -3,7 +3,9 @@ package handoff
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"os"
 	"path/filepath"
@@ -29,17 +31,25 @@ func newKey(t *testing.T) (private []byte, public string) {
 	return private, public
 }
 
+func newSender(t testing.TB) Sender {
+	t.Helper()
+	sender, err := NewSender()
+	noError(t, err)
+	return sender
+}
+
 func TestSeal(t *testing.T) {
 	private, public := newKey(t)
+	sender, foreign := newSender(t), newSender(t)
 	other, _ := newKey(t)
 	text := []byte(strings.Repeat("secret", 1_000_000))
-	sealed, err := Seal(public, recipient, text, MaxAnnotation)
+	sealed, err := sender.Seal(public, recipient, text, MaxAnnotation)
 	noError(t, err)
-	again, err := Seal(public+"\n", recipient, text, MaxAnnotation)
+	again, err := sender.Seal(public+"\n", recipient, text, MaxAnnotation)
 	noError(t, err)
 
 	t.Run("holder of the key opens it", func(t *testing.T) {
-		got, err := Open(private, recipient, sealed+"\n")
+		got, err := Open(private, sender.Public(), recipient, sealed+"\n")
 		if err != nil || !bytes.Equal(got, text) {
 			t.Errorf("got %d bytes (%v), want %d", len(got), err, len(text))
 		}
@@ -66,24 +76,47 @@ func TestSeal(t *testing.T) {
 			"no base64":          {private, recipient, "?"},
 			"empty text":         {private, recipient, ""},
 		} {
-			if got, err := Open(c.key, c.as, c.sealed); err == nil || strings.Contains(err.Error(), "secretsecret") {
+			if got, err := Open(c.key, sender.Public(), c.as, c.sealed); err == nil || strings.Contains(err.Error(), "secretsecret") {
 				t.Errorf("%s: got %d bytes and error %v, want an error without the text", name, len(got), err)
+			}
+		}
+	})
+	t.Run("text of another sender is refused", func(t *testing.T) {
+		forged, err := foreign.Seal(public, recipient, []byte("forged"), MaxAnnotation)
+		noError(t, err)
+		raw, err := base64.StdEncoding.DecodeString(sealed)
+		noError(t, err)
+		mixed, err := base64.StdEncoding.DecodeString(forged)
+		noError(t, err)
+		copy(mixed, raw[:ed25519.SignatureSize])
+		for name, text := range map[string]string{
+			"sealed by another sender":           forged,
+			"with the signature of another text": base64.StdEncoding.EncodeToString(mixed),
+			"without a signature":                base64.StdEncoding.EncodeToString(raw[ed25519.SignatureSize:]),
+		} {
+			if got, err := Open(private, sender.Public(), recipient, text); !errors.Is(err, errSender) {
+				t.Errorf("a text %s: got %q and error %v, want %v", name, got, err, errSender)
+			}
+		}
+		for _, key := range []string{"", "?", sender.Public()[2:], sender.Public() + "00"} {
+			if _, err := Open(private, key, recipient, sealed); err == nil {
+				t.Errorf("the sender's key %q is accepted", key)
 			}
 		}
 	})
 	t.Run("text that is too long is rejected", func(t *testing.T) {
 		random := make([]byte, MaxAnnotation)
 		_, _ = rand.Read(random)
-		if _, err := Seal(public, recipient, random, MaxAnnotation); !errors.Is(err, ErrTooLarge) {
+		if _, err := sender.Seal(public, recipient, random, MaxAnnotation); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("got %v, want %v", err, ErrTooLarge)
 		}
-		if _, err := Seal(public, recipient, random, MaxObject); err != nil {
+		if _, err := sender.Seal(public, recipient, random, MaxObject); err != nil {
 			t.Errorf("with the limit for an object: %v", err)
 		}
 	})
 	t.Run("invalid key is rejected", func(t *testing.T) {
 		for _, key := range []string{"", "hello", "x25519:", "x25519:?", "x25519:aGVsbG8="} {
-			if _, err := Seal(key, recipient, text, MaxAnnotation); err == nil || IsKey(key) {
+			if _, err := sender.Seal(key, recipient, text, MaxAnnotation); err == nil || IsKey(key) {
 				t.Errorf("%q is accepted as a key", key)
 			}
 		}
@@ -95,22 +128,32 @@ func TestSeal(t *testing.T) {
 
 func TestPack(t *testing.T) {
 	text := []byte(strings.Repeat("text", 100_000))
-	packed, err := Pack(text, MaxObject)
+	sender := newSender(t)
+	packed, err := sender.Pack(text, MaxObject)
 	noError(t, err)
 	file := filepath.Join(t.TempDir(), PackedFile)
 	noError(t, os.WriteFile(file+".new", packed, 0o644))
 	late := time.AfterFunc(10*time.Millisecond, func() { _ = os.Rename(file+".new", file) }) // as the kubelet does
 	defer late.Stop()
-	if got, err := ReceivePacked(t.Context(), file); err != nil || !bytes.Equal(got, text) {
+	if got, err := ReceivePacked(t.Context(), sender.Public(), file); err != nil || !bytes.Equal(got, text) {
 		t.Errorf("received %d bytes (%v), want %d", len(got), err, len(text))
 	}
 	random := make([]byte, MaxObject)
 	_, _ = rand.Read(random)
-	if _, err := Pack(random, MaxObject); !errors.Is(err, ErrTooLarge) {
+	if _, err := sender.Pack(random, MaxObject); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("got %v, want %v", err, ErrTooLarge)
 	}
-	if _, err := Unpack([]byte("not compressed")); err == nil {
-		t.Error("Unpack returned no error for damaged text")
+	damaged, err := sender.sign([]byte("not compressed"))
+	noError(t, err)
+	if _, err := Unpack(sender.Public(), damaged); err == nil || errors.Is(err, errSender) {
+		t.Errorf("Unpack of a damaged text: got %v", err)
+	}
+	for name, text := range map[string][]byte{
+		"of another sender": packed, "not signed": compress([]byte("forged")), "short": packed[:10], "empty": nil,
+	} {
+		if _, err := Unpack(newSender(t).Public(), text); !errors.Is(err, errSender) {
+			t.Errorf("Unpack of a text that is %s: got %v, want %v", name, err, errSender)
+		}
 	}
 }
 
@@ -165,7 +208,8 @@ func TestPrepare(t *testing.T) {
 func TestReceive(t *testing.T) {
 	t.Run("key is deleted before the text arrives, and the text is opened", func(t *testing.T) {
 		directory, public, file := prepared(t)
-		sealed, err := Seal(public, recipient, []byte("the handoff"), MaxAnnotation)
+		sender := newSender(t)
+		sealed, err := sender.Seal(public, recipient, []byte("the handoff"), MaxAnnotation)
 		noError(t, err)
 		key := filepath.Join(directory, KeyFile)
 		type result struct {
@@ -174,7 +218,7 @@ func TestReceive(t *testing.T) {
 		}
 		received := make(chan result, 1)
 		go func() {
-			text, err := Receive(t.Context(), key, file)
+			text, err := Receive(t.Context(), key, sender.Public(), file)
 			received <- result{text, err}
 		}()
 		for {
@@ -194,14 +238,36 @@ func TestReceive(t *testing.T) {
 		directory, _, file := prepared(t)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("asked to stop"))
-		_, err := Receive(ctx, filepath.Join(directory, KeyFile), file)
+		_, err := Receive(ctx, filepath.Join(directory, KeyFile), "", file)
 		if err == nil || err.Error() != "asked to stop" {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("without a key nothing is received", func(t *testing.T) {
-		if _, err := Receive(t.Context(), filepath.Join(t.TempDir(), "none"), "file"); !errors.Is(err, os.ErrNotExist) {
+		if _, err := Receive(t.Context(), filepath.Join(t.TempDir(), "none"), "", "file"); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// FuzzOpen opens texts that others may have written.
+func FuzzOpen(f *testing.F) {
+	private, public, err := NewKey()
+	noError(f, err)
+	sender := newSender(f)
+	sealed, err := sender.Seal(public, recipient, []byte("the handoff"), MaxAnnotation)
+	noError(f, err)
+	packed, err := sender.Pack([]byte("the handoff"), MaxObject)
+	noError(f, err)
+	f.Add(sealed)
+	f.Add(string(packed))
+	f.Add("")
+	f.Fuzz(func(t *testing.T, text string) {
+		if got, err := Open(private, sender.Public(), recipient, text); err == nil && string(got) != "the handoff" {
+			t.Errorf("Open accepts %q, which is %q", text, got)
+		}
+		if got, err := Unpack(sender.Public(), []byte(text)); err == nil && string(got) != "the handoff" {
+			t.Errorf("Unpack accepts %q, which is %q", text, got)
 		}
 	})
 }

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/ecdh"
+	"crypto/ed25519"
 	"crypto/hpke"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,7 +30,7 @@ const maxOpened = 16<<20 + 1
 // keyPrefix begins a public key in its text form and names the scheme.
 const keyPrefix = "x25519:"
 
-// ErrTooLarge is returned by [Seal] and [Pack] for a text that does not fit into
+// ErrTooLarge is returned by [Sender.Seal] and [Sender.Pack] for a text that does not fit into
 // the limit.
 var ErrTooLarge = errors.New("handoff is too large")
 
@@ -61,6 +63,55 @@ func NewKey() (private []byte, public string, err error) {
 	return private, keyPrefix + base64.StdEncoding.EncodeToString(key.PublicKey().Bytes()), nil
 }
 
+// Sender signs the handoffs for one instance. It exists only in the agent that starts the instance:
+// no other agent ever sends a handoff to an instance that exists. The zero value is not ready for
+// use. A Sender is safe for concurrent use.
+type Sender struct{ key ed25519.PrivateKey }
+
+// signing separates the signatures of handoffs from all others.
+var signing = &ed25519.Options{Context: "cmwa handoff 1"}
+
+// errSender is returned for a text that any other process may have written.
+var errSender = errors.New("the handoff is not signed by the agent that created this Pod: " +
+	"another client of the cluster has written it")
+
+// NewSender returns a Sender with a new key.
+func NewSender() (Sender, error) {
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return Sender{}, fmt.Errorf("generate key: %w", err)
+	}
+	return Sender{key}, nil
+}
+
+// Public returns the key that checks the signatures, as text. The runner gets it as an argument.
+func (s Sender) Public() string { return hex.EncodeToString(s.key.Public().(ed25519.PublicKey)) }
+
+// sign returns the signature of a text, followed by the text.
+func (s Sender) sign(text []byte) ([]byte, error) {
+	signature, err := s.key.Sign(nil, text, signing)
+	if err != nil {
+		return nil, fmt.Errorf("sign handoff: %w", err)
+	}
+	return append(signature, text...), nil
+}
+
+// verify returns the text that the sender with this public key has signed.
+func verify(sender string, signed []byte) ([]byte, error) {
+	key, err := hex.DecodeString(sender)
+	if err != nil || len(key) != ed25519.PublicKeySize {
+		return nil, errors.New("the key of the sender is damaged")
+	}
+	if len(signed) < ed25519.SignatureSize {
+		return nil, errSender
+	}
+	signature, text := signed[:ed25519.SignatureSize], signed[ed25519.SignatureSize:]
+	if ed25519.VerifyWithOptions(key, text, signature, signing) != nil {
+		return nil, errSender
+	}
+	return text, nil
+}
+
 // IsKey reports whether the text is a public key.
 func IsKey(public string) bool {
 	_, err := parseKey(public)
@@ -79,10 +130,10 @@ func parseKey(public string) (hpke.PublicKey, error) {
 	return hpke.DHKEM(ecdh.X25519()).NewPublicKey(raw)
 }
 
-// Seal returns the text encrypted for the holder of the private key and the recipient.
+// Seal returns the text encrypted for the holder of the private key and the recipient, and signed.
 // Limit is the maximum length of the sealed text in bytes. Its errors never contain the
 // text.
-func Seal(public string, to Recipient, text []byte, limit int) (string, error) {
+func (s Sender) Seal(public string, to Recipient, text []byte, limit int) (string, error) {
 	key, err := parseKey(public)
 	if err != nil {
 		return "", err
@@ -91,16 +142,22 @@ func Seal(public string, to Recipient, text []byte, limit int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("seal handoff: %w", err)
 	}
+	if sealed, err = s.sign(sealed); err != nil {
+		return "", err
+	}
 	if length := base64.StdEncoding.EncodedLen(len(sealed)); length > limit {
 		return "", tooLarge("compressed and sealed", length, limit)
 	}
 	return base64.StdEncoding.EncodeToString(sealed), nil
 }
 
-// Pack returns the text compressed, for an object that only the recipient's namespace can
-// read. Limit is the maximum length of the packed text in bytes.
-func Pack(text []byte, limit int) ([]byte, error) {
-	packed := compress(text)
+// Pack returns the text compressed and signed, for an object that only the recipient's namespace
+// can read. Limit is the maximum length of the packed text in bytes.
+func (s Sender) Pack(text []byte, limit int) ([]byte, error) {
+	packed, err := s.sign(compress(text))
+	if err != nil {
+		return nil, err
+	}
 	if len(packed) > limit {
 		return nil, tooLarge("compressed", len(packed), limit)
 	}
@@ -122,8 +179,8 @@ func compress(text []byte) []byte {
 	return packed.Bytes()
 }
 
-// Open returns the text that was sealed to the key for the recipient.
-func Open(private []byte, as Recipient, sealed string) ([]byte, error) {
+// Open returns the text that the sender has sealed to the key for the recipient.
+func Open(private []byte, sender string, as Recipient, sealed string) ([]byte, error) {
 	key, err := hpke.DHKEM(ecdh.X25519()).NewPrivateKey(private)
 	if err != nil {
 		return nil, errors.New("the private key is damaged")
@@ -132,15 +189,26 @@ func Open(private []byte, as Recipient, sealed string) ([]byte, error) {
 	if err != nil {
 		return nil, errors.New("the sealed handoff is damaged: not base64")
 	}
+	if raw, err = verify(sender, raw); err != nil {
+		return nil, err
+	}
 	packed, err := hpke.Open(key, hpke.HKDFSHA256(), hpke.AES256GCM(), as.info(), raw)
 	if err != nil {
 		return nil, errors.New("the handoff is not sealed to this Pod, job and key")
 	}
-	return Unpack(packed)
+	return decompress(packed)
 }
 
-// Unpack returns the text that [Pack] has compressed.
-func Unpack(packed []byte) ([]byte, error) {
+// Unpack returns the text that the sender has packed.
+func Unpack(sender string, packed []byte) ([]byte, error) {
+	packed, err := verify(sender, packed)
+	if err != nil {
+		return nil, err
+	}
+	return decompress(packed)
+}
+
+func decompress(packed []byte) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, fmt.Errorf("decompress handoff: %w", err)

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/handoff"
 )
 
 // starting is the start of one job.
@@ -19,6 +20,7 @@ type starting struct {
 	created  *corev1.Pod // nil until the Pod is created
 	deadline time.Time
 	delivery delivery
+	sender   handoff.Sender
 	carrier  object // carries the handoff; nil until it is created
 
 	objectTried  bool      // the object with the handoff may exist

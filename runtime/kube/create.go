@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/handoff"
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 	"github.com/cmwa-project/cmwa/runtime/kube/records"
 )
@@ -37,7 +38,11 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 
 	// 1. Build the Pod.
 	size := setup.HandoffSize()
-	pod, err := e.podFor(job, setup, size)
+	sender, err := handoff.NewSender()
+	if err != nil {
+		return "", err
+	}
+	pod, err := e.podFor(job, setup, size, sender)
 	if err != nil {
 		return "", err
 	}
@@ -55,6 +60,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	s := &starting{
 		executor: e, job: job, setup: setup, sub: e.pods.subscribe(pod.Name, true),
 		deadline: time.Now().Add(startLimit(job)), delivery: deliveryOf(job.Tuning.Instance.Kubernetes.Handoff, size),
+		sender: sender,
 	}
 	defer s.sub.close()
 	defer func() {
@@ -107,7 +113,9 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 }
 
 // podFor returns the Pod of a job, or an error if the job has no image that can run here.
-func (e *Executor) podFor(job *runtime.Job, setup *runtime.Setup, handoffSize int) (*corev1.Pod, error) {
+func (e *Executor) podFor(
+	job *runtime.Job, setup *runtime.Setup, handoffSize int, sender handoff.Sender,
+) (*corev1.Pod, error) {
 	place, definition := job.Tuning.Instance, job.Definition
 	switch {
 	case place.OverrideImage != "":
@@ -121,7 +129,7 @@ func (e *Executor) podFor(job *runtime.Job, setup *runtime.Setup, handoffSize in
 			definition.OS)
 	}
 	settings := e.podSettings()
-	settings.handoffSize = handoffSize
+	settings.handoffSize, settings.sender = handoffSize, sender.Public()
 	pod, err := podOf(job, newName(), settings)
 	if err != nil {
 		return nil, err

@@ -88,13 +88,14 @@ func downwardFile(name, field string) corev1.DownwardAPIVolumeFile {
 }
 
 // arguments returns the arguments of the runner for its handoff. Directory is the directory of
-// the runner.
-func (d delivery) arguments(directory string) []string {
+// the runner. Sender is the key that checks the signature of the handoff: no client can change the
+// arguments of a Pod that exists.
+func (d delivery) arguments(directory, sender string) []string {
 	if d == inSecret {
-		return []string{"--handoff", path.Join(handoffDirectory, handoff.PackedFile)}
+		return []string{"--handoff", path.Join(handoffDirectory, handoff.PackedFile), "--sender", sender}
 	}
 	return []string{
-		"--handoff", path.Join(handoffDirectory, handoff.SealedFile),
+		"--handoff", path.Join(handoffDirectory, handoff.SealedFile), "--sender", sender,
 		"--key", path.Join(directory, handoff.KeyFile),
 	}
 }
@@ -137,7 +138,7 @@ func (s *starting) createPacked(ctx context.Context, pod string) error {
 	if err != nil {
 		return err
 	}
-	packed, err := handoff.Pack(text, handoff.MaxObject)
+	packed, err := s.sender.Pack(text, handoff.MaxObject)
 	if err != nil {
 		return sendError(err)
 	}

@@ -42,10 +42,20 @@
 //
 //  1. The init container creates a key pair and reports the public key as its termination
 //     message.
-//  2. The agent seals the handoff to this key (package handoff) and writes it into an
+//  2. The agent seals the handoff to this key (package handoff), signs it, and writes it into an
 //     annotation.
 //  3. The runner reads the annotation through a downward API volume, and deletes the private key
-//     before it runs anything else.
+//     before it runs anything else. It accepts only a handoff of the sender whose public key is in
+//     the command of its container.
+//
+// Everyone who may read the Pod can seal a text to its key, so without the signature a user who may
+// write ConfigMaps could replace the job. No client can change the command of a Pod that exists. The
+// sender's key is new for each start and only in the memory of the agent: a Pod that has no handoff
+// when its agent ends never gets one, because the next agent starts the job in another Pod.
+//
+// A user can still read or replace a handoff who may update Pods (another image for a container that
+// has not started), update pods/ephemeralcontainers (a container that mounts the private key), update
+// pods/status (another public key), exec into Pods, or create Pods with the Secret of the agent.
 //
 // The job's container waits 0.08 s for the handoff, at most one second. If the job's container
 // created the key, this would take 0.2 to 1.1 s, and the agent would have to poll the log. A

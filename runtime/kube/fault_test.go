@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -78,11 +79,11 @@ func (s *fakeCluster) prepare(c *kubetest.Container) int {
 func (s *fakeCluster) open(c *kubetest.Container) error {
 	for {
 		pod, news := c.Newest()
-		if sealed := pod.Annotations[annotationHandoff]; sealed != "" {
+		if sealed := s.sealed(pod); sealed != "" {
 			s.mu.Lock()
 			private := s.keys[string(pod.UID)]
 			s.mu.Unlock()
-			text, err := handoff.Open(private, recipientOf(pod), sealed)
+			text, err := handoff.Open(private, senderOf(c.Pod), recipientOf(pod), sealed)
 			if err != nil {
 				return err
 			}
@@ -98,6 +99,27 @@ func (s *fakeCluster) open(c *kubetest.Container) error {
 			return errors.New("asked to stop before the agent has sent the handoff")
 		}
 	}
+}
+
+// sealed returns the sealed handoff of a Pod, from its annotation or its ConfigMap; empty before it
+// has arrived.
+func (s *fakeCluster) sealed(pod *corev1.Pod) string {
+	sealed := pod.Annotations[annotationHandoff]
+	if sealed != inConfigMap.annotationValue() {
+		return sealed
+	}
+	for _, o := range s.Objects(configMaps, testNamespace) {
+		if o.GetName() == objectOf(pod.Name) {
+			return o.(*corev1.ConfigMap).Data[handoff.SealedFile]
+		}
+	}
+	return ""
+}
+
+// senderOf returns the public key in the command of the job's container.
+func senderOf(pod *corev1.Pod) string {
+	command := pod.Spec.Containers[0].Command
+	return command[slices.Index(command, "--sender")+1]
 }
 
 // handoffs returns the handoffs that the jobs' containers have received.

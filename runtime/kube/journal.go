@@ -45,8 +45,7 @@ type recordCluster struct{ *Executor }
 // List implements [records.Cluster].
 func (c recordCluster) List(ctx context.Context, resource string, filter records.Filter) ([]records.Object, error) {
 	if filter.Name != "" { // labels may have been edited
-		return c.listRecords(ctx, resource, metav1.ListOptions{FieldSelector: "metadata.name=" + filter.Name},
-			filter.WithoutText)
+		return c.listRecords(ctx, resource, named(filter.Name), filter.WithoutText)
 	}
 	selector := managedSelector + "," + labelRecord + "=" + recordValue
 	if filter.Scope != records.OfAll {

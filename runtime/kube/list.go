@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,13 +45,11 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 // After the write of the annotation, the kubelet reads the ConfigMap at once.
 func (e *Executor) completeDelivery(ctx context.Context, pod *corev1.Pod, instance *runtime.Instance) error {
 	carrier := carrierOf(pod)
-	options := metav1.ListOptions{LabelSelector: labelJob + "=" + pod.Labels[labelJob]}
-	list, err := e.client.listMetadata(ctx, string(carrier), e.namespace, options)
+	list, err := e.client.listMetadata(ctx, string(carrier), e.namespace, named(objectOf(pod.Name)))
 	if err != nil {
 		return e.explainObject("list", string(carrier), err)
 	}
-	named := func(o object) bool { return o.GetName() == objectOf(pod.Name) }
-	if !slices.ContainsFunc(list, named) {
+	if len(list) == 0 {
 		return nil
 	}
 

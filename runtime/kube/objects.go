@@ -1,11 +1,13 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,19 +53,61 @@ func ownedBy(pod string, uid types.UID) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod, UID: uid}}
 }
 
-// createObject creates an object of a job, and retries by these rules. If the object exists, an
-// earlier attempt of this call has created it and the response was lost, because names are
-// random.
+// createObject creates an object of a job, and retries by these rules. An object with this name may
+// exist, because an earlier attempt of this call has created it and the response was lost. Another
+// client may have created it too: everyone who may read Pods knows the name. So createObject returns
+// an error if its content or its owner differs. It does not compare an object that the agent may
+// create and may not read, which is an image pull secret.
 func (e *Executor) createObject(ctx context.Context, resource string, o object, rules retry) error {
-	return rules.do(ctx, func() error {
+	var other error
+	err := rules.do(ctx, func() error {
 		callCtx, cancel := detached(ctx, callLimit)
 		defer cancel()
 		_, err := e.client.createObject(callCtx, resource, o, false)
-		if apierrors.IsAlreadyExists(err) {
-			return nil
+		if !apierrors.IsAlreadyExists(err) {
+			return err
 		}
-		return err
+		found, err := e.client.listData(callCtx, resource, e.namespace, named(o.GetName()))
+		switch {
+		case lacksRight(err):
+			return nil
+		case err != nil:
+			return err
+		case len(found) == 0:
+			return fmt.Errorf("%s/%s was deleted during its creation", resource, o.GetName())
+		case !sameContent(found[0], o):
+			other = fmt.Errorf("create an object of the job: %s/%s exists, and another client of the cluster has created it",
+				resource, o.GetName())
+		}
+		return nil
 	})
+	return cmp.Or(other, err)
+}
+
+// sameContent reports whether two objects have the same data and the same owner.
+func sameContent(a, b object) bool {
+	data := func(o object) any {
+		switch o := o.(type) {
+		case *corev1.ConfigMap:
+			return o.Data
+		case *corev1.Secret:
+			return o.Data
+		}
+		return nil
+	}
+	return reflect.DeepEqual(data(a), data(b)) && slices.Equal(ownerUIDs(a), ownerUIDs(b))
+}
+
+func ownerUIDs(o object) (all []types.UID) {
+	for _, reference := range o.GetOwnerReferences() {
+		all = append(all, reference.UID)
+	}
+	return all
+}
+
+// named selects the object with this name, regardless of its labels.
+func named(name string) metav1.ListOptions {
+	return metav1.ListOptions{FieldSelector: "metadata.name=" + name}
 }
 
 func (e *Executor) removeObject(ctx context.Context, resource, name string) error {

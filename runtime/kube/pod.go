@@ -39,6 +39,7 @@ type podSettings struct {
 	runnerDirectory string // directory of the runner in a job's container
 	self            self   // the agent
 	handoffSize     int    // in bytes; 0 if not known
+	sender          string // public key of the handoff's sender
 }
 
 func startLimit(job *runtime.Job) time.Duration {
@@ -80,7 +81,7 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 			Containers: []corev1.Container{{
 				Name:      mainContainer,
 				Image:     cmp.Or(job.Tuning.Instance.OverrideImage, job.Definition.Image.Reference),
-				Command:   mainCommand(settings.runnerDirectory, delivery),
+				Command:   mainCommand(settings.runnerDirectory, delivery, settings.sender),
 				Resources: resources,
 				// If the runner fails without a termination message, the last lines of its
 				// log are the message.
@@ -176,9 +177,9 @@ func prepareOf(
 }
 
 // mainCommand returns the command of the job's container. Directory is the directory of the
-// runner.
-func mainCommand(directory string, d delivery) []string {
-	return append([]string{path.Join(directory, handoff.Program), "run"}, d.arguments(directory)...)
+// runner, and sender the public key of the handoff's sender.
+func mainCommand(directory string, d delivery, sender string) []string {
+	return append([]string{path.Join(directory, handoff.Program), "run"}, d.arguments(directory, sender)...)
 }
 
 // ownVolumes returns the two volumes that the executor needs. The first is in memory,
@@ -260,7 +261,7 @@ func exampleJob(spec runtime.PoolSpec, image string) *runtime.Job {
 
 // previewOf returns the Pod of a job, in the namespace of its pool, without a status.
 func previewOf(spec runtime.PoolSpec, job *runtime.Job, options Options) (patch.Document, error) {
-	settings := podSettings{image: options.Image, runnerDirectory: options.RunnerDirectory}
+	settings := podSettings{image: options.Image, runnerDirectory: options.RunnerDirectory, sender: exampleName}
 	pod, err := podOf(job, namePrefix+exampleName, settings)
 	if err != nil {
 		return nil, err

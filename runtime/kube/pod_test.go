@@ -37,7 +37,7 @@ func testJob() *runtime.Job {
 
 // settingsOf returns the settings of Pods whose runner is copied from an image.
 func settingsOf(image string) podSettings {
-	return podSettings{image: image, runnerDirectory: runnerDirectory}
+	return podSettings{image: image, runnerDirectory: runnerDirectory, sender: exampleName}
 }
 
 // newPod returns the Pod of a job.

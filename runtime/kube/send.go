@@ -44,7 +44,7 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 	if s.delivery != inAnnotation {
 		limit = handoff.MaxObject
 	}
-	sealed, err := handoff.Seal(key, recipientOf(s.created), text, limit)
+	sealed, err := s.sender.Seal(key, recipientOf(s.created), text, limit)
 	if err != nil {
 		return sendError(err)
 	}

@@ -130,7 +130,7 @@ func TestCreatePackedFaults(t *testing.T) {
 				t.Fatalf("got %v; fault injected: %v", err, met.Load())
 			}
 			packed := s.Objects(secrets, testNamespace)[0].(*corev1.Secret).Data[handoff.PackedFile]
-			text, err := handoff.Unpack(packed)
+			text, err := handoff.Unpack(senderOf(&s.Pods(testNamespace)[0]), packed)
 			if err != nil {
 				t.Fatal(err)
 			}

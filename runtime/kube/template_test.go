@@ -216,7 +216,7 @@ func FuzzApplyTemplate(f *testing.F) {
 			return
 		}
 		main, prepare := pod.Spec.Containers[0], pod.Spec.InitContainers[0]
-		command := strings.Join(mainCommand(runnerDirectory, inAnnotation), " ")
+		command := strings.Join(mainCommand(runnerDirectory, inAnnotation, exampleName), " ")
 		if main.Name != mainContainer || strings.Join(main.Command, " ") != command || len(main.Args) > 0 {
 			t.Errorf("%q: the job's container is %+v, want the name and the command of the agent", template, main)
 		}
