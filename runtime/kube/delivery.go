@@ -18,9 +18,10 @@ import (
 // running Pod. With any other value, the handoff is sealed.
 const handoffSecret = "secret"
 
-// largeHandoff is the size in bytes above which a sealed handoff is sent in a ConfigMap. A
-// smaller one fits into an annotation even if it does not compress.
-const largeHandoff = 160 << 10
+// largeHandoff is the size in bytes, before compression, above which a sealed handoff is sent in a
+// ConfigMap. An annotation stays until the Pod is deleted, and each agent of the group receives it with
+// each of the about nine events of the Pod. A ConfigMap takes two requests more.
+const largeHandoff = 16 << 10
 
 // delivery is how a handoff reaches its Pod: the resource of the object that carries it, or the
 // empty string for an annotation of the Pod.
@@ -28,7 +29,7 @@ type delivery string
 
 const (
 	inAnnotation delivery = ""         // sealed to the key of the Pod
-	inConfigMap  delivery = configMaps // sealed in the same way, but too large for an annotation
+	inConfigMap  delivery = configMaps // sealed in the same way, for a large handoff
 	inSecret     delivery = secrets    // not sealed, and created before the Pod
 )
 

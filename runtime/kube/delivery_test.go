@@ -32,10 +32,43 @@ func TestDeliveryOf(t *testing.T) {
 		"Secret":               {"secret", 10_000, inSecret},
 		"Secret that is large": {"secret", largeHandoff + 1, inSecret},
 		"unknown size":         {"", 0, inAnnotation},
+		"20,000 bytes":         {"", 20_000, inConfigMap},
 	} {
 		if got := deliveryOf(c.setting, c.size); got != c.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
 		}
+	}
+}
+
+// TestDeliverySize checks what each event of a Pod carries, and the requests of a job.
+func TestDeliverySize(t *testing.T) {
+	for name, c := range map[string]struct{ size, annotation, requests int }{
+		"small handoff": {10 << 10, 20 << 10, 3},
+		"large handoff": {20 << 10, 100, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newFakeCluster(t, runUntilTerm)
+			e, job := s.executor(t), s.job("job-1")
+			job.Definition.Raw = randomJSON(t, c.size)
+			if err := e.pods.ready(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			before, requests := s.Requests(), 0
+			s.mustStart(t, e, job)
+			for _, n := range difference(s.Requests(), before) {
+				requests += n
+			}
+			if requests > c.requests {
+				t.Errorf("%d requests for the start, want at most %d", requests, c.requests)
+			}
+			size := len(s.Pods(testNamespace)[0].Annotations[annotationHandoff])
+			if size > c.annotation {
+				t.Errorf("the annotation has %d bytes, want at most %d", size, c.annotation)
+			}
+			if received := s.handoffs(); len(received) != 1 || len(received[0].Definition) < c.size {
+				t.Errorf("the job has received %d handoffs, want one with its definition", len(received))
+			}
+		})
 	}
 }
 

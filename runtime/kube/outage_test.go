@@ -302,8 +302,10 @@ func TestCheckRefused(t *testing.T) {
 		"webhook fails": {
 			kubetest.Fault{Status: http.StatusInternalServerError, Message: "failed calling webhook"}, 20, 45,
 		},
-		"no response":         {kubetest.Fault{}, 500, 1300},
-		"response of a proxy": {kubetest.Fault{Status: http.StatusForbidden, Page: "<html>", MediaType: "text/html"}, 500, 600},
+		"no response": {kubetest.Fault{}, 500, 1300},
+		"response of a proxy": {
+			kubetest.Fault{Status: http.StatusForbidden, Page: "<html>", MediaType: "text/html"}, 500, 600,
+		},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			s := newFakeClusterOn(t, kubetest.NewAPIWithoutNetwork(t), succeed)

@@ -228,7 +228,7 @@ func TestSelfChecksOnCluster(t *testing.T) {
 		wantFailed(t, results, "kubernetes-access-pods",
 			"resources [pods], verbs [create, get, list, watch, update, delete]")
 		wantFailed(t, results, "kubernetes-access-logs", "may not get pods/log")
-		wantResult(t, results, "kubernetes-access-configmaps", selfcheck.LevelWarning, "a handoff of more than 160 KiB")
+		wantResult(t, results, "kubernetes-access-configmaps", selfcheck.LevelWarning, "a handoff of more than 16 KiB")
 		wantResult(t, results, podCheck, selfcheck.LevelOK, "")
 	})
 	t.Run("Pod Security level warns or refuses", func(t *testing.T) {
