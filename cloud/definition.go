@@ -1,12 +1,17 @@
 package cloud
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Limits of a definition. A definition of Pulumi Cloud has less than ten steps and some dozen
@@ -22,16 +27,84 @@ const (
 // agentDefinition is the part of a [Definition] that the agent needs. Decoding a step into an empty
 // struct needs no memory.
 type agentDefinition struct {
-	Image        Image      `json:"image"`
-	OS           string     `json:"os"`
-	Architecture string     `json:"architecture"`
-	Timeout      Duration   `json:"timeout"`
-	Steps        []struct{} `json:"steps"`
+	Image        Image         `json:"image"`
+	OS           string        `json:"os"`
+	Architecture string        `json:"architecture"`
+	Timeout      Duration      `json:"timeout"`
+	Steps        []struct{}    `json:"steps"`
+	Env          workVariables `json:"env"`
+	Secrets      []workName    `json:"cmwaSecretVariables"`
+}
+
+// workVariables are the variables that name what a job works on. Other variables are not decoded.
+type workVariables struct {
+	Organization plainValue `json:"PULUMI_CI_ORGANIZATION"`
+	Project      plainValue `json:"PULUMI_CI_PROJECT"`
+	Stack        plainValue `json:"PULUMI_CI_STACK"`
+	Operation    plainValue `json:"PULUMI_CI_OPERATION"`
+	URL          plainValue `json:"PULUMI_CI_BUILD_URL"`
+}
+
+// plainValue is a [SecretValue] as one printable line. It is empty for a secret, and for a value
+// of more than maxField bytes. The runner reports an invalid value.
+type plainValue string
+
+// UnmarshalJSON reads all forms of a SecretValue.
+func (p *plainValue) UnmarshalJSON(text []byte) error {
+	var v SecretValue
+	*p = ""
+	if len(text) <= maxField && json.Unmarshal(text, &v) == nil && !v.Secret {
+		*p = plainValue(printable.OneLine(v.Value.Reveal()))
+	}
+	return nil
+}
+
+// workName is the name of a variable of workVariables, or empty for another name.
+type workName string
+
+// UnmarshalJSON reads a name. It keeps no other name, which saves memory.
+func (n *workName) UnmarshalJSON(text []byte) error {
+	if name := string(bytes.Trim(text, `"`)); strings.HasPrefix(name, "PULUMI_CI_") && len(text) <= maxField {
+		*n = workName(name)
+	}
+	return nil
+}
+
+// maxWork is the limit of one value of a job's work in bytes.
+const maxWork = 1 << 10
+
+// work returns what a job works on, without secret variables.
+func (d *agentDefinition) work() runtime.Work {
+	public := func(name workName, value plainValue) string {
+		if slices.Contains(d.Secrets, name) {
+			return ""
+		}
+		return string(value)
+	}
+	short := func(name workName, value plainValue) string { return printable.Shorten(public(name, value), maxWork) }
+	return runtime.Work{
+		Organization: short("PULUMI_CI_ORGANIZATION", d.Env.Organization),
+		Project:      short("PULUMI_CI_PROJECT", d.Env.Project),
+		Stack:        short("PULUMI_CI_STACK", d.Env.Stack),
+		Operation:    short("PULUMI_CI_OPERATION", d.Env.Operation),
+		URL:          pageURL(public("PULUMI_CI_BUILD_URL", d.Env.URL)),
+	}
+}
+
+// pageURL returns the address of a page without user, query and fragment. It returns "" if text is
+// not an address of http or https, or is too long.
+func pageURL(text string) string {
+	page, err := url.Parse(text)
+	if err != nil || page.Host == "" || page.Scheme != "http" && page.Scheme != "https" || len(text) > maxWork {
+		return ""
+	}
+	return (&url.URL{Scheme: page.Scheme, Host: page.Host, Path: page.Path, RawPath: page.RawPath}).String()
 }
 
 // ReadDefinition returns what the agent needs of a job's definition. The result keeps text, because
 // the runner may support fields that this release of the agent does not. An agent decodes no script
-// and no variable, so the memory that it needs does not depend on them. Errors contain no values.
+// and only the variables of workVariables, so the memory that it needs does not depend on the others.
+// Errors contain no values.
 func ReadDefinition(text []byte) (runtime.Definition, error) {
 	var d agentDefinition
 	if err := decodeDefinition(text, &d); err != nil {
@@ -46,6 +119,7 @@ func ReadDefinition(text []byte) (runtime.Definition, error) {
 		Architecture: d.Architecture,
 		Timeout:      time.Duration(d.Timeout),
 		Steps:        len(d.Steps),
+		Work:         d.work(),
 		Raw:          text,
 	}
 	if login := d.Image.Credentials; login != nil {

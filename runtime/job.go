@@ -45,7 +45,19 @@ type Definition struct {
 	Architecture string        // as Go names it; empty if the service does not set it
 	Timeout      time.Duration // of the whole job; 0 is no limit
 	Steps        int           // number of steps, including step 0
+	Work         Work
 	Raw          json.RawMessage
+}
+
+// Work names what a job works on. The service sets the values, and users who may edit
+// deployment settings can change them, so they prove nothing. Each is one printable line of at
+// most 1 KiB; empty if the service does not set it. They are not secret.
+type Work struct {
+	Organization string
+	Project      string
+	Stack        string // without organization and project
+	Operation    string // such as update, preview, refresh or destroy
+	URL          string // of the job's page, http or https, without user, query and fragment
 }
 
 // Image is the container image that a job requests.

@@ -128,6 +128,12 @@
 // that the agent needs are restored. Package schema/podtemplate reports the same errors earlier,
 // with line and column; a test in cmd/cmwa/pods compares the errors of both packages.
 //
+// # Labels
+//
+// The agent finds its Pods by labels, and instances by their annotations. It does not read the
+// labels of what a job works on, which are for kubectl and for reports of costs: their values come
+// from variables of the job, which its users can change.
+//
 // # The end of a job
 //
 // The agent measures the start timeout itself: activeDeadlineSeconds does not count before the Pod

@@ -32,6 +32,14 @@ const (
 	labelKind       = "cmwa.kind"   // kind of leased work; the Pod of a deployment does not have this label
 	labelRecord     = "cmwa.record" // marks an object that is the record of a claimed job
 	labelKeep       = "cmwa.keep"   // "failed": keep the Pod if the job fails; "until": the Pod is being kept
+
+	// What the job works on, for kubectl and for reports of costs. The agent does not read
+	// these labels. A value that is not valid in a label is replaced by a digest. Annotations
+	// with the same names have the values themselves.
+	labelOrganization = "cmwa.organization"
+	labelProject      = "cmwa.project"
+	labelStack        = "cmwa.stack"
+	labelOperation    = "cmwa.operation"
 )
 
 // Values of labels.
@@ -51,6 +59,7 @@ const (
 	annotationHandoff  = "cmwa.handoff"       // sealed handoff, or carrierPrefix and a resource
 	annotationOwner    = "cmwa.owner"         // namespace, name and uid of the agent's Pod, in JSON
 	annotationKept     = "cmwa.kept-until"    // when a kept Pod is removed, RFC 3339
+	annotationURL      = "cmwa.url"           // of the job's page
 )
 
 // defaultAnnotations prevent that Karpenter or the cluster autoscaler removes the node of a
@@ -78,6 +87,9 @@ func labels(job *runtime.Job) map[string]string {
 	if job.Tuning.Instance.Kubernetes.KeepFailedPods {
 		all[labelKeep] = keepFailed
 	}
+	for key, value := range workOf(job) {
+		all[key] = labelValue(value)
+	}
 	return all
 }
 
@@ -90,6 +102,21 @@ func annotations(job *runtime.Job) map[string]string {
 		annotationIdentity: job.Identity.Text(),
 	}
 	maps.Copy(all, defaultAnnotations)
+	maps.Copy(all, workOf(job))
+	if url := job.Definition.Work.URL; url != "" {
+		all[annotationURL] = url
+	}
+	return all
+}
+
+// workOf returns the names of what the job works on, by label. It omits empty names.
+func workOf(job *runtime.Job) map[string]string {
+	work := job.Definition.Work
+	all := map[string]string{
+		labelOrganization: work.Organization, labelProject: work.Project,
+		labelStack: work.Stack, labelOperation: work.Operation,
+	}
+	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
 	return all
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema/secret"
@@ -86,6 +87,39 @@ func TestPodOf(t *testing.T) {
 				"spec": {"nodeSelector": {"disk": "ssd"}}}`),
 		}
 		golden(t, "pod-settings", newPod(t, job))
+	})
+	t.Run("labels and annotations name the work of the job", func(t *testing.T) {
+		job := testJob()
+		job.Definition.Work = runtime.Work{
+			Organization: "acme", Project: "web site", Stack: strings.Repeat("long-", 40), Operation: "update",
+			URL: "https://app.pulumi.com/acme/web/1",
+		}
+		pod := newPod(t, job)
+		if pod.Labels["cmwa.organization"] != "acme" || pod.Labels["cmwa.operation"] != "update" {
+			t.Errorf("the labels are %v, want the names", pod.Labels)
+		}
+		for _, key := range []string{"cmwa.project", "cmwa.stack"} {
+			if got := pod.Labels[key]; len(got) != 32 || len(validation.IsValidLabelValue(got)) > 0 {
+				t.Errorf("label %s is %q, want a digest", key, got)
+			}
+		}
+		want := map[string]string{
+			"cmwa.organization": "acme", "cmwa.project": "web site", "cmwa.stack": strings.Repeat("long-", 40),
+			"cmwa.operation": "update", "cmwa.url": "https://app.pulumi.com/acme/web/1",
+		}
+		for key, text := range want {
+			if got := pod.Annotations[key]; got != text {
+				t.Errorf("annotation %s is %q, want %q", key, got, text)
+			}
+		}
+		job.Tuning.Instance.Kubernetes.Template = []byte(`{"metadata": {"labels": {"cmwa.stack": "other", "a": "b"},
+			"annotations": {"cmwa.url": "https://other.example.com"}}}`)
+		templated := newPod(t, job)
+		if templated.Labels["cmwa.stack"] != pod.Labels["cmwa.stack"] || templated.Labels["a"] != "b" ||
+			templated.Annotations["cmwa.url"] != want["cmwa.url"] {
+			t.Errorf("a template changes the labels to %v, and the annotations to %v",
+				templated.Labels, templated.Annotations)
+		}
 	})
 	t.Run("invalid label value becomes a digest", func(t *testing.T) {
 		job := testJob()
