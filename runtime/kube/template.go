@@ -120,10 +120,15 @@ func restore(pod, plain *corev1.Pod) error {
 	main.VolumeMounts = ownFirst(own, main.VolumeMounts, mountPath)
 	pod.Spec.Containers = ownFirst([]corev1.Container{main}, pod.Spec.Containers, containerName)
 
-	// Refuse other containers with reserved names.
+	// Refuse other containers with reserved names, or with a volume of the agent.
 	for _, c := range slices.Concat(pod.Spec.InitContainers[1:], pod.Spec.Containers[1:]) {
 		if strings.HasPrefix(c.Name, reservedPrefix) || c.Name == mainContainer {
 			return fmt.Errorf("the container name %s is reserved", c.Name)
+		}
+		for _, m := range c.VolumeMounts {
+			if strings.HasPrefix(m.Name, reservedPrefix) {
+				return fmt.Errorf("the container %s must not mount the volume %s of the agent", c.Name, m.Name)
+			}
 		}
 	}
 	return nil

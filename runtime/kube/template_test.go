@@ -128,6 +128,11 @@ func TestApplyTemplate(t *testing.T) {
 				"name pulumi-workflow is reserved",
 			},
 			{
+				`{"spec": {"containers": [{"name": "reader", "image": "x",
+					"volumeMounts": [{"name": "pulumi-workflow-runner", "mountPath": "/x"}]}]}}`,
+				"must not mount the volume pulumi-workflow-runner",
+			},
+			{
 				`{"spec": {"containers": [{"name": "pulumi-workflow", "resources": {"limits": {"cpu": "two"}}}]}}`,
 				"quantities must match",
 			},
