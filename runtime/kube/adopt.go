@@ -130,7 +130,7 @@ func (e *Executor) ownerGone(ctx context.Context, o owner) (bool, error) {
 		return true, nil
 	case err != nil:
 		return false, e.explain(fmt.Sprintf("check whether agent Pod %s/%s exists", o.Namespace, o.Name), err)
-	case o.ended(pod):
+	case o.ended(pod, e.client.now()):
 		return true, nil
 	}
 	e.cluster.noteOwner(o)

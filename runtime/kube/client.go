@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -26,6 +27,7 @@ type client struct {
 	api        rest.Interface
 	parameters machinery.ParameterCodec
 	host       string // of the API server, for messages
+	serverClock
 }
 
 // init discards the log lines of client-go, which otherwise go to standard error. klog must not be
@@ -53,23 +55,26 @@ func newClient(config *rest.Config) (*client, error) {
 	config.Timeout = 0 // would also end watches and logs; each request has its own timeout
 	config.WarningHandlerWithContext = warningHandler{}
 
-	api, err := withoutRedirects(config)
+	c := &client{parameters: machinery.NewParameterCodec(scheme), host: config.Host}
+	api, err := withoutRedirects(config, &c.serverClock)
 	if err != nil {
 		return nil, fmt.Errorf("set up the Kubernetes client: %w", err)
 	}
-	return &client{api: api, parameters: machinery.NewParameterCodec(scheme), host: config.Host}, nil
+	c.api = api
+	return c, nil
 }
 
 // withoutRedirects returns a client for which a redirect is an error. An API server sends
 // no redirects, but a server in its place may: client-go would follow them, and its
 // transport would send the agent's token to another host.
-func withoutRedirects(config *rest.Config) (rest.Interface, error) {
+func withoutRedirects(config *rest.Config, clock *serverClock) (rest.Interface, error) {
 	shared, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
 	client := *shared // a copy, because without credentials shared is http.DefaultClient
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	client.Transport = clock.wrap(cmp.Or[http.RoundTripper](client.Transport, http.DefaultTransport))
 	return rest.RESTClientForConfigAndClient(config, &client)
 }
 

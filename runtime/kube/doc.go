@@ -95,7 +95,8 @@
 //     can be outdated.
 //   - An HTML page of a proxy with status 404 counts as no response.
 //   - An error about the agent's credentials or rights must last for 20 seconds.
-//   - Timeouts never compare a time of the cluster with the agent's clock.
+//   - Timeouts never compare a time of the cluster with the agent's clock. The sweeps and the adoption
+//     use the clock of the API server, which its responses contain; see serverClock.
 //
 // The retries of client-go for watches and logs are off, because they wait as long as a Retry-After
 // header requires.
@@ -114,6 +115,11 @@
 // one such update per version (in 200 of 200 races of two agents; the other agent gets a 409). If
 // the response to the update is lost, the next check finds the result. One check at the start is not
 // enough: during a rolling update, a new agent starts while the old one drains.
+//
+// The Pod of an agent whose node has failed stays Running, or is being deleted for ever. Its agent may
+// run behind a failed network, and still report its jobs. Therefore its jobs are adopted only when
+// the kubelet must have killed it: ten minutes after the end of its grace period. If the agent runs
+// nevertheless, its updates meet the conflict of the adoption, and it gives its jobs up.
 //
 // Job Pods have no owner reference, because the garbage collector would end the jobs with the
 // agent's Pod. There is no Lease, because the Role does not allow it. A job with a record takes 6.0

@@ -76,7 +76,7 @@ func (c recordCluster) listRecords(
 	}
 	all := make([]records.Object, len(listed))
 	for i, o := range listed {
-		all[i] = recordObject(resource, o)
+		all[i] = c.recordObject(resource, o)
 	}
 	return all, nil
 }
@@ -107,7 +107,7 @@ func (c recordCluster) Put(ctx context.Context, o records.Object) (records.Objec
 	if err != nil {
 		return records.Object{}, c.failed(verb, o.Resource, err)
 	}
-	return recordObject(o.Resource, stored), nil
+	return c.recordObject(o.Resource, stored), nil
 }
 
 // Delete implements [records.Cluster].
@@ -138,7 +138,7 @@ func (c recordCluster) Gone(ctx context.Context, agent records.Agent) (gone bool
 // although the Pod has no annotation: see completeDelivery. A kept Pod has run, unless its runner
 // exited without a handoff: releasePod has removed the annotation.
 func (c recordCluster) Pods(ctx context.Context, job string) (all []records.Pod, err error) {
-	err = c.each(ctx, labelJob+"="+labelValue(job), func(pod *corev1.Pod) {
+	err = c.each(ctx, metav1.ListOptions{LabelSelector: labelJob + "=" + labelValue(job)}, func(pod *corev1.Pod) {
 		kept := pod.Labels[labelKeep] == keepUntil
 		all = append(all, records.Pod{
 			Name: pod.Name, UID: string(pod.UID),
@@ -190,7 +190,7 @@ func (c recordCluster) object(o records.Object) object {
 }
 
 // recordObject returns the record in a ConfigMap or a Secret.
-func recordObject(resource string, stored object) records.Object {
+func (c recordCluster) recordObject(resource string, stored object) records.Object {
 	o := records.Object{
 		Resource: resource, Name: stored.GetName(), UID: string(stored.GetUID()), Version: stored.GetResourceVersion(),
 		Owner: records.Agent(ownerOf(stored)), Pool: stored.GetLabels()[labelPool],
@@ -203,7 +203,9 @@ func recordObject(resource string, stored object) records.Object {
 	case *corev1.ConfigMap:
 		o.Text = []byte(stored.Data[recordKey])
 	}
-	o.Needed, _ = time.Parse(time.RFC3339, stored.GetAnnotations()[annotationNeeded])
+	if needed, err := time.Parse(time.RFC3339, stored.GetAnnotations()[annotationNeeded]); err == nil {
+		o.Needed = c.client.fromServer(needed)
+	}
 	for _, pod := range stored.GetOwnerReferences() {
 		o.Pod, o.PodUID = pod.Name, string(pod.UID)
 	}

@@ -20,7 +20,7 @@ const pageSize = 500 // Pods or objects in one response of the API server
 func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, error) {
 	var all []runtime.Instance
 	half := map[int]*corev1.Pod{} // by index; the agent may have ended before it wrote the annotation
-	err := e.each(ctx, ownedSelector(e.self, agent), func(pod *corev1.Pod) {
+	err := e.each(ctx, metav1.ListOptions{LabelSelector: ownedSelector(e.self, agent)}, func(pod *corev1.Pod) {
 		if !e.self.known() || ownerOf(pod) == e.self.owner {
 			instance := instanceWithState(pod)
 			if instance.Started.IsZero() && carrierOf(pod) != inAnnotation {
@@ -100,8 +100,9 @@ func instanceWithState(pod *corev1.Pod) runtime.Instance {
 	return instance
 }
 
-func (e *Executor) each(ctx context.Context, selector string, visit func(*corev1.Pod)) error {
-	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
+// each lists the Pods that the options select, in pages.
+func (e *Executor) each(ctx context.Context, options metav1.ListOptions, visit func(*corev1.Pod)) error {
+	options.Limit = pageSize
 	for {
 		page, err := e.client.list(ctx, e.namespace, options)
 		if err != nil {
@@ -116,27 +117,50 @@ func (e *Executor) each(ctx context.Context, selector string, visit func(*corev1
 	}
 }
 
-// Sweep deletes the kept Pods of failed jobs whose time is over, and the objects that are
-// no longer needed.
+// endedPods selects Pods that have ended. A Pod whose job has ended while another of its containers
+// runs ends at its active deadline.
+const endedPods = "status.phase!=Pending,status.phase!=Running"
+
+// Sweep deletes the kept Pods of failed jobs whose time is over, the Pods that ended
+// [runtime.LeftoverAge] ago, and the objects that are no longer needed. No agent removes an ended Pod
+// of its group any more if the group was renamed or uninstalled, so Sweep deletes those of every group.
 func (e *Executor) Sweep(ctx context.Context, _ []runtime.InstanceSpec) (removed []string, err error) {
 	var due []*corev1.Pod
-	err = e.each(ctx, keptSelector(e.self), func(pod *corev1.Pod) {
+	err = e.each(ctx, metav1.ListOptions{LabelSelector: keptSelector(e.self)}, func(pod *corev1.Pod) {
 		until, err := time.Parse(time.RFC3339, pod.Annotations[annotationKept])
-		if err != nil || time.Now().After(until) {
+		if err != nil || e.client.now().After(until) {
 			due = append(due, pod.DeepCopy())
 		}
 	})
 	if err != nil {
 		return nil, e.explain("list kept Pods", err)
 	}
+	ended := metav1.ListOptions{LabelSelector: managedSelector, FieldSelector: endedPods}
+	err = e.each(ctx, ended, func(pod *corev1.Pod) {
+		if e.client.now().Sub(endOf(pod)) > runtime.LeftoverAge {
+			due = append(due, pod.DeepCopy())
+		}
+	})
+	if err != nil {
+		return nil, e.explain("list ended Pods", err)
+	}
 	removed, err = e.sweepObjects(ctx)
 	failures := []error{err}
 	for _, pod := range due {
 		if _, err := e.delete(ctx, pod.Name, string(pod.UID), 0); err != nil {
-			failures = append(failures, e.explain("delete kept Pod "+pod.Name, err))
+			failures = append(failures, e.explain("delete ended Pod "+pod.Name, err))
 			continue
 		}
 		removed = append(removed, pod.Name)
 	}
 	return removed, errors.Join(failures...)
+}
+
+// endOf returns when an ended Pod ended. The kubelet sets this time for the job's container, but not
+// if the container was never started, or if the cluster has lost the node.
+func endOf(pod *corev1.Pod) time.Time {
+	if finished := stateOf(pod).main.finished; !finished.IsZero() {
+		return finished
+	}
+	return pod.CreationTimestamp.Time
 }

@@ -29,10 +29,10 @@ const (
 	secrets    = records.Secrets
 )
 
-// annotationNeeded is the time until which an object of a job is needed, in RFC 3339. For a
-// handoff and a pull secret it is the end of the start timeout, because only the start of a
-// job reads them. For a record it is the time at which the record is swept if no Pod owns
-// it.
+// annotationNeeded is the time until which an object of a job is needed, in RFC 3339, by the clock of
+// the API server. For a handoff and a pull secret it is the end of the start timeout, because only
+// the start of a job reads them. For a record it is the time at which the record is swept if no Pod
+// owns it.
 const annotationNeeded = "cmwa.needed-until"
 
 func (e *Executor) objectMeta(job *runtime.Job, name string, needed time.Time) metav1.ObjectMeta {
@@ -42,7 +42,7 @@ func (e *Executor) objectMeta(job *runtime.Job, name string, needed time.Time) m
 			labelManagedBy: managedByValue, labelAgent: labelValue(job.Agent),
 			labelPool: labelValue(job.Pool), labelJob: labelValue(job.ID),
 		},
-		Annotations: map[string]string{annotationNeeded: needed.UTC().Format(time.RFC3339)},
+		Annotations: map[string]string{annotationNeeded: e.client.toServer(needed).UTC().Format(time.RFC3339)},
 	}
 }
 
@@ -133,11 +133,13 @@ func (e *Executor) discardObject(ctx context.Context, resource, name string) err
 }
 
 // sweepObjects deletes the objects that are no longer needed. Agents that ended between the
-// create and the delete of an object have left them. sweepObjects reads only the metadata
+// create and the delete of an object have left them. The cluster deletes an object that a Pod owns,
+// so sweepObjects leaves it to its job, however long its image takes. It reads only the metadata
 // of objects. If the agent may not list a resource, it has created no such object, or the
 // cluster deletes the object with its Pod.
 func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err error) {
 	var failures []error
+	now := e.client.now()
 	for _, resource := range []string{configMaps, secrets} {
 		list, err := e.client.listMetadata(ctx, resource, e.namespace, metav1.ListOptions{LabelSelector: managedSelector})
 		if apierrors.IsForbidden(err) {
@@ -150,7 +152,7 @@ func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err erro
 		for _, object := range list {
 			text, ok := object.GetAnnotations()[annotationNeeded]
 			needed, err := time.Parse(time.RFC3339, text)
-			if !ok || err == nil && time.Now().Before(needed.Add(sweepMargin)) {
+			if !ok || len(object.GetOwnerReferences()) > 0 || err == nil && now.Before(needed.Add(sweepMargin)) {
 				continue
 			}
 			if err := e.removeObject(ctx, resource, object.GetName()); err != nil {

@@ -5,8 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -64,9 +66,17 @@ func groupOf(pod *corev1.Pod) string {
 	return labelValue(pod.Namespace + "." + strings.ToLower(kind) + "." + name)
 }
 
+// cronJobName matches the name of a Job that a CronJob has created: the name of the CronJob, and the
+// scheduled time in minutes since 1970. The agent may not read the Job itself.
+var cronJobName = regexp.MustCompile(`^(.+)-[0-9]{8}$`)
+
+// labelScaledJob is the label that KEDA gives to the Pods of a ScaledJob.
+const labelScaledJob = "scaledjob.keda.sh/name"
+
 // controllerOf returns the controller that replaces a Pod. For the Pod of a ReplicaSet it
-// is the Deployment, because a rolling update creates a new ReplicaSet. For a Pod without a
-// controller it is the Pod itself.
+// is the Deployment, because a rolling update creates a new ReplicaSet. For the Pod of a Job it is
+// the CronJob or the ScaledJob that creates the next Job. For a Pod without a controller it is the
+// Pod itself.
 func controllerOf(pod *corev1.Pod) (kind, name string) {
 	controller := metav1.GetControllerOfNoCopy(pod)
 	if controller == nil {
@@ -76,6 +86,14 @@ func controllerOf(pod *corev1.Pod) (kind, name string) {
 		hash := pod.Labels["pod-template-hash"]
 		if deployment, ok := strings.CutSuffix(controller.Name, "-"+hash); ok && hash != "" && deployment != "" {
 			return "Deployment", deployment
+		}
+	}
+	if controller.Kind == "Job" {
+		if name := pod.Labels[labelScaledJob]; name != "" {
+			return "ScaledJob", name
+		}
+		if parts := cronJobName.FindStringSubmatch(controller.Name); parts != nil {
+			return "CronJob", parts[1]
 		}
 	}
 	return controller.Kind, controller.Name
@@ -115,11 +133,19 @@ func (o owner) valid() bool {
 }
 
 // ended reports whether an owner no longer exists. Pod is the Pod that has the owner's name
-// now; nil if there is none. An owner whose Pod is being deleted exists: its agent waits
-// for its jobs.
-func (o owner) ended(pod *corev1.Pod) bool {
+// now; nil if there is none. Now is the time of the API server. An owner whose Pod is being deleted
+// exists during its grace period: its agent waits for its jobs. The kubelet kills it afterwards. If
+// the Pod is not gone some minutes later, its node has failed, and only an administrator
+// removes the Pod.
+func (o owner) ended(pod *corev1.Pod, now time.Time) bool {
 	return pod == nil || o.UID != "" && string(pod.UID) != o.UID ||
-		pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed ||
+		pod.DeletionTimestamp != nil && overdue(pod.DeletionTimestamp.Time, now)
+}
+
+// overdue reports whether an agent's Pod that should be gone at a time exists for too long.
+func overdue(deletion, now time.Time) bool {
+	return !deletion.IsZero() && now.Sub(deletion) > overdueOwnerLimit
 }
 
 // selfEnded reports whether the agent's own Pod no longer exists, or has ended. Then another agent
@@ -130,5 +156,5 @@ func (e *Executor) selfEnded(ctx context.Context) (bool, error) {
 	if isNotFound(err) {
 		return true, nil
 	}
-	return err == nil && e.self.owner.ended(pod), err
+	return err == nil && e.self.owner.ended(pod, e.client.now()), err
 }

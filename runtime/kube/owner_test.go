@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -42,9 +43,17 @@ func TestGroupOf(t *testing.T) {
 		"hash of another object": {
 			agentPodWith("agent-abcde", "ReplicaSet", "agent-1", "2"), "cmwa.replicaset.agent-1",
 		},
-		"StatefulSet":               {agentPodWith("agent-0", "StatefulSet", "agent", ""), "cmwa.statefulset.agent"},
-		"DaemonSet":                 {agentPodWith("agent-xyz", "DaemonSet", "agent", ""), "cmwa.daemonset.agent"},
-		"Job":                       {agentPodWith("agent-xyz", "Job", "agent-28", ""), "cmwa.job.agent-28"},
+		"StatefulSet": {agentPodWith("agent-0", "StatefulSet", "agent", ""), "cmwa.statefulset.agent"},
+		"DaemonSet":   {agentPodWith("agent-xyz", "DaemonSet", "agent", ""), "cmwa.daemonset.agent"},
+		"Job":         {agentPodWith("agent-xyz", "Job", "agent-28", ""), "cmwa.job.agent-28"},
+		"CronJob":     {agentPodWith("agent-xyz", "Job", "agent-29734215", ""), "cmwa.cronjob.agent"},
+		"ScaledJob": {
+			func() *corev1.Pod {
+				pod := agentPodWith("agent-wq7xz-k2k2k", "Job", "agent-wq7xz", "")
+				pod.Labels = map[string]string{labelScaledJob: "agent"}
+				return pod
+			}(), "cmwa.scaledjob.agent",
+		},
 		"Pod without controller":    {agentPodWith("agent", "", "", ""), "cmwa.pod.agent"},
 		"name is not a valid label": {agentPodWith(long, "ReplicaSet", long+"-1", "1"), ""},
 		"name with dots":            {agentPodWith("a.b-0", "StatefulSet", "a.b", ""), "cmwa.statefulset.a.b"},
@@ -112,6 +121,10 @@ func TestOwnerEnded(t *testing.T) {
 		change(pod)
 		return pod
 	}
+	now := time.Now()
+	deleted := func(age time.Duration) *corev1.Pod {
+		return with(func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(now.Add(age))) })
+	}
 	for name, c := range map[string]struct {
 		pod  *corev1.Pod
 		want bool
@@ -120,16 +133,17 @@ func TestOwnerEnded(t *testing.T) {
 		"running":          {with(func(*corev1.Pod) {}), false},
 		"pending":          {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), false},
 		"lost node":        {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodUnknown }), false},
-		"being deleted":    {with(func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }), false},
+		"being deleted":    {deleted(-overdueOwnerLimit), false},
+		"on a failed node": {deleted(-overdueOwnerLimit - time.Second), true},
 		"another uid":      {with(func(p *corev1.Pod) { p.UID = "new" }), true},
 		"evicted":          {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), true},
 		"single run ended": {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), true},
 	} {
-		if got := selfOf(agentPodWith("agent-1", "", "", "")).owner.ended(c.pod); got != c.want {
+		if got := selfOf(agentPodWith("agent-1", "", "", "")).owner.ended(c.pod, now); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
-	if (owner{"cmwa", "agent-1", ""}).ended(with(func(*corev1.Pod) {})) {
+	if (owner{"cmwa", "agent-1", ""}).ended(with(func(*corev1.Pod) {}), now) {
 		t.Error("got ended, want no end, because a Pod with its name runs")
 	}
 }

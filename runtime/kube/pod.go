@@ -100,11 +100,12 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 	if hasCredentials(job) {
 		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: pullSecretOf(name)}}
 	}
-	if limit := job.Definition.Timeout; limit > 0 {
-		seconds := int64(limit/time.Second) + int64((startLimit(job)+deadlineMargin)/time.Second)
-		// The API server refuses values of more than 32 bits.
-		pod.Spec.ActiveDeadlineSeconds = new(min(seconds, 1<<31-1))
+	limit := job.Definition.Timeout
+	if limit <= 0 {
+		limit = runtime.LeftoverAge // without a deadline, a Pod whose agent is gone could run for ever
 	}
+	seconds := int64(limit/time.Second) + int64((startLimit(job)+deadlineMargin)/time.Second)
+	pod.Spec.ActiveDeadlineSeconds = new(min(seconds, 1<<31-1)) // the API server refuses more than 32 bits
 	return pod, nil
 }
 

@@ -132,16 +132,13 @@ func TestPodOf(t *testing.T) {
 			t.Errorf("found job %q, want %q", got, job.ID)
 		}
 	})
-	t.Run("job without timeout has no deadline", func(t *testing.T) {
-		job := testJob()
-		job.Definition.Timeout = 0
-		if pod := newPod(t, job); pod.Spec.ActiveDeadlineSeconds != nil {
-			t.Errorf("the deadline is %d, want none", *pod.Spec.ActiveDeadlineSeconds)
-		}
-	})
 	t.Run("deadline is later than start and job timeouts, and has at most 32 bits", func(t *testing.T) {
-		const sum = 2*time.Hour + time.Hour + deadlineMargin
-		for timeout, want := range map[time.Duration]int64{time.Hour: int64(sum / time.Second), 1<<63 - 1: 1<<31 - 1} {
+		const other = 2*time.Hour + deadlineMargin
+		for timeout, want := range map[time.Duration]int64{
+			0:         int64((runtime.LeftoverAge + other) / time.Second),
+			time.Hour: int64((time.Hour + other) / time.Second),
+			1<<63 - 1: 1<<31 - 1,
+		} {
 			job := testJob()
 			job.Definition.Timeout, job.Tuning.Instance.Kubernetes.StartTimeout = timeout, 2*time.Hour
 			if pod := newPod(t, job); *pod.Spec.ActiveDeadlineSeconds != want {

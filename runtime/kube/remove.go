@@ -147,7 +147,7 @@ func (e *Executor) keepPod(ctx context.Context, name, uid string) error {
 					"error", err)
 			}
 		}
-		until := time.Now().Add(keepTime).UTC()
+		until := e.client.now().Add(keepTime).UTC()
 		releasePod(pod, until)
 		_, err = e.client.update(ctx, pod)
 		switch {

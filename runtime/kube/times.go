@@ -85,8 +85,12 @@ const (
 
 	ownerCacheTime = 10 * time.Second // how long an owner that was found counts as existing, for all pools
 
+	// overdueOwnerLimit is how long the Pod of an agent may exist after the end of its grace period.
+	// Then its node has failed, and other agents adopt its jobs.
+	overdueOwnerLimit = 10 * time.Minute
+
 	// sweepMargin is the time between annotationNeeded and the sweep of an object: a handoff
-	// may be sent up to one minute after the start timeout, and clocks differ.
+	// may be sent up to one minute after the start timeout.
 	sweepMargin = 5 * time.Minute
 )
 

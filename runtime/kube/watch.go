@@ -162,8 +162,8 @@ func (o *observer) follows() bool {
 	return err == nil || temporary(err)
 }
 
-// runs reports whether the watch shows that this Pod runs. If the result is false, the Pod may run
-// nevertheless.
+// runs reports whether the watch shows that this Pod of an agent runs. If the result is false, the Pod
+// may run nevertheless.
 func (o *observer) runs(pod owner) bool {
 	if !o.follows() {
 		return false
@@ -171,7 +171,7 @@ func (o *observer) runs(pod owner) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	e := o.pods[pod.Name]
-	return e != nil && e.exists() && e.state.uid == pod.UID && !e.state.nodeLost
+	return e != nil && e.exists() && e.state.uid == pod.UID && !e.state.nodeLost && !overdue(e.state.deleted, o.client.now())
 }
 
 // ended returns when the watch last showed that a Pod has ended or is deleted.

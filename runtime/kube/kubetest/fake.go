@@ -182,6 +182,9 @@ func (a *API) record(kind watch.EventType, pod *corev1.Pod) *corev1.Pod {
 
 // ServeHTTP serves one request.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	w.Header().Set("Date", a.now().UTC().Format(http.TimeFormat))
+	a.mu.Unlock()
 	path, ok := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/")
 	parts := strings.Split(path, "/")
 	if !ok || len(parts) < 2 || !slices.Contains([]string{"pods", configMaps, secrets, events}, parts[1]) {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -91,13 +92,15 @@ func finish(w http.ResponseWriter, r *http.Request, request Request, exists, cur
 // serveList serves all Pods that match, in pages if the request has a limit.
 func (a *API) serveList(w http.ResponseWriter, r *http.Request, namespace string) {
 	selector, query := labelSelector(r), r.URL.Query()
+	field := fields.ParseSelectorOrDie(query.Get("fieldSelector"))
 	limit, _ := strconv.Atoi(query.Get("limit"))
 	a.mu.Lock()
 	version, pods := a.visiblePods()
 	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.FormatInt(version, 10)}}
 	for _, pod := range pods {
 		key := pod.Namespace + "/" + pod.Name
-		if pod.Namespace != namespace || key <= query.Get("continue") || !matches(selector, pod) {
+		if pod.Namespace != namespace || key <= query.Get("continue") || !matches(selector, pod) ||
+			!field.Matches(fields.Set{"status.phase": string(pod.Status.Phase)}) {
 			continue
 		}
 		if limit > 0 && len(list.Items) == limit {
