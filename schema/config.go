@@ -33,7 +33,7 @@ type Config struct {
 	OverrideImage          string // replaces the image that the service requests; only a variable sets it
 	DebugPod               bool   // keep every worker Pod; only a variable sets it
 
-	settings []Setting
+	settings []poolSettings
 }
 
 // Pool has the settings of one pool. A key that the pool does not set has the value of the

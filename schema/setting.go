@@ -37,31 +37,48 @@ func (s Setting) AppliesTo(target string) bool {
 
 // Settings returns the settings of the whole agent, then those of each pool, each in the
 // order of the schema.
-func (c *Config) Settings() []Setting { return c.settings }
+func (c *Config) Settings() (settings []Setting) {
+	for _, p := range c.settings {
+		for _, s := range p.settings {
+			setting := *s
+			setting.Pool = p.pool
+			settings = append(settings, setting)
+		}
+	}
+	return settings
+}
 
-func (l *load) settings(c *Config) []Setting {
-	settings := make([]Setting, 0, len(l.schema.fields)*(1+len(l.pools)))
+// poolSettings are the settings of one pool, or of the whole agent. Pools share what they inherit:
+// a thousand pools with copies would need 9 MB.
+type poolSettings struct {
+	pool     string     // empty for the whole agent
+	settings []*Setting // without the name of the pool
+}
+
+func (l *load) settings(c *Config) []poolSettings {
 	process := l.process
 	process.Set(valueOr(process, "health_threshold", formatDuration(c.HealthThreshold)), "health_threshold")
 	if c.MaxConcurrentWorkflows == 0 {
 		process.Set(position.Value{Data: ""}, "max_concurrent_workflows")
 	}
+	var agent []*Setting
 	for i := range l.schema.fields {
 		f := &l.schema.fields[i]
 		if f.plainKey() && (!f.Pool || f.Key == "max_concurrent_workflows") {
-			settings = append(settings, f.setting("", process, ""))
+			agent = append(agent, f.setting(process, ""))
 		}
 	}
-	inherited := map[string]Setting{}
+	all := []poolSettings{{settings: agent}}
+	inherited := map[string]*Setting{}
 	for _, s := range l.pools {
-		settings = s.settings(settings, inherited)
+		all = append(all, poolSettings{s.pool.Name, s.settings(inherited)})
 	}
-	return settings
+	return all
 }
 
-// settings adds the settings of one pool. A setting that pools inherit is the same for all
+// settings returns the settings of one pool. A setting that pools inherit is the same for all
 // pools, and is created once.
-func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Setting {
+func (s *scope) settings(inherited map[string]*Setting) []*Setting {
 	// Collect values that differ from those in the file, and the content of the files that
 	// settings name.
 	t := s.effective
@@ -85,22 +102,20 @@ func (s *scope) settings(settings []Setting, inherited map[string]Setting) []Set
 	}
 
 	exclusive := slices.Concat(groups...)
+	settings := make([]*Setting, 0, len(s.load.schema.fields))
 	for i := range s.load.schema.fields {
 		f := &s.load.schema.fields[i]
 		if !f.plainKey() || !f.Pool || f.Key == "pools.name" {
 			continue
 		}
 		if s.own(f.Key) || slices.Contains(exclusive, f.Key) || named[f.Key] != "" {
-			settings = append(settings, f.setting(s.pool.Name, t, named[f.Key]))
+			settings = append(settings, f.setting(t, named[f.Key]))
 			continue
 		}
-		setting, made := inherited[f.Key]
-		if !made {
-			setting = f.setting("", t, "")
-			inherited[f.Key] = setting
+		if inherited[f.Key] == nil {
+			inherited[f.Key] = f.setting(t, "")
 		}
-		setting.Pool = s.pool.Name
-		settings = append(settings, setting)
+		settings = append(settings, inherited[f.Key])
 	}
 	return settings
 }
@@ -119,10 +134,11 @@ func (f *Field) plainKey() bool {
 	return !f.OnlyVariable && f.current() && f.Kind != KindMapping && f.Kind != KindMappings
 }
 
-func (f *Field) setting(pool string, t position.Mapping, named string) Setting {
+// setting returns the setting without the name of its pool.
+func (f *Field) setting(t position.Mapping, named string) *Setting {
 	v, _ := t.Get(strings.Split(f.Key, ".")...)
 	text, _ := json.Marshal(f.meaning(v))
-	s := Setting{Pool: pool, Key: f.Key, Origin: v.At, Reload: f.Reload,
+	s := &Setting{Key: f.Key, Origin: v.At, Reload: f.Reload,
 		same: secret.New(string(text) + "\x00" + named)}
 	switch {
 	case v.Data == nil || v.Data == "":
