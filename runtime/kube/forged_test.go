@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -144,5 +145,98 @@ func TestStartForgedHandoff(t *testing.T) {
 		})
 		e := s.executor(t)
 		wantRefused(t, s, e, s.mustStart(t, e, s.job("job-1")))
+	})
+}
+
+// TestStartForgedHandoffOnCluster replaces handoffs of a real Pod. A second init container keeps the
+// job's container from starting until the kubelet has written the forged handoff into its file.
+func TestStartForgedHandoffOnCluster(t *testing.T) {
+	t.Parallel()
+	n := onCluster(t)
+	a := adminOf(t, n)
+	await := func(t *testing.T, job *runtime.Job, what string, shown func(*corev1.Pod) bool) (pod *corev1.Pod) {
+		await(t, what, func(ctx context.Context) (bool, error) {
+			var list corev1.PodList
+			err := a.get(pods).Param("labelSelector", labelJob+"="+job.ID).Do(ctx).Into(&list)
+			if len(list.Items) == 0 {
+				return false, err
+			}
+			pod = &list.Items[0]
+			return shown(pod), err
+		})
+		return pod
+	}
+	put := func(resource string, o object) {
+		t.Helper()
+		o.SetResourceVersion("") // replaces any version
+		err := a.core.Put().Namespace(n.Name).Resource(resource).Name(o.GetName()).Body(o).Do(t.Context()).Error()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	hasHandoff := func(pod *corev1.Pod) bool { return pod.Annotations[annotationHandoff] != "" }
+	for name, c := range map[string]struct {
+		size    int
+		replace func(pod *corev1.Pod, forged string)
+	}{
+		"annotation": {0, func(pod *corev1.Pod, forged string) {
+			pod.Annotations[annotationHandoff] = forged
+			put(pods, pod)
+		}},
+		"ConfigMap": {largeHandoff + 1, func(pod *corev1.Pod, forged string) {
+			o := forgedObject(t, pod)
+			o.Data[handoff.SealedFile] = forged
+			put(configMaps, o)
+			pod.Annotations["touched"] = "yes" // the kubelet reads the ConfigMap at once
+			put(pods, pod)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			service, job := newScriptJob(t, n.HostAddress(t), "echo the job of the user runs")
+			job.Definition.Raw = withPadding(t, job.Definition.Raw, c.size)
+			job.Tuning.Instance.Kubernetes.Template = []byte(`{"spec": {
+				"initContainers": [{
+					"name": "wait", "image": "` + kubetest.BaseImage + `", "imagePullPolicy": "Never",
+					"command": ["sh", "-c", "until [ -s /h/sealed ] && [ -z \"$(head -n 1 /h/sealed)\" ]; do sleep 0.1; done"],
+					"volumeMounts": [{"name": "` + handoffVolume + `", "mountPath": "/h"}]
+				}],
+				"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never"}]}}`)
+			service.Add(job)
+			replaced := make(chan struct{})
+			go func() {
+				defer close(replaced)
+				pod := await(t, job, "the handoff", hasHandoff)
+				c.replace(pod, "\n"+forge(t, pod))
+			}()
+			e := openExecutor(t, n)
+			id, log, err := startWith(t.Context(), t, e, job, service)
+			<-replaced
+			if err != nil {
+				t.Fatalf("start: %v\n%s", err, log)
+			}
+			exit := finish(t, e, id, startWait(t, e, id))
+			if want := "not signed by the agent"; exit.Code != runtime.CodeUsage || !strings.Contains(exit.Reason, want) {
+				t.Errorf("got exit %+v, want the code %d and the reason %q", exit, runtime.CodeUsage, want)
+			}
+		})
+	}
+	t.Run("ConfigMap that exists already", func(t *testing.T) {
+		t.Parallel()
+		service, job := newScriptJob(t, n.HostAddress(t), "echo the job of the user runs")
+		job.Definition.Raw = withPadding(t, job.Definition.Raw, largeHandoff+1)
+		service.Add(job)
+		go func() {
+			pod := await(t, job, "the Pod", func(*corev1.Pod) bool { return true })
+			a.add(configMaps, &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Name: objectOf(pod.Name), OwnerReferences: ownedBy(pod.Name, pod.UID)},
+				Data:       map[string]string{"other": "text"},
+			})
+		}()
+		_, log, err := startWith(t.Context(), t, openExecutor(t, n), job, service)
+		wantStartError(t, log, err, "another client of the cluster has created it", false)
+		if left := podsOfJob(t, n, job); len(left) > 0 {
+			t.Errorf("the Pods %v are left", left)
+		}
 	})
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/runtime/kube/records"
 	"github.com/cmwa-project/cmwa/runtime/pool"
 	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
@@ -82,12 +85,8 @@ func (s *rollback) run(agent string) {
 	template := testJob()
 	spec := runtime.PoolSpec{Name: template.PoolName, Identity: template.Identity, Tuning: journalTuning()}
 	spec.Tuning.MaxJobs, spec.Tuning.PollingInterval, spec.Tuning.StatusInterval = 10, time.Second, 30*time.Second
-	j, ok := e.Journal(spec.Key(), spec.Tuning)
-	if !ok {
-		s.t.Fatal("the pool has no journal")
-	}
 	p := pool.New(spec, pool.Parts{
-		Cloud: s.cloud, Executor: e, Journal: j, Agent: "id-of-" + agent, Environ: environ(nil),
+		Cloud: s.cloud, Executor: e, Journal: journalWithKey(s.t, e, spec), Agent: "id-of-" + agent, Environ: environ(nil),
 		Log: slog.New(slog.NewTextHandler(&s.agents.log, nil)).With("agent", agent),
 	})
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -292,5 +291,99 @@ func TestJournalEdited(t *testing.T) {
 				t.Errorf("deleted=%v: %d agents start the job, want at most 1", deleted, started)
 			}
 		}
+	})
+}
+
+// stageHook is a journal that calls a function before it changes a stage.
+type stageHook struct {
+	*records.Store
+	before func()
+}
+
+func (h stageHook) SetStage(ctx context.Context, job string, stage runtime.RecordStage) error {
+	h.before()
+	return h.Store.SetStage(ctx, job, stage)
+}
+
+// journalWithKey returns the journal of a pool.
+func journalWithKey(t *testing.T, e *Executor, spec runtime.PoolSpec) *records.Store {
+	t.Helper()
+	j, ok := e.Journal(spec.Key(), spec.Tuning)
+	if !ok {
+		t.Fatal("the pool has no journal")
+	}
+	return j.(*records.Store)
+}
+
+// TestJournalRollbackOnCluster writes back the first version of the record of a job that runs, and
+// deletes its agent's Pod by force.
+func TestJournalRollbackOnCluster(t *testing.T) {
+	t.Parallel()
+	n := onCluster(t)
+	a, deployment := adminOf(t, n), newReplicas(t, n)
+	names := deployment.await(t)
+	service, job := newScriptJob(t, n.HostAddress(t), "echo started; sleep 15; echo ended")
+	service.Add(job)
+	spec := runtime.PoolSpec{Name: "main", Identity: job.Identity, Tuning: job.Tuning}
+	spec.Identity.Service = job.Service
+	spec.Tuning.Token, spec.Tuning.MaxJobs, spec.Tuning.StatusInterval = journalTuning().Token, 2, time.Hour
+	spec.Tuning.Kinds = []runtime.Kind{runtime.Deployment}
+	var first *corev1.ConfigMap // the record before the handoff, as in a backup of the namespace
+	keep := func() {
+		var list corev1.ConfigMapList
+		err := a.get(configMaps).Param("labelSelector", labelRecord+"="+recordValue).Do(t.Context()).Into(&list)
+		if first == nil && err == nil && len(list.Items) == 1 {
+			first = &list.Items[0]
+		}
+	}
+	run := func(agent string, jobs chan *runtime.Job) (stop func()) {
+		e := deployment.agent(t, agent)
+		p := pool.New(spec, pool.Parts{
+			Cloud: &oneJob{service, jobs}, Executor: e, Agent: "id-of-" + agent, Environ: environ(nil),
+			Journal: stageHook{journalWithKey(t, e, spec), keep},
+			Log:     slog.New(slog.NewTextHandler(t.Output(), nil)).With("agent", agent),
+		})
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { ended <- p.Run(ctx) }()
+		return sync.OnceFunc(func() { cancel(); <-ended })
+	}
+	jobs := make(chan *runtime.Job, 1)
+	jobs <- job
+	stop := run(names[0], jobs)
+	defer stop()
+	service.Await(t, job.ID, "the step to start", func(r runtimetest.Record) bool {
+		return strings.Contains(r.Text(1), "started")
+	})
+	before := podsOfJob(t, n, job)
+
+	// The agent is killed, and the record is restored.
+	stop()
+	first.ResourceVersion = ""
+	err := a.core.Put().Namespace(n.Name).Resource(configMaps).Name(first.Name).Body(first).Do(t.Context()).Error()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployment.delete(names[0])
+	stop = run(names[1], make(chan *runtime.Job))
+	defer stop()
+
+	// The job runs once, in its first Pod.
+	service.Await(t, job.ID, "the job to end", func(r runtimetest.Record) bool {
+		after := podsOfJob(t, n, job)
+		if len(after) > 1 || len(after) == 1 && !slices.Equal(before, after) {
+			t.Fatalf("the job has the Pods %v, and had %v", after, before)
+		}
+		status := r.Statuses()[1]
+		return status == runtime.Succeeded || status == runtime.Failed
+	})
+	text := service.Record(job.ID).Text(1)
+	if strings.Count(text, "started\n") != 1 || !strings.Contains(text, "ended\n") {
+		t.Errorf("step 1 printed\n%s", text)
+	}
+	await(t, "the end of the Pod and of the record", func(ctx context.Context) (bool, error) {
+		var list corev1.ConfigMapList
+		err := a.get(configMaps).Param("labelSelector", labelRecord+"="+recordValue).Do(ctx).Into(&list)
+		return len(list.Items)+len(podsOfJob(t, n, job)) == 0, err
 	})
 }
