@@ -62,6 +62,39 @@ func TestInstallOriginalDeployment(t *testing.T) {
 	})
 }
 
+// chartValues writes a values file of the chart with this token and configuration.
+func (w *world) chartValues(token string, config map[string]any) string {
+	w.t.Helper()
+	w.adapt(config)
+	text, err := yaml.Marshal(map[string]any{
+		"image":  map[string]any{"tag": strings.TrimPrefix(imageName, "cmwa/cmwa:")},
+		"agent":  map[string]any{"token": token},
+		"config": config, "networkPolicy": map[string]any{"enabled": true},
+	})
+	w.must(err)
+	return fileOf(w.t, "values.yaml", string(text))
+}
+
+// helm runs a command of helm on a release in the namespace of the world.
+func (w *world) helm(command, release string, args ...string) string {
+	w.t.Helper()
+	args = append([]string{command, release, "--namespace", w.cluster.Name, "--wait", "--timeout", "3m"}, args...)
+	return must(w.t, helmVariable, args...)
+}
+
+// installChart installs the chart in the namespace of the world, with further arguments of helm. The
+// name of the release must contain "agent". The release is removed with the namespace.
+func (w *world) installChart(release, token string, args ...string) *deployment {
+	w.t.Helper()
+	w.must(clusterImage())
+	values := w.chartValues(token, map[string]any{})
+	w.helm("install", release, append([]string{chartDirectory, "--values", values}, args...)...)
+	agents := w.deployed(w.cluster.Name, release, "app.kubernetes.io/instance="+release)
+	w.t.Cleanup(agents.remove)
+	agents.awaitReady(1)
+	return agents
+}
+
 func TestInstallHelm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "kubernetes")
@@ -72,25 +105,8 @@ func TestInstallHelm(t *testing.T) {
 	}
 	before := everything()
 
-	// values writes a values file of the chart with this configuration.
-	values := func(config map[string]any) string {
-		w.adapt(config)
-		text, err := yaml.Marshal(map[string]any{
-			"image":  map[string]any{"tag": strings.TrimPrefix(imageName, "cmwa/cmwa:")},
-			"agent":  map[string]any{"token": w.pool},
-			"config": config, "networkPolicy": map[string]any{"enabled": true},
-		})
-		w.must(err)
-		return fileOf(t, "values.yaml", string(text))
-	}
-	helm := func(command string, args ...string) string {
-		t.Helper()
-		args = append([]string{command, "tests", "--namespace", w.cluster.Name, "--wait", "--timeout", "3m"}, args...)
-		return must(t, helmVariable, args...)
-	}
-
 	// 1. One command installs the agent, and prints the next commands.
-	notes := helm("install", chartDirectory, "--values", values(map[string]any{}))
+	notes := w.helm("install", "tests", chartDirectory, "--values", w.chartValues(w.pool, map[string]any{}))
 	want := "kubectl -n " + w.cluster.Name + " rollout status deployment/tests-agent"
 	if !strings.Contains(notes, want) {
 		t.Errorf("there is no %q in the notes:\n%s", want, notes)
@@ -104,7 +120,7 @@ func TestInstallHelm(t *testing.T) {
 	// restart.
 	agents.keep(func() {
 		generations := agents.generations()
-		helm("upgrade", chartDirectory, "--values", values(map[string]any{
+		w.helm("upgrade", "tests", chartDirectory, "--values", w.chartValues(w.pool, map[string]any{
 			"max_concurrent_workflows": 3,
 			"pod_template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{
 				"name": "pulumi-workflow", "env": []any{map[string]any{"name": "TEAM", "value": "platform"}},
@@ -119,6 +135,37 @@ func TestInstallHelm(t *testing.T) {
 
 	// 3. helm uninstall removes everything that helm install has created.
 	w.eventually("the Pod of the job is removed", func() bool { return len(w.containers("two")) == 0 })
-	helm("uninstall")
+	w.helm("uninstall", "tests")
 	w.eventually("helm has removed all its objects", func() bool { return everything() == before })
+}
+
+func TestInstallHelmNamespaces(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "kubernetes")
+	jobs := w.cluster.Name + "-jobs"
+	t.Cleanup(func() { must(t, kubectlVariable, "delete", "namespace", "--ignore-not-found", "--wait=false", jobs) })
+	agents := w.installChart("agent", w.pool, "--set", "workerNamespace.create=true,workerNamespace.name="+jobs)
+	w.runs("one", oneStep(whoAmI), ":"+jobs+":agent-runner")
+	for check, level := range agents.doctor() {
+		if level != "ok" && strings.HasPrefix(check, "kubernetes-") {
+			t.Errorf("cmwa doctor reports %s for %s", level, check)
+		}
+	}
+
+	// The next agent finds out that the first one no longer exists, and uses the same namespace.
+	agents.kill(agents.pods()[0].Name)
+	agents.awaitReady(1)
+	w.runs("two", oneStep(whoAmI), ":"+jobs+":agent-runner")
+	w.eventually("the Pods and the records of the jobs are removed", func() bool {
+		return must(t, kubectlVariable, "get", "pods,configmaps", "--namespace", jobs, "--selector", "cmwa.job",
+			"--output", "name") == ""
+	})
+	if lines := agents.warnings(); len(lines) > 0 {
+		t.Errorf("the agent warns: %s", lines)
+	}
+
+	w.helm("uninstall", "agent")
+	if got := must(t, kubectlVariable, "get", "namespace", jobs, "--output", "name"); got != "namespace/"+jobs+"\n" {
+		t.Errorf("after helm uninstall, the namespace of jobs is %q", got)
+	}
 }
