@@ -325,6 +325,8 @@ func FuzzParseIssuer(f *testing.F) {
 	f.Add("https://i.example=keys.json,sub=repo:acme/*,pool=p")
 	f.Add(`"https://i.example=a,b", "x=""1"""`)
 	f.Add("\n\nhttps://i.example=a\r\n")
+	f.Add("\"\"\"=\r\r\n\"")
+	f.Add("\"https://i.example=a\r\nb\"")
 	f.Fuzz(func(t *testing.T, text string) {
 		issuer, file, err := ParseIssuer(text)
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Issuer is an OIDC provider whose ID tokens are accepted under conditions.
@@ -27,6 +28,12 @@ func ParseIssuer(text string) (issuer Issuer, file string, err error) {
 	if err != nil || reader.InputOffset() != int64(len(text)) {
 		return Issuer{}, "", errors.New("must be URL=JWKS_FILE,CLAIM=PATTERN,… on one line; " +
 			"a part that contains a comma is written in double quotes")
+	}
+
+	// A name or a pattern with a line break or another control character is a mistake of quoting. In
+	// quotes, the reader also changes CR LF to LF.
+	if slices.ContainsFunc(parts, func(part string) bool { return strings.ContainsFunc(part, unicode.IsControl) }) {
+		return Issuer{}, "", errors.New("must not contain control characters, such as line breaks")
 	}
 
 	// Read the URL. The URL of an issuer has no query (OpenID Connect Discovery), and so no
