@@ -44,6 +44,10 @@ type Source struct {
 	// Release has the limits of the program that reads the source.
 	Release Release
 
+	// PinnedServiceURL is the only service_url that the source may have. If it is empty, the source
+	// may have any.
+	PinnedServiceURL string
+
 	// TerminationGrace is the grace period of the agent's own Pod; 0 if unknown.
 	TerminationGrace time.Duration
 

@@ -64,6 +64,11 @@ func (s *scope) checkServiceURL() {
 		}
 	}
 	s.pool.ServiceURL = strings.TrimRight(s.pool.ServiceURL, "/")
+	pin := s.load.source.PinnedServiceURL
+	if pin != "" && s.pool.ServiceURL != strings.TrimRight(pin, "/") && s.valid("service_url") {
+		s.refuse(position.RuleValue, fmt.Sprintf("must be %s, because the agent was started with this pin", pin),
+			"correct it, or start the agent with another --service-url-pin or CMWA_SERVICE_URL_PIN", "service_url")
+	}
 }
 
 // checkSizes rejects limits that no engine accepts, or with which no job can run.

@@ -97,7 +97,7 @@ func TestCompletion(t *testing.T) {
 	t.Run("every flag has known values", func(t *testing.T) {
 		free := []string{
 			"configure --organization", "configure --pool-id", "configure --service-url", "plan --url",
-			"pod --job-image", "pod --pool", "status --url",
+			"pod --job-image", "pod --pool", "run --service-url-pin", "status --url",
 		}
 		for _, c := range newProgram(context.Background(), stdio{}).Commands {
 			for _, f := range c.Options() {

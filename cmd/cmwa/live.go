@@ -94,7 +94,7 @@ func inForceHere(d status.Document, environ environment) (*schema.Config, error)
 // dryRun is cmwa run --dry-run: it loads the configuration as the agent would, and
 // prints the first plan.
 func dryRun(config string, s stdio) error {
-	source, err := find(config, s.environ)
+	source, err := findForRun(placesOf(config, s.environ))
 	if err != nil {
 		return cli.Usage(err)
 	}

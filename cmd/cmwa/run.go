@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"strings"
@@ -24,13 +25,15 @@ import (
 )
 
 func runCommand(force context.Context, s stdio) command.Command {
-	var config string
+	var config, pin string
 	var dry bool
 	return command.Command{
 		Name: "run", Help: "start the agent: claim jobs and run them",
 		Forms: []command.Form{{
 			command.Optional(command.String(&config, "config", command.File, "configuration file; otherwise "+
 				"PULUMI_AGENT_CONFIG, or the first pulumi-workflow-agent.yaml in the documented directories")),
+			command.Optional(command.String(&pin, "service-url-pin", command.URL, "the only service_url that the "+
+				"configuration may have, also after a reload; otherwise CMWA_SERVICE_URL_PIN")),
 			command.Optional(command.Bool(&dry, "dry-run",
 				"check the configuration, print the first actions of the agent, and exit")),
 		}},
@@ -53,6 +56,10 @@ first signal does; cmwa pause makes one pool claim no jobs.
 The agent follows its configuration file and applies each change. A HUP checks the file at once, and
 retries what waits after a failure, unless the service requested the wait.`,
 		Run: func(ctx context.Context, _ []string) error {
+			if pin != "" {
+				s.environ = maps.Clone(s.environ)
+				s.environ[pinVariable] = pin
+			}
 			if dry {
 				return dryRun(config, s)
 			}
@@ -170,10 +177,14 @@ func newReloader(config string, environ environment, watcher *watch.Watcher, log
 	})
 }
 
+// pinVariable is the variable with the only service_url that the configuration may have. A reload
+// cannot change it.
+const pinVariable = "CMWA_SERVICE_URL_PIN"
+
 // findForRun finds the configuration as a running agent does.
 func findForRun(places schema.SearchPaths) (schema.Source, error) {
 	source, err := schema.Find(places)
-	source.Release = carriedOut
+	source.Release, source.PinnedServiceURL = carriedOut, strings.TrimSpace(places.Environ[pinVariable])
 	return source, err
 }
 
