@@ -170,16 +170,17 @@ func TestDefinitionWork(t *testing.T) {
 			URL: "https://app.pulumi.com/acme/website/1",
 		},
 		`{"PULUMI_CI_STACK": {"secret": "hidden"}, "PULUMI_CI_PROJECT": {"ciphertext": "hidden"}}`: {},
-		`{"PULUMI_CI_STACK": "two\n lines\u0000\u001b[1m"}`:                                        {Stack: "two lines??[1m"},
+		`{"PULUMI_CI_STACK": "two\n lines\u0000\u001b[1m"}`: {
+			Stack: "two lines??[1m",
+		},
 		`{"PULUMI_CI_STACK": "` + long + `", "PULUMI_CI_BUILD_URL": "https://a.example/` + long + `"}`: {
 			Stack: long[:1020] + " …",
 		},
 		`{"PULUMI_CI_BUILD_URL": "https://user:hidden@a.example:8443/x%2fy?token=hidden#hidden"}`: {
 			URL: "https://a.example:8443/x%2fy",
 		},
-		`{"PULUMI_CI_STACK": "hidden", "PULUMI_CI_PROJECT": "shown"}, "cmwaSecretVariables": ["A", "PULUMI_CI_STACK"]`: {
-			Project: "shown",
-		},
+		`{"PULUMI_CI_STACK": "hidden", "PULUMI_CI_PROJECT": "shown"},
+			"cmwaSecretVariables": ["A", "PULUMI_CI_STACK"]`: {Project: "shown"},
 		`{"PULUMI_CI_STACK": 7, "PULUMI_CI_PROJECT": {"a": 1}}, "cmwaSecretVariables": [7]`: {},
 		`{"PULUMI_CI_BUILD_URL": "javascript:alert(1)"}`:                                    {},
 		`{"PULUMI_CI_BUILD_URL": "/only/a/path"}`:                                           {},

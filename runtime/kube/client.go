@@ -3,6 +3,8 @@ package kube
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -112,14 +114,54 @@ func (c *client) getOnce(ctx context.Context, namespace, name string) (*corev1.P
 	return pod, sendRequest(ctx, c.api.Get().MaxRetries(0).Namespace(namespace).Resource(pods).Name(name), pod)
 }
 
-// update replaces a Pod. The Pod must be complete and have a resourceVersion: the API
-// server accepts an update without one even if the Pod has changed since it was read.
+// update changes the labels and annotations of a Pod. The Pod must be complete and have a
+// resourceVersion: the API server accepts an update without one even if the Pod has changed since
+// it was read.
+//
+// A Pod of a newer API server may have fields that [corev1.Pod] does not have. The API server
+// refuses an update without them, because they must not change. Then update repeats the
+// request with the JSON of the Pod.
 func (c *client) update(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
 	if pod.ResourceVersion == "" || len(pod.Spec.Containers) == 0 {
 		return nil, fmt.Errorf("update Pod %s: the object is incomplete", pod.Name)
 	}
 	updated, err := c.updateObject(ctx, pods, pod)
+	if apierrors.IsInvalid(err) && !fromProxy(err) {
+		return c.updateJSON(ctx, pod)
+	}
 	return updated.(*corev1.Pod), err
+}
+
+// updateJSON sets the labels and annotations of a Pod, and keeps all other parts of its JSON. It
+// returns a conflict if the version of the Pod is not the current one.
+func (c *client) updateJSON(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	const form = machinery.ContentTypeJSON
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	response := c.api.Get().Namespace(pod.Namespace).Resource(pods).Name(pod.Name).SetHeader("Accept", form).Do(ctx)
+	if err := response.Error(); err != nil { // decodes the error, unlike Raw
+		return nil, withCause(ctx, err)
+	}
+	text, _ := response.Raw()
+	var found, metadata map[string]json.RawMessage
+	if err := json.Unmarshal(text, &found); err != nil {
+		return nil, fmt.Errorf("read the JSON of Pod %s: %w", pod.Name, err)
+	}
+	if err := json.Unmarshal(found["metadata"], &metadata); err != nil {
+		return nil, fmt.Errorf("read the metadata of Pod %s: %w", pod.Name, err)
+	}
+	var version string
+	if json.Unmarshal(metadata["resourceVersion"], &version) != nil || version != pod.ResourceVersion {
+		return nil, apierrors.NewConflict(corev1.Resource(pods), pod.Name, errors.New("the Pod has changed"))
+	}
+	metadata["labels"], _ = json.Marshal(pod.Labels) // neither can fail: maps of strings
+	metadata["annotations"], _ = json.Marshal(pod.Annotations)
+	found["metadata"], _ = json.Marshal(metadata) // valid JSON
+	body, _ := json.Marshal(found)
+	options := metav1.UpdateOptions{FieldManager: managedByValue}
+	updated := &corev1.Pod{}
+	return updated, sendRequest(ctx, c.api.Put().Namespace(pod.Namespace).Resource(pods).Name(pod.Name).
+		VersionedParams(&options, c.parameters).SetHeader("Content-Type", form).Body(body), updated)
 }
 
 func (c *client) delete(ctx context.Context, namespace, name, uid string, grace int64) error {

@@ -85,6 +85,12 @@
 // listed when this watch shows that an agent has ended, and every five minutes, without their texts.
 // If the Pods of agents have no labels, each agent gets the Pods of the others, and lists once a minute.
 //
+// # Newer releases of Kubernetes
+//
+// A typed update drops fields that the agent's types do not have, and the API server refuses it with
+// a 422. Only then the agent gets the Pod as JSON, and changes only labels and annotations of it. This
+// takes two more requests. The Role does not allow a patch, which would take one.
+//
 // # Outages
 //
 // An outage delays jobs and ends none. A Pod that has its handoff may have started, so its start

@@ -42,6 +42,48 @@ func TestSend(t *testing.T) {
 	})
 }
 
+// TestUpdateUnknownField starts and adopts jobs in a cluster of a newer release. Its Pods have a
+// field that the agent's types do not have.
+func TestUpdateUnknownField(t *testing.T) {
+	simulate(t, "start", func(*simulated, string) {}, func(s *simulated) {
+		s.AddField("futureField")
+		s.add("job-1")
+		s.wait(time.Minute)
+		s.wantSuccess("job-1")
+	})
+	t.Run("adoption", func(t *testing.T) {
+		a, e, worker, _ := newOrphan(t)
+		a.AddField("futureField")
+		wantAdopted(t, e, "job-1")
+		awaitOwner(t, e, worker, e.self.owner)
+	})
+	t.Run("Pod changes before the second request", func(t *testing.T) {
+		a, e, worker, _ := newOrphan(t)
+		a.AddField("futureField")
+		var changed atomic.Bool
+		a.Inject(func(r kubetest.Request) *kubetest.Fault {
+			if r.Verb == "update" && !changed.Swap(true) {
+				a.Change(testNamespace, worker, func(p *corev1.Pod) { p.Status.Message = "changed" })
+			}
+			return nil
+		})
+		wantAdopted(t, e, "job-1")
+		for _, pod := range a.Pods(testNamespace) {
+			if pod.Name == worker && pod.Status.Message != "changed" {
+				t.Error("the update has overwritten a change of the Pod")
+			}
+		}
+	})
+	t.Run("update that is refused for another reason", func(t *testing.T) {
+		a, e, worker, before := newOrphan(t)
+		a.Inject(failAll("update", kubetest.Fault{Status: http.StatusUnprocessableEntity, Message: "not with me"}))
+		if got, err := adopt(t, e); err == nil || !strings.Contains(err.Error(), "not with me") || len(got) > 0 {
+			t.Errorf("adopted %v, %v, want the error of the API server", got, err)
+		}
+		awaitOwner(t, e, worker, before)
+	})
+}
+
 // TestSendLaterLines starts a job. After its handoff has arrived, a problem adds a line to
 // step 0, and a new handoff with this line cannot be sent.
 func TestSendLaterLines(t *testing.T) {

@@ -53,6 +53,7 @@ type API struct {
 	dropped     chan struct{}     // closed and replaced to end all watches
 	inject      func(Request) *Fault
 	mutate      func(*corev1.Pod)
+	newField    string // set by AddField
 	requests    map[string]int
 	kubelet     *Kubelet
 	uids        int

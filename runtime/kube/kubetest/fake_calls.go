@@ -22,7 +22,7 @@ func (a *API) servePod(w http.ResponseWriter, r *http.Request, namespace string,
 	if request.Verb == "create" || request.Verb == "update" {
 		object, err := decode(request.Body)
 		pod, ok := object.(*corev1.Pod)
-		if err != nil || !ok || len(pod.Spec.Containers) == 0 {
+		if err != nil || !ok || len(pod.Spec.Containers) == 0 || a.lacksField(request) {
 			fail(w, r, apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, request.Name, nil))
 			return
 		}
@@ -50,6 +50,13 @@ func (a *API) servePod(w http.ResponseWriter, r *http.Request, namespace string,
 		pod = a.deletePod(pod, decodeOptions(request.Body).GracePeriodSeconds)
 	}
 	a.mu.Unlock()
+	if request.Verb == "get" && exists && serializerFor(r).MediaType == runtime.ContentTypeJSON {
+		if text := a.withField(pod); text != nil {
+			w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+			_, _ = w.Write(text)
+			return
+		}
+	}
 	finish(w, r, request, exists, current, pod)
 }
 

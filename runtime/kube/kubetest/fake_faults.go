@@ -2,6 +2,7 @@ package kubetest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"maps"
@@ -104,6 +105,39 @@ func (a *API) Mutate(mutate func(*corev1.Pod)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mutate = mutate
+}
+
+// AddField adds a field with the value true to the spec of every Pod, which only a newer release of
+// Kubernetes has. JSON contains the field, other encodings do not. An update without it is refused.
+func (a *API) AddField(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.newField = name
+}
+
+// lacksField reports whether a request would remove the field of AddField.
+func (a *API) lacksField(request Request) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var sent struct{ Spec map[string]any }
+	return request.Verb == "update" && a.newField != "" &&
+		(json.Unmarshal(request.Body, &sent) != nil || sent.Spec[a.newField] != true)
+}
+
+// withField returns the JSON of a Pod with the field of AddField, or nil without one.
+func (a *API) withField(pod *corev1.Pod) []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.newField == "" {
+		return nil
+	}
+	var fields map[string]any
+	text, _ := json.Marshal(pod)
+	_ = json.Unmarshal(text, &fields)
+	fields["apiVersion"], fields["kind"] = "v1", "Pod"
+	fields["spec"].(map[string]any)[a.newField] = true
+	text, _ = json.Marshal(fields)
+	return text
 }
 
 // DropWatches ends all watches and logs whose requests are already counted (see
