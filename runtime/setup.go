@@ -180,8 +180,9 @@ func (s *Setup) HandoffSize() int {
 }
 
 // Handoff sends the added lines and returns the bytes for the runner's standard input. An
-// executor calls it once in each start, immediately before the runner starts. Root is the "/"
-// of the job. If the preparation of a deployment took longer than a minute, Handoff checks the
+// executor calls it in each start immediately before the runner starts. An executor that can replace
+// a handoff which has not been read calls it again when lines were added; see [Setup.FlushHandoff]. Root is
+// the "/" of the job. If the preparation of a deployment took longer than a minute, Handoff checks the
 // status of the job, and returns an error if the job was cancelled. Handoff sets the stage of the job's
 // record to [RecordHandedOff] before it returns.
 func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
@@ -198,6 +199,10 @@ func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
 		return nil, context.Cause(ctx)
 	}
 
+	// A later handoff of the same start has the lines that were added since the first one.
+	if s.handed && s.sent == 0 {
+		s.sent = len(s.lines)
+	}
 	s.handoff.Root = root
 	s.handoff.SetupLines, s.handoff.Pending, s.handoff.Resend = s.accepted, s.lines, s.sent
 	text, err := s.handoff.encode()
@@ -213,6 +218,24 @@ func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
 	}
 	s.handed = true
 	return text, nil
+}
+
+// FlushHandoff sends the lines that the last handoff repeats. Runner and agent send the same lines
+// in one report at the same offset, so that the service has them once, whoever is first. The executor
+// calls it when a handoff after the first one has arrived and the runner has not started: without the call, a
+// user would see these lines only when the runner starts. It changes nothing after an error.
+func (s *Setup) FlushHandoff(ctx context.Context) error {
+	if !s.handed || s.sent == 0 {
+		return nil
+	}
+	lines := s.lines[:s.sent]
+	err := s.cloud.Report(ctx, s.job, Report{Step: 0, Offset: s.accepted, Lines: lines})
+	if err != nil {
+		return fmt.Errorf("report the setup: %w", err)
+	}
+	s.accepted, s.lines, s.sent = s.accepted+len(lines), s.lines[len(lines):], 0
+	s.recordProgress()
+	return nil
 }
 
 // Withdraw records that no runner has the whole handoff, so that nothing of the job has run,

@@ -104,6 +104,56 @@ func TestFlush(t *testing.T) {
 	})
 }
 
+// TestFlushHandoff adds lines after a handoff that no runner has read yet. A later handoff has them,
+// and the agent sends them in the report that the runner would send.
+func TestFlushHandoff(t *testing.T) {
+	setup, cloud := newSetup(t)
+	handoff := func() *runtime.Handoff {
+		t.Helper()
+		text, err := setup.Handoff(t.Context(), "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := runtime.ReadHandoff(bytes.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	want := func(h *runtime.Handoff, lines, pending, resend int, want string) {
+		t.Helper()
+		if h.SetupLines != lines || len(h.Pending) != pending || h.Resend != resend {
+			t.Errorf("the runner continues at line %d with %d lines, %d of them in one report; want %d, %d, %d",
+				h.SetupLines, len(h.Pending), h.Resend, lines, pending, resend)
+		}
+		if _, log := cloud.Step("a", 0); log != want {
+			t.Errorf("the service has the log %q, want %q", log, want)
+		}
+	}
+	setup.Log("one")
+	want(handoff(), 1, 0, 0, "one\n")
+	setup.Log("two")
+	setup.Log("three")
+	want(handoff(), 1, 2, 2, "one\n")
+	setup.Log("four") // not in the handoff
+	if err := setup.FlushHandoff(t.Context()); err != nil {
+		t.Error(err)
+	}
+	want(handoff(), 3, 1, 1, "one\ntwo\nthree\n")
+	cloud.Fail(runtimetest.Report, 1, errors.New("connection reset"))
+	if err := setup.FlushHandoff(t.Context()); err == nil {
+		t.Error("FlushHandoff returned no error for a failed report")
+	}
+	want(handoff(), 3, 1, 1, "one\ntwo\nthree\n")
+	if err := setup.Fail(t.Context(), errors.New("no such image")); err != nil {
+		t.Fatal(err)
+	}
+	if status, log := cloud.Step("a", 0); status != runtime.Failed ||
+		log != "one\ntwo\nthree\nfour\nError: no such image\n" {
+		t.Errorf("the service has the status %s and the log %q", status, log)
+	}
+}
+
 func TestSetupLog(t *testing.T) {
 	setup, cloud := newSetup(t)
 	setup.Log("pull from https://user:pass phrase@example with token-of-a: %s\xff", strings.Repeat("é", 9000))
