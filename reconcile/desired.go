@@ -88,7 +88,8 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 				EphemeralStorage: p.Kubernetes.EphemeralStorageLimit,
 			},
 			Handoff: p.Kubernetes.Handoff, StartTimeout: p.Kubernetes.StartTimeout,
-			KeepFailedPods: p.Kubernetes.KeepFailedPods, Template: podTemplate(p.PodTemplate),
+			ImagePullTimeout: p.Kubernetes.ImagePullTimeout,
+			KeepFailedPods:   p.Kubernetes.KeepFailedPods, Template: podTemplate(p.PodTemplate),
 		}
 	}
 	var kinds []runtime.Kind

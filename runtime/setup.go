@@ -221,9 +221,9 @@ func (s *Setup) Handoff(ctx context.Context, root string) ([]byte, error) {
 }
 
 // FlushHandoff sends the lines that the last handoff repeats. Runner and agent send the same lines
-// in one report at the same offset, so that the service has them once, whoever is first. The executor
-// calls it when a handoff after the first one has arrived and the runner has not started: without the call, a
-// user would see these lines only when the runner starts. It changes nothing after an error.
+// in one report at the same offset, so that the service has them once, in either order. The
+// executor calls it when a handoff after the first one has arrived and the runner has not started: without
+// the call, a user would see these lines only when the runner starts. After an error, the lines are kept.
 func (s *Setup) FlushHandoff(ctx context.Context) error {
 	if !s.handed || s.sent == 0 {
 		return nil

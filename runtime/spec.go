@@ -154,15 +154,16 @@ type Docker struct {
 
 // Kubernetes is the settings for Pods. The namespace is part of a pool's Identity.
 type Kubernetes struct {
-	Image           string        // that contains the runner; empty is that of the agent's release
-	ImagePullPolicy string        // of that image; empty is the cluster's default
-	ServiceAccount  string        // of the Pod; empty is the namespace's default, without a token
-	Requests        Resources     // of the job's container
-	Limits          Resources     // of the job's container
-	StartTimeout    time.Duration // for the Pod to start; 0 is the executor's default
-	Handoff         string        // how the handoff is sent: sealed or secret; empty is sealed
-	KeepFailedPods  bool          // keep the Pods of failed jobs for a while
-	Template        []byte        // strategic merge patch on the Pod, in JSON; may be empty
+	Image            string        // that contains the runner; empty is that of the agent's release
+	ImagePullPolicy  string        // of that image; empty is the cluster's default
+	ServiceAccount   string        // of the Pod; empty is the namespace's default, without a token
+	Requests         Resources     // of the job's container
+	Limits           Resources     // of the job's container
+	StartTimeout     time.Duration // for the Pod to start; 0 is the executor's default
+	ImagePullTimeout time.Duration // for which the pull of an image may fail; 0 is the executor's default
+	Handoff          string        // how the handoff is sent: sealed or secret; empty is sealed
+	KeepFailedPods   bool          // keep the Pods of failed jobs for a while
+	Template         []byte        // strategic merge patch on the Pod, in JSON; may be empty
 }
 
 // Resources are amounts of resources, each a quantity of Kubernetes. Empty is no amount.

@@ -115,6 +115,7 @@ type Kubernetes struct {
 	EphemeralStorageLimit string // quantity; may be empty
 	Handoff               string // sealed or secret
 	StartTimeout          time.Duration
+	ImagePullTimeout      time.Duration
 	KeepFailedPods        bool
 }
 
@@ -210,6 +211,7 @@ func poolOf(t position.Mapping) *Pool {
 			EphemeralStorageLimit: r.text("kubernetes", "ephemeral_storage_limit"),
 			Handoff:               r.text("kubernetes", "handoff"),
 			StartTimeout:          r.duration("kubernetes", "start_timeout"),
+			ImagePullTimeout:      r.duration("kubernetes", "image_pull_timeout"),
 			KeepFailedPods:        r.bool("kubernetes", "keep_failed_pods"),
 		},
 		ECS: ECS{

@@ -231,6 +231,7 @@ func examples() map[string]string {
 		"kubernetes.ephemeral_storage_limit": "10Gi",
 		"kubernetes.handoff":                 "secret",
 		"kubernetes.start_timeout":           "20m",
+		"kubernetes.image_pull_timeout":      "5m",
 		"kubernetes.keep_failed_pods":        "true",
 		"pod_template":                       "spec:\n  nodeSelector:\n    kubernetes.io/arch: arm64\n",
 		"pod_template_file":                  "/etc/cmwa/worker-pod.yaml",

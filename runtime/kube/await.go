@@ -1,8 +1,10 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,10 +28,18 @@ type starting struct {
 	objectTried  bool      // the object with the handoff may exist
 	sendTried    bool      // the handoff may have arrived
 	sent         bool      // the handoff has arrived: the job may run
+	versions     int       // number of handoffs that were sealed
 	linesPending bool      // step 0 has lines that the sent handoff lacks
+	settled      time.Time // when the lines that a later handoff repeats are sent; zero if there are none
 	outageLogged bool      // step 0 contains the message that the watch is down
-	loggedReason string    // reason of the last problem in step 0
-	stuckSince   time.Time // start of the current stuck period; zero if the Pod is not stuck
+
+	look        look
+	logged      map[string]bool // keys of logOnce
+	unsentLines bool            // logOnce has added lines
+
+	stuckSince time.Time // start of the current stuck period; zero if the Pod is not stuck
+	pullSince  time.Time // since when an image cannot be pulled; zero without this problem
+	pullError  diagnosis // of the last attempt to pull an image
 }
 
 // awaitStart sends the handoff when the Pod's key is known, and blocks until the job's
@@ -70,14 +80,14 @@ func (s *starting) awaitStart(ctx context.Context) error {
 				continue
 			}
 		}
-		timer := time.NewTimer(min(s.remaining(), shownPollInterval))
+		timer := time.NewTimer(s.nextCheck())
 		select {
 		case <-changed:
 		case <-timer.C:
 			switch {
 			case s.remaining() > 0:
 			case s.sent && s.executor.pods.health() != nil: // the job may run
-				s.deadline, s.stuckSince = time.Now().Add(outageGrace), time.Time{}
+				s.deadline, s.stuckSince, s.pullSince = time.Now().Add(outageGrace), time.Time{}, time.Time{}
 			default:
 				return s.timeoutError(ctx, now)
 			}
@@ -144,10 +154,28 @@ func (s *starting) remaining() time.Duration {
 	if !s.stuckSince.IsZero() {
 		left = min(left, time.Until(s.stuckSince.Add(s.stuckLimit())))
 	}
+	if !s.pullSince.IsZero() {
+		left = min(left, time.Until(s.pullSince.Add(s.pullLimit())))
+	}
 	return max(left, 0)
 }
 
+// nextCheck returns the time until the start must be checked again, if the Pod does not change.
+func (s *starting) nextCheck() time.Duration {
+	next := min(s.remaining(), shownPollInterval)
+	for _, at := range []time.Time{s.look.at, s.settled} {
+		if left := time.Until(at); left > 0 {
+			next = min(next, left)
+		}
+	}
+	return next
+}
+
 func (s *starting) stuckLimit() time.Duration { return min(s.executor.stuckLimit, startLimit(s.job)) }
+
+func (s *starting) pullLimit() time.Duration {
+	return min(cmp.Or(s.job.Tuning.Instance.Kubernetes.ImagePullTimeout, ImagePullTimeout), startLimit(s.job))
+}
 
 // checkProgress logs a problem of the Pod in step 0, and returns an error if the Pod has
 // failed.
@@ -155,32 +183,75 @@ func (s *starting) checkProgress(ctx context.Context, now *state) error {
 	if now.main.ended && !notExecuted(now.main) {
 		return fmt.Errorf("start the Pod: the runner ended before it received the job: %s", now.main.exitText())
 	}
-	d := diagnose(now)
-	switch {
-	case d.outlook == failed:
+	d := s.diagnose(now)
+	if d.outlook == failed {
 		return s.startError(now, d)
-	case d.outlook != stuck:
-		s.stuckSince = time.Time{}
-	case s.stuckSince.IsZero():
-		s.stuckSince = time.Now()
 	}
-	if d.cause.empty() || d.cause.reason == s.loggedReason {
+	s.stuckSince = sinceIf(d.outlook == stuck, s.stuckSince)
+	s.pullSince = sinceIf(d.pullFault, s.pullSince)
+	if now.node != "" {
+		s.logOnce("node", "Pod assigned to node %s", now.node)
+	}
+	urgent := !d.cause.empty() && s.logOnce(d.key(), "Waiting for the Pod to start: %s", d)
+	if s.look.due(now) {
+		s.logEvents(ctx, d)
+		urgent = true
+	}
+	s.showLines(ctx)
+	if !urgent || !s.unsentLines {
 		return nil
 	}
-	s.loggedReason = d.cause.reason
-	s.setup.Log("Waiting for the Pod to start: %s", d)
+	s.unsentLines = false
 	return s.flush(ctx)
 }
 
+// sinceIf returns since, or the current time if since is zero. If the condition is false, it returns
+// zero.
+func sinceIf(condition bool, since time.Time) time.Time {
+	switch {
+	case !condition:
+		return time.Time{}
+	case since.IsZero():
+		return time.Now()
+	}
+	return since
+}
+
+// diagnose does what the function diagnose does. In addition, it repeats the error of the last pull
+// while the kubelet waits before the next one: older kubelets then report no error.
+func (s *starting) diagnose(now *state) diagnosis {
+	d := diagnose(now)
+	switch {
+	case d.reason == errImagePull:
+		s.pullError = d
+	case d.reason == imagePullBackOff && s.pullError.reason != "" && !strings.Contains(d.message, errImagePull):
+		return s.pullError
+	}
+	return d
+}
+
 // flush sends the lines of step 0. After the handoff, the runner sends them: a new handoff
-// with the new lines replaces a handoff in an annotation. If an object carries the handoff,
-// the lines are sent only if the start fails.
+// with the new lines replaces the first one. Nodes may not refresh a handoff in a Secret; then the
+// lines are sent only if the start fails.
 func (s *starting) flush(ctx context.Context) error {
 	if s.sendTried {
-		s.linesPending = s.delivery == inAnnotation
+		s.linesPending = s.delivery != inSecret
 		return nil
 	}
 	return s.setup.Flush(ctx)
+}
+
+// showLines sends the lines of a replaced handoff to the service, if no runner can have read an
+// earlier one. A user sees them while an image is pulled. An error changes nothing: the runner sends
+// the same lines.
+func (s *starting) showLines(ctx context.Context) {
+	if s.settled.IsZero() || time.Now().Before(s.settled) || s.executor.pods.health() != nil {
+		return
+	}
+	s.settled = time.Time{}
+	if err := s.setup.FlushHandoff(ctx); err != nil {
+		s.executor.log.Debug("cannot send lines of step 0", "pod", s.created.Name, "error", err)
+	}
 }
 
 func (s *starting) timeoutError(ctx context.Context, now *state) error {
@@ -191,13 +262,16 @@ func (s *starting) timeoutError(ctx context.Context, now *state) error {
 	if now == nil {
 		return fmt.Errorf("start the Pod: the watch did not show the new Pod within %s", startLimit(s.job))
 	}
-	d := diagnose(now)
+	d := s.diagnose(now)
 	if d.cause.empty() {
 		d.cause = e.newestWarning(ctx, s.created)
 	}
 	limit := startLimit(s.job)
-	if d.outlook == stuck {
+	switch {
+	case d.outlook == stuck && time.Since(s.stuckSince) >= s.stuckLimit():
 		limit = s.stuckLimit()
+	case d.pullFault && time.Since(s.pullSince) >= s.pullLimit():
+		limit = s.pullLimit()
 	}
 	return fmt.Errorf("%w (waited for %s)", s.startError(now, d), limit)
 }

@@ -61,6 +61,7 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 		executor: e, job: job, setup: setup, sub: e.pods.subscribe(pod.Name, true),
 		deadline: time.Now().Add(startLimit(job)), delivery: deliveryOf(job.Tuning.Instance.Kubernetes.Handoff, size),
 		sender: sender,
+		logged: map[string]bool{},
 	}
 	defer s.sub.close()
 	defer func() {

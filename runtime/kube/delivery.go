@@ -150,7 +150,8 @@ func (s *starting) createPacked(ctx context.Context, pod string) error {
 	return nil
 }
 
-// createCarrier creates the object with a handoff. The Pod owns it, if the Pod exists already.
+// createCarrier creates the object with a handoff, or replaces it with a later version. The Pod owns
+// it, if the Pod exists already.
 func (s *starting) createCarrier(ctx context.Context, pod string, text []byte, until time.Time) error {
 	e, resource := s.executor, string(s.delivery)
 	s.carrier = s.delivery.object(e.objectMeta(s.job, objectOf(pod), s.deadline), text)
@@ -158,6 +159,10 @@ func (s *starting) createCarrier(ctx context.Context, pod string, text []byte, u
 		s.carrier.SetOwnerReferences(ownedBy(s.created.Name, s.created.UID))
 	}
 	s.objectTried = true
+	if s.versions > 1 {
+		_, err := e.client.updateObject(ctx, resource, s.carrier)
+		return err
+	}
 	return e.createObject(ctx, resource, s.carrier, retry{
 		deadline: until, refusalLimit: e.refusalLimit(),
 		explain: func(err error) error { return e.explainObject("create", resource, err) },

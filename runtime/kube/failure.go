@@ -28,6 +28,7 @@ type diagnosis struct {
 	outlook    outlook
 	cause           // as reported by Kubernetes; empty if the Pod is pending
 	imageFault bool // the cause is the image of the job's container
+	pullFault  bool // the cause is that an image cannot be pulled
 }
 
 // String returns the cause in one line.
@@ -44,16 +45,47 @@ func (c cause) String() string {
 	}
 }
 
+// key identifies the diagnosis in step 0, which shows it once. While an image cannot be pulled, the
+// kubelet reports two reasons in turn.
+func (d diagnosis) key() string {
+	if d.reason == imagePullBackOff {
+		d.reason = errImagePull
+	}
+	return fmt.Sprint(d.reason, d.outlook)
+}
+
 // waitingOutlook returns the outlook of a waiting container. Another attempt does not change the
-// reasons that are stuck. After ErrImagePull and ImagePullBackOff the registry may recover, or the
-// image may be pushed.
-func waitingOutlook(reason string) outlook {
-	switch reason {
+// reasons that are stuck. After other errors of a pull, the registry may recover.
+func waitingOutlook(why cause) outlook {
+	switch why.reason {
 	case "ErrImageNeverPull", "InvalidImageName", "ErrImageInspect",
 		"CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 		return stuck
+	case errImagePull, imagePullBackOff:
+		if refusesImage(why.message) {
+			return stuck
+		}
 	}
 	return transient
+}
+
+// Reasons of a container whose image cannot be pulled. The kubelet reports the error, and then that it
+// waits before the next attempt.
+const (
+	errImagePull     = "ErrImagePull"
+	imagePullBackOff = "ImagePullBackOff"
+)
+
+// refusesImage reports whether the registry has answered that there is no such image, or none for
+// the architecture of the node, or that the credentials do not suffice. The texts are those of
+// registries, containerd and CRI-O. A refusal because of too many pulls is not final.
+func refusesImage(message string) bool {
+	message = strings.ToLower(message)
+	return slices.ContainsFunc([]string{
+		"not found", "manifest unknown", "manifest_unknown", "name unknown", "name_unknown", "does not exist",
+		"denied: ", "access denied", "is denied", "unauthorized", "403 forbidden", "no basic auth credentials",
+		"no match for platform", "no matching manifest", "no image found in",
+	}, func(text string) bool { return strings.Contains(message, text) })
 }
 
 func aboutImage(reason string) bool {
@@ -74,6 +106,13 @@ func aboutImage(reason string) bool {
 //  7. otherwise the cause is unknown, because faults of mounts and sandboxes are only in
 //     events.
 func diagnose(s *state) diagnosis {
+	d := diagnoseStart(s)
+	d.pullFault = aboutImage(d.reason) && (d.outlook == transient || d.reason == errImagePull ||
+		d.reason == imagePullBackOff)
+	return d
+}
+
+func diagnoseStart(s *state) diagnosis {
 	// 1. The status, 2. a disruption, 3. a deletion.
 	switch {
 	case s.reason != "":
@@ -99,11 +138,11 @@ func diagnose(s *state) diagnosis {
 	case !normal(s.prepare.waiting.reason):
 		why := s.prepare.waiting
 		return diagnosis{
-			outlook: waitingOutlook(why.reason),
+			outlook: waitingOutlook(why),
 			cause:   cause{why.reason, "container " + prepareContainer + ": " + why.message},
 		}
 	case !s.other.empty():
-		outlook := waitingOutlook(s.other.reason)
+		outlook := waitingOutlook(s.other)
 		if s.phase == corev1.PodFailed {
 			outlook = failed
 		}
@@ -116,7 +155,7 @@ func diagnose(s *state) diagnosis {
 		return diagnosis{outlook: failed, cause: s.main.cause, imageFault: true}
 	case !normal(s.main.waiting.reason):
 		why := s.main.waiting
-		return diagnosis{outlook: waitingOutlook(why.reason), cause: why, imageFault: aboutImage(why.reason)}
+		return diagnosis{outlook: waitingOutlook(why), cause: why, imageFault: aboutImage(why.reason)}
 	case s.phase == corev1.PodFailed:
 		return diagnosis{outlook: failed, cause: cause{message: "the Pod failed without a reason"}}
 	}

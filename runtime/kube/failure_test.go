@@ -112,6 +112,51 @@ func TestDiagnose(t *testing.T) {
 			transient, true, "ErrImagePull: dial tcp"},
 		"registry unreachable, back-off": {podWith(ready, mainWaits("ImagePullBackOff", notPulled)),
 			transient, true, "ImagePullBackOff: Back-off"},
+		"registry has no such image": {
+			podWith(ready, mainWaits("ErrImagePull", `rpc error: code = NotFound desc = failed to pull and unpack `+
+				`image "localhost:5000/none:1": failed to resolve reference "localhost:5000/none:1": not found`)),
+			stuck, true, "code = NotFound",
+		},
+		"registry has no such image, back-off": {
+			podWith(ready, mainWaits("ImagePullBackOff", `Back-off pulling image "x:1": ErrImagePull: `+
+				`manifest unknown`)),
+			stuck, true, "manifest unknown",
+		},
+		"registry refuses the credentials": {
+			podWith(ready, mainWaits("ErrImagePull", "pull access denied, repository does not exist or may require "+
+				"authorization: server message: insufficient_scope: authorization failed")),
+			stuck, true, "pull access denied",
+		},
+		"registry needs credentials": {
+			podWith(ready, mainWaits("ErrImagePull", "failed to authorize: failed to fetch anonymous token: "+
+				"unexpected status: 401 Unauthorized")),
+			stuck, true, "401 Unauthorized",
+		},
+		"image of another architecture": {
+			podWith(ready, mainWaits("ErrImagePull", "no match for platform in manifest: not found")),
+			stuck, true, "no match for platform",
+		},
+		"image of the agent that the registry does not have": {
+			podWith(initIs(waits(prepareContainer, "ErrImagePull", "manifest unknown"))), stuck, false,
+			"container pulumi-workflow-prepare: manifest unknown",
+		},
+		"too many pulls": {
+			podWith(ready, mainWaits("ErrImagePull", "429 Too Many Requests - Server message: toomanyrequests: "+
+				"You have reached your pull rate limit")),
+			transient, true, "rate limit",
+		},
+		"registry without an address": {
+			podWith(ready, mainWaits("ErrImagePull", "dial tcp: lookup registry.example.com: no such host")),
+			transient, true, "no such host",
+		},
+		"registry that fails": {
+			podWith(ready, mainWaits("ErrImagePull", "unexpected status from HEAD request: 503 Service Unavailable")),
+			transient, true, "503",
+		},
+		"node that cannot write the image": {
+			podWith(ready, mainWaits("ErrImagePull", "write /var/lib/containerd/x: permission denied")),
+			transient, true, "permission denied",
+		},
 		"pull policy Never, no image": {
 			podWith(ready, mainWaits("ErrImageNeverPull", `Container image "x" is not present`)),
 			stuck, true, "ErrImageNeverPull: Container image",

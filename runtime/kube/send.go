@@ -29,7 +29,10 @@ func (s *starting) send(ctx context.Context, key string) error {
 	default:
 		return err
 	}
-	if err := s.sendSealed(ctx, key, text); err != nil && !s.sent {
+	switch err := s.sendSealed(ctx, key, text); {
+	case err == nil && s.sent:
+		s.settled = time.Now().Add(settleTime)
+	case err != nil && !s.sent:
 		return err
 	}
 	killpoint.Hit(killpoint.HandoffSent)
@@ -49,6 +52,7 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 		return sendError(err)
 	}
 	s.sendTried = true
+	s.versions++
 	until := time.Now().Add(min(max(time.Until(s.deadline), minSendTime), maxSendTime))
 	if s.sent {
 		until = time.Now().Add(resendLimit)
@@ -60,6 +64,9 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 		}
 		killpoint.Hit(killpoint.HandoffStored)
 		sealed = s.delivery.annotationValue()
+		if s.versions > 1 {
+			sealed = fmt.Sprintf("%s, version %d", sealed, s.versions)
+		}
 	}
 	var adopted error
 	err = retry{

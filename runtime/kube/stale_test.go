@@ -192,17 +192,19 @@ func TestExecutorClockSkew(t *testing.T) {
 func TestSendAfterPullError(t *testing.T) {
 	simulate(t, "reasons arrive with later handoffs", sleepJob, func(s *simulated) {
 		s.before(mainContainer, func(pod *corev1.Pod) {
-			for _, reason := range []string{"ErrImagePull", "ImagePullBackOff"} {
-				time.Sleep(10 * time.Second)
-				s.Change(pod.Namespace, pod.Name, mainWaits(reason, "registry is away"))
+			for _, message := range []string{"registry is away", "manifest unknown"} {
+				for _, reason := range []string{"ErrImagePull", "ImagePullBackOff", "ErrImagePull"} {
+					time.Sleep(10 * time.Second)
+					s.Change(pod.Namespace, pod.Name, mainWaits(reason, message))
+				}
 			}
 			time.Sleep(10 * time.Second)
 		})
 		s.add("one")
 		s.wait(15 * time.Minute)
 		s.wantSuccess("one")
-		s.wantLine("one", "Waiting for the Pod to start: ErrImagePull: registry is away\n")
-		s.wantLine("one", "Waiting for the Pod to start: ImagePullBackOff: registry is away\n")
+		s.wantLine("one", "Waiting for the Pod to start: ErrImagePull: registry is away\n"+
+			"Waiting for the Pod to start: ErrImagePull: manifest unknown\n")
 	})
 }
 
@@ -214,16 +216,20 @@ func TestNewestWarning(t *testing.T) {
 			Type:           kind, Reason: reason, Message: message, LastTimestamp: metav1.NewTime(time.Now().Add(-age)),
 		}
 	}
-	// silent starts a job whose Pod stays without a reason in its status, and runs the scenario after a minute.
-	silent := func(name string, scenario func(s *simulated)) {
+	// silent starts a job whose Pod stays without a reason in its status, and runs the scenario after a
+	// minute. Right is whether the agent may list events.
+	silent := func(name string, right bool, scenario func(s *simulated)) {
 		simulate(t, name, sleepJob, func(s *simulated) {
+			if right {
+				s.SetEvents()
+			}
 			s.kubelet.Hold = held()
 			s.add("one")
 			s.wait(time.Minute)
 			scenario(s)
 		})
 	}
-	silent("newest warning is reported", func(s *simulated) {
+	silent("newest warning is reported", true, func(s *simulated) {
 		pod, another := s.pod(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "another"}}
 		s.SetEvents(
 			event(pod, corev1.EventTypeWarning, "FailedScheduling", "0/1 nodes are available", time.Hour),
@@ -235,7 +241,7 @@ func TestNewestWarning(t *testing.T) {
 		s.wantLine("one", `Error: start the Pod: FailedMount: secret "none" not found (waited for 10m0s)`)
 	})
 	// The times of events have whole seconds. Their names end with the time in nanoseconds.
-	silent("of two warnings in one second, the later one is reported", func(s *simulated) {
+	silent("of two warnings in one second, the later one is reported", true, func(s *simulated) {
 		first := event(s.pod(), corev1.EventTypeWarning, "FailedMount", "failed to sync the cache", time.Minute)
 		second := event(s.pod(), corev1.EventTypeWarning, "FailedMount", `configmap "none" not found`, time.Minute)
 		first.Name, second.Name = "one.18c36f5a2b1c3d00", "one.18c36f5a4ee7b200"
@@ -243,7 +249,7 @@ func TestNewestWarning(t *testing.T) {
 		s.wait(15 * time.Minute)
 		s.wantLine("one", `Error: start the Pod: FailedMount: configmap "none" not found (waited for 10m0s)`)
 	})
-	silent("without the right to list events, one request is made", func(s *simulated) {
+	silent("without the right to list events, one request is made", false, func(s *simulated) {
 		s.add("two")
 		s.wait(time.Minute)
 		s.add("three")
@@ -253,7 +259,7 @@ func TestNewestWarning(t *testing.T) {
 			s.t.Errorf("events were listed %d times, want once", n)
 		}
 	})
-	silent("timeout of the request for events is ignored", func(s *simulated) {
+	silent("timeout of the request for events is ignored", false, func(s *simulated) {
 		s.Inject(failResource("events", kubetest.Fault{Hang: time.Hour}))
 		s.wait(15 * time.Minute)
 		s.wantLine("one", "see its events (waited for 10m0s)")

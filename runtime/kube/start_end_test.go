@@ -190,6 +190,9 @@ type statusCloud struct {
 }
 
 func (c statusCloud) JobStatus(context.Context, *runtime.Job) (runtime.JobStatus, error) {
+	if c.status == nil {
+		return runtime.Continue, nil
+	}
 	return c.status()
 }
 

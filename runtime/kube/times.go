@@ -43,6 +43,16 @@ const (
 	// StartTimeout is the default of kubernetes.start_timeout: how long a Pod may take to start.
 	StartTimeout = 10 * time.Minute
 
+	// ImagePullTimeout is the default of kubernetes.image_pull_timeout: for how long the pull of an
+	// image may fail.
+	ImagePullTimeout = 10 * time.Minute
+
+	silenceLimit = 30 * time.Second // after which step 0 has a line about a Pod that does not change and has no reason
+
+	// settleTime is the time after which a runner reads a replaced handoff, or the watch shows that it
+	// has started: a kubelet refreshes files, and reports changes, within about a second.
+	settleTime = 3 * time.Second
+
 	dryRunCacheTime = time.Minute // how long a successful dry run stays valid
 
 	// outageGrace is how long the watch may take to show a started Pod after an outage that was longer
@@ -103,6 +113,9 @@ var deletionBackoff = runtime.Backoff{First: time.Second, Max: 15 * time.Second}
 
 // refusedBackoff is for dry runs that the cluster has refused.
 var refusedBackoff = runtime.Backoff{First: 2 * time.Second, Max: 24 * time.Second}
+
+// eventsBackoff is for requests for the events of a Pod that does not change.
+var eventsBackoff = runtime.Backoff{First: 4 * time.Second, Max: 30 * time.Second}
 
 // watchBackoff is for watches. Its first delay is also the shortest time between two watches.
 var watchBackoff = runtime.Backoff{First: time.Second, Max: 10 * time.Second}
