@@ -17,8 +17,8 @@ import (
 //     recovery. If the records or the instances cannot be listed, it is not known what may
 //     run, so the pool fails and is started again.
 //  2. A running instance without a record becomes a job of the pool, and takes a slot even
-//     if none is free. It is never started again: its runner has the job's token and
-//     reports by itself.
+//     if none is free, unless it is unnamed: see adoptInstance. It is never started again: its
+//     runner has the job's token and reports by itself.
 //  3. An instance without a record that has ended is swept in the background, because a
 //     slow engine would delay the first poll. If it may have ended within the last minute,
 //     a later sweep removes it.
@@ -41,7 +41,7 @@ func (p *Pool) adopt(ctx context.Context) error {
 			ended = append(ended, l.instances[0]) // 3.
 			continue
 		}
-		p.takeOver(ctx, l, false) // 1. and 2.
+		p.takeOver(ctx, l, false, true) // 1. and 2.
 	}
 	p.jobs.Go(func() { p.sweep(ctx, ended) })
 
@@ -53,8 +53,8 @@ func (p *Pool) adopt(ctx context.Context) error {
 
 // takeOver recovers the job of a record, or makes a running instance without a record a job of
 // the pool. If orphan is true, the agent of the job no longer exists, and an instance that has
-// ended is removed without the grace period of sweep.
-func (p *Pool) takeOver(ctx context.Context, l leftover, orphan bool) {
+// ended is removed without the grace period of sweep. Complete is false if records may be missing.
+func (p *Pool) takeOver(ctx context.Context, l leftover, orphan, complete bool) {
 	switch {
 	case l.record != nil && l.record.Stage == runtime.RecordReported:
 		p.jobs.Go(func() { p.removeReported(ctx, l) })
@@ -63,9 +63,9 @@ func (p *Pool) takeOver(ctx context.Context, l leftover, orphan bool) {
 	case !l.instances[0].Running:
 		p.jobs.Go(func() { p.removeEnded(ctx, l.instances[0]) })
 	case orphan:
-		p.adoptInstance(ctx, l.instances[0], "job adopted: its agent no longer exists")
+		p.adoptInstance(ctx, l.instances[0], complete, "job adopted: its agent no longer exists")
 	default:
-		p.adoptInstance(ctx, l.instances[0], "job resumed: an earlier run of this agent started it")
+		p.adoptInstance(ctx, l.instances[0], complete, "job resumed: an earlier run of this agent started it")
 	}
 }
 
@@ -78,8 +78,15 @@ func (p *Pool) listRecords(ctx context.Context) ([]runtime.Record, error) {
 	return slices.DeleteFunc(records, func(r runtime.Record) bool { return r.Pool != key }), err
 }
 
-// adoptInstance makes a running instance a job of the pool, unless the pool has the job already.
-func (p *Pool) adoptInstance(ctx context.Context, instance runtime.Instance, message string) {
+// adoptInstance makes a running instance without a record a job of the pool, unless the pool has the
+// job already.
+//
+// If agents share the journal and no record is missing, the job is unnamed: it takes no slot, so that
+// it stops no claims. Every user who may create Pods can create an instance with the labels of a job,
+// and only agents can write records. A job whose record could not be stored, or was sealed with an
+// earlier token, is unnamed too; then more jobs run than the limit allows.
+func (p *Pool) adoptInstance(ctx context.Context, instance runtime.Instance, complete bool, message string) {
+	_, shared := p.parts.Journal.(runtime.RecordAdopter)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.runs[instance.Job] != nil {
@@ -95,6 +102,10 @@ func (p *Pool) adoptInstance(ctx context.Context, instance runtime.Instance, mes
 	}
 	r := p.newRun(job, since)
 	r.id, r.inherited, r.startDone = instance.ID, true, true
+	if r.unnamed = shared && complete; r.unnamed {
+		p.startRun(ctx, r, nil)
+		return
+	}
 	p.startRun(ctx, r, p.parts.Slots.force(p))
 }
 
@@ -177,7 +188,7 @@ func (p *Pool) adoptOrphans(ctx, jobs context.Context, adopter runtime.Adopter) 
 				continue
 			}
 		}
-		p.takeOver(jobs, l, true)
+		p.takeOver(jobs, l, true, complete)
 	}
 }
 

@@ -270,6 +270,52 @@ func TestAdoptRecordsFails(t *testing.T) {
 	})
 }
 
+// TestAdoptWithoutRecord adopts instances that no record names, as a user who may create Pods can
+// make them.
+func TestAdoptWithoutRecord(t *testing.T) {
+	long := runtimetest.Script{Running: 5 * time.Minute}
+	playShared := func(name string, story func(st *fixture, j *sharedJournal)) {
+		play(t, name, spec(), func(st *fixture) {
+			j := &sharedJournal{Journal: st.records}
+			st.rebuild(func(p *pool.Parts) {
+				p.Executor = sharedAdopter{&adopter{Executor: st.engine, taken: map[string]bool{}}}
+				p.Journal = j
+			})
+			story(st, j)
+		})
+	}
+	playShared("instances without a record take no slot and are not stopped", func(st *fixture, _ *sharedJournal) {
+		st.orphan("foreign-1", long, time.Minute)
+		st.orphan("foreign-2", long, time.Minute)
+		st.cloud.Queue("a")
+		st.start()
+		wait(time.Minute)
+		st.wantOperations("a", "start", "started", "remove", "removed")
+		st.wantOperations("foreign-1", "was adopted")
+		wait(5 * time.Minute)
+		st.wantOperations("foreign-1", "was adopted", "remove", "removed") // it has ended by itself
+		st.wantOperations("foreign-2", "was adopted", "remove", "removed")
+	})
+	playShared("instance with a record takes a slot", func(st *fixture, j *sharedJournal) {
+		st.orphan("b", long, time.Minute)
+		st.cloud.AddClaimed(job("b"), runtimetest.Definition("echo b"))
+		j.orphans = []runtime.Record{{Job: "b", WorkflowID: "deployment-of-b", Kind: runtime.Deployment,
+			Token: job("b").Token, Pool: spec().Key(), Stage: runtime.RecordHandedOff, Claimed: time.Now()}}
+		st.cloud.Queue("a")
+		st.start()
+		wait(time.Minute)
+		st.wantQueued("a")
+	})
+	playShared("instance takes a slot while records cannot be listed", func(st *fixture, j *sharedJournal) {
+		j.fails = 1000
+		st.orphan("b", long, time.Minute)
+		st.cloud.Queue("a")
+		st.start()
+		wait(time.Minute)
+		st.wantQueued("a")
+	})
+}
+
 func TestSweepInBackground(t *testing.T) {
 	play(t, "a slow removal does not delay the first poll", spec(), func(st *fixture) {
 		for i, id := range []string{"old-1", "old-2", "old-3"} { // the engine lists them in this order

@@ -42,7 +42,13 @@ type deployments struct{ pool *Pool }
 func (d *deployments) limit() time.Duration { return claimLimit }
 
 func (d *deployments) room() int {
-	return d.pool.spec.Tuning.MaxJobs - (len(d.pool.runs) - d.pool.leasedRuns())
+	room := d.pool.spec.Tuning.MaxJobs
+	for _, r := range d.pool.runs {
+		if !r.unnamed && !r.job.Kind.Leased() {
+			room--
+		}
+	}
+	return room
 }
 
 func (d *deployments) next() runtime.NextPoll { return d.pool.polls.next }
@@ -107,14 +113,16 @@ func (p *Pool) newRun(job *runtime.Job, since time.Time) *jobRun {
 	}
 }
 
-// startRun runs a job in a goroutine and releases its slot afterwards. A job that an earlier
+// startRun runs a job in a goroutine and releases its slot afterwards, if it has one. A job that an earlier
 // run of an agent has claimed does not count as the single run. The caller holds the lock.
 func (p *Pool) startRun(ctx context.Context, r *jobRun, granted *slot) {
 	earlier := r.inherited || r.recovery != nil
 	p.runs[r.job.ID] = r
 	p.jobs.Go(func() {
 		r.runJob(ctx)
-		granted.release()
+		if granted != nil {
+			granted.release()
+		}
 		killpoint.Hit(killpoint.SlotFreed)
 		p.mu.Lock()
 		defer p.mu.Unlock()

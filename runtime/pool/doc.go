@@ -78,7 +78,8 @@
 //	handed off  none          reports the recorded step as failed (lost.go), unless the job has
 //	                          ended at the service
 //	reported    any or none   removes the instance, and reports nothing
-//	no record   running       resumes the job: its runner reports by itself
+//	no record   running       resumes the job: its runner reports by itself. It takes no slot if agents
+//	                          share the journal: then another user may have created the instance
 //	no record   ended         removes the instance
 //
 // If the instances or the records cannot be listed, it is not known which jobs run. The pool

@@ -32,6 +32,7 @@ type jobRun struct {
 
 	inherited bool // another run or another agent started the instance: the service may not know the job
 	startDone bool // step 0 has ended, or may have: other starts do not wait for this job; guarded by the pool's lock
+	unnamed   bool // no record names the instance, so another user may have created it: it takes no slot
 	recorded  bool // the journal has a record of the job
 	settled   bool // the service needs no further report of the job: its record may be removed
 	startLost bool // a start lost the connection to the engine

@@ -64,16 +64,6 @@ func (p *Pool) leasableKinds() []runtime.Kind {
 	})
 }
 
-// leasedRuns returns the number of leased jobs that run. The caller holds the lock.
-func (p *Pool) leasedRuns() (count int) {
-	for _, r := range p.runs {
-		if r.job.Kind.Leased() {
-			count++
-		}
-	}
-	return count
-}
-
 // giveBack completes the lease of work that is not started, so that the service leases the
 // work again.
 func (r *jobRun) giveBack() {
