@@ -4,8 +4,10 @@
 //
 // Every goroutine is started by a [Pool] or by a job, which waits for its end:
 //
-//   - of a pool: one loop for each source of jobs (deployments; leased work, see below), the
-//     check of the executor, sweeps, the search for jobs of other agents, and one for each job;
+//   - of a pool: its loop, one for each poll of a source of jobs (deployments; leased work, see
+//     below), the check of the executor, sweeps, the search for jobs of other agents, and one for each
+//     job. Between two polls, an idle pool has only its loop, whose stack is small: an agent may have a
+//     thousand pools;
 //   - of a job: heartbeats until the runner starts, status polls, progress, and the wait for the
 //     end of its instance, which is a container, a Pod or a process.
 //
@@ -31,7 +33,7 @@
 // order of their first use; some are used more than once.
 //
 //  1. source.go: the loop waits until the next poll is allowed, the executor can start
-//     jobs, and the pool has a slot. Then it polls.
+//     jobs, and the pool has a slot. Then it starts the poll.
 //  2. claim.go: stores the time of the next poll, and runs the job; recording.go
 //     records the claim in the journal, and later the progress of the job.
 //  3. ../../cloud/client.go: the client of the service.
@@ -131,6 +133,6 @@
 // ([runtime.Adopter].LeavesJobs), it leaves them running, except jobs that are cancelled or over
 // their time limit, or whose runner hangs.
 //
-// A pool is healthy if its loops turn on time: [runtime.PoolState.Due] is the time of the next turn.
+// A pool is healthy if its loop turns on time and its polls end on time: [runtime.PoolState.Due] is the time of the next turn.
 // The pool records no other progress for health.
 package pool

@@ -78,10 +78,10 @@ func New(spec runtime.PoolSpec, parts Parts) *Pool {
 		runs:    map[string]*jobRun{},
 		tuned:   make(chan struct{}),
 	}
-	p.deployments = newSource(&deployments{p})
+	p.deployments = &source{origin: &deployments{p}}
 	p.sources = []*source{p.deployments}
 	if leaser, ok := parts.Cloud.(runtime.Leaser); ok {
-		p.sources = append(p.sources, newSource(&leasedWork{pool: p, leaser: leaser}))
+		p.sources = append(p.sources, &source{origin: &leasedWork{pool: p, leaser: leaser}})
 	}
 	return p
 }
@@ -107,14 +107,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	})
 	defer stop()
 
-	p.mu.Lock()
-	p.polls.next = p.parts.Cloud.Tune(p.spec.Tuning)
-	p.due = time.Now().Add(listLimit + adoptLimit)
-	p.mu.Unlock()
-	err := p.adopt(ctx)
-	p.mu.Lock()
-	p.single.idleSince, p.due = time.Now(), time.Time{}
-	p.mu.Unlock()
+	err := p.start(ctx)
 	if err == nil {
 		close(p.ready)
 		p.loop(ctx)
@@ -135,6 +128,19 @@ func (p *Pool) Run(ctx context.Context) error {
 	return err
 }
 
+// start applies the settings, and adopts the instances of an earlier run.
+func (p *Pool) start(ctx context.Context) error {
+	p.mu.Lock()
+	p.polls.next = p.parts.Cloud.Tune(p.spec.Tuning)
+	p.due = time.Now().Add(listLimit + adoptLimit)
+	p.mu.Unlock()
+	err := p.adopt(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.single.idleSince, p.due = time.Now(), time.Time{}
+	return err
+}
+
 // isRevived reports whether [Pool.Tune] was called after the pool had drained.
 func (p *Pool) isRevived(ctx context.Context) bool {
 	p.mu.Lock()
@@ -146,17 +152,18 @@ func (p *Pool) isRevived(ctx context.Context) bool {
 // run and starts to poll. It stays open if the adoption fails.
 func (p *Pool) Ready() <-chan struct{} { return p.ready }
 
-// loop runs the loops of the sources, adoptions and sweeps until the pool is done or ctx ends.
-// Jobs run with ctx, which ends later than the loops.
+// loop gives each source its turns, adopts and sweeps until the pool is done or ctx ends.
+// Jobs run with ctx, which ends later than what the loop starts. Thousands of goroutines may wait in it,
+// so work that needs a large stack is in goroutines of its own.
 func (p *Pool) loop(ctx context.Context) {
 	loops, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, s := range p.sources {
-		p.jobs.Go(func() { p.poll(loops, ctx, s) })
-	}
+	defer p.endTurns()
 	if adopter, ok := p.parts.Executor.(runtime.Adopter); ok {
 		p.jobs.Go(func() { p.followOrphans(loops, ctx, adopter) })
 	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	sweepTicker := time.NewTicker(sweepInterval)
 	defer sweepTicker.Stop()
 	for ctx.Err() == nil {
@@ -164,13 +171,42 @@ func (p *Pool) loop(ctx context.Context) {
 		if done {
 			return
 		}
+		var due <-chan time.Time
+		if delay := p.turns(loops, ctx); delay > 0 {
+			timer.Reset(delay)
+			due = timer.C
+		}
 		select {
 		case <-ctx.Done():
 		case <-p.changed:
+		case <-due:
 		case <-idle:
 		case <-sweepTicker.C:
 			p.jobs.Go(func() { p.listAndSweep(loops) })
 		}
+	}
+}
+
+// turns gives each source a turn, and returns the delay until the next one; 0 if an event wakes the
+// loop.
+func (p *Pool) turns(ctx, jobs context.Context) (next time.Duration) {
+	for _, s := range p.sources {
+		if delay := p.turn(ctx, jobs, s); delay > 0 && (next == 0 || delay < next) {
+			next = delay
+		}
+	}
+	return next
+}
+
+// endTurns releases what the sources have for their next polls.
+func (p *Pool) endTurns() {
+	for _, s := range p.sources {
+		p.leaveQueue(s)
+		p.mu.Lock()
+		if s.polling.IsZero() {
+			s.due = time.Time{}
+		}
+		p.mu.Unlock()
 	}
 }
 
@@ -271,13 +307,8 @@ func (p *Pool) isLeftover() bool {
 	return p.spec.Leftover
 }
 
-// wake wakes the loops of the pool and of its sources. The caller holds the lock.
-func (p *Pool) wake() {
-	notify(p.changed)
-	for _, s := range p.sources {
-		notify(s.changed)
-	}
-}
+// wake causes another turn of the loop.
+func (p *Pool) wake() { notify(p.changed) }
 
 // notify puts a token into a channel that holds at most one.
 func notify(changed chan<- struct{}) {

@@ -37,7 +37,7 @@ type Slots struct {
 type slot struct {
 	slots     *Slots
 	pool      *Pool
-	granted   chan struct{} // closed when the slot is taken
+	granted   chan struct{} // closed when the slot is taken; this wakes the pool
 	takenOver bool          // by another pool, after the slot was shared
 	hasJob    bool
 	released  bool // or removed from the queue
@@ -166,5 +166,6 @@ func (s *Slots) grant() {
 		s.queue = without(s.queue, next)
 		s.take(next.pool)
 		close(next.granted)
+		notify(next.pool.changed)
 	}
 }

@@ -170,7 +170,7 @@ func TestSlotShare(t *testing.T) {
 	t.Run("slots without a limit", func(t *testing.T) {
 		unlimited := NewSlots(0)
 		for range 3 {
-			entry := unlimited.join(nil)
+			entry := unlimited.join(&Pool{})
 			if !closed(entry.granted) {
 				t.Error("a slot is queued although there is no limit")
 			}

@@ -9,17 +9,15 @@ import (
 )
 
 // source is where the jobs of a pool come from: deployments, or leased work. Each source has its
-// own loop and its own limit. The loops share the slots of the process, the check of the
-// executor, and the backoff after failed starts. The pool's lock guards the fields.
+// own polls and its own limit. The sources share the slots of the process, the check of the
+// executor, and the backoff after failed starts. The pool's lock guards the fields except place.
 type source struct {
 	origin
-	changed chan struct{} // holds a token after a change that the loop has not seen
-	polling time.Time     // start of the poll that is under way; zero without one
-	queued  bool          // the loop waits for one of the process's slots
-	due     time.Time     // latest time of the loop's next turn; zero while it waits for an event
+	place   *slot     // in the queue, or the slot itself; nil while the source may not poll; used by the loop alone
+	polling time.Time // start of the poll that is under way; zero without one
+	queued  bool      // the source waits for one of the process's slots
+	due     time.Time // latest time of the source's next turn; zero while it waits for an event
 }
-
-func newSource(o origin) *source { return &source{origin: o, changed: make(chan struct{}, 1)} }
 
 // origin is what differs between sources. The caller of each method except claim holds the lock of
 // the pool.
@@ -37,62 +35,41 @@ type origin interface {
 	accept(ctx context.Context, r *jobRun) bool
 }
 
-// poll polls a source until ctx ends, and starts the jobs, which run with the context jobs. Each
-// turn decides whether to poll, and then waits for the first event.
-func (p *Pool) poll(ctx, jobs context.Context, s *source) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	var place *slot // in the queue, or the slot itself; nil while the source may not poll
-	for ctx.Err() == nil {
-		may, delay := p.nextPoll(s)
-		polls := may && delay <= 0
-		executor, check := p.checkExecutor(ctx, s, polls)
+// turn decides whether to poll a source, and starts the poll. The jobs run with the context jobs. Turn
+// returns the delay until the source's next turn; 0 if an event wakes the loop.
+func (p *Pool) turn(ctx, jobs context.Context, s *source) time.Duration {
+	if p.isPolling(s) {
+		return 0
+	}
+	may, delay := p.nextPoll(s)
+	polls := may && delay <= 0
+	executor, check := p.checkExecutor(ctx, s, polls)
 
-		// A source that may not poll leaves the queue. One that has a slot polls if the last check
-		// of the executor is recent, because the slot may have been granted long after an earlier one.
-		switch {
-		case !polls || executor == unable:
-			p.leaveQueue(s, place)
-			place = nil
-		case executor == able:
-			if place == nil {
-				place = p.parts.Slots.join(p)
-				p.setQueued(s, !closed(place.granted))
-			}
-			if closed(place.granted) {
-				granted := place
-				place = nil
-				p.setQueued(s, false)
-				p.pollOnce(jobs, s, granted)
-				continue
-			}
+	// A source that may not poll leaves the queue. One that has a slot polls if the last check
+	// of the executor is recent, because the slot may have been granted long after an earlier one.
+	switch {
+	case !polls || executor == unable:
+		p.leaveQueue(s)
+	case executor == able:
+		if s.place == nil {
+			s.place = p.parts.Slots.join(p)
+			p.setQueued(s, !closed(s.place.granted))
 		}
-
-		// Wait for the first event. The timer is for the next poll, or for the next check while
-		// the executor is unable or unchecked, or while the source is in the queue.
-		if executor != able || place != nil {
-			delay = check
-		}
-		var due <-chan time.Time
-		if delay > 0 {
-			timer.Reset(delay)
-			due = timer.C
-		}
-		var granted <-chan struct{}
-		if place != nil && !closed(place.granted) {
-			granted = place.granted
-		}
-		select {
-		case <-ctx.Done():
-		case <-s.changed:
-		case <-due:
-		case <-granted:
+		if closed(s.place.granted) {
+			granted := s.place
+			s.place = nil
+			p.setQueued(s, false)
+			p.startPoll(jobs, s, granted)
+			return 0
 		}
 	}
-	p.leaveQueue(s, place)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s.due = time.Time{}
+
+	// The delay is that of the next poll, or of the next check while the executor is unable or
+	// unchecked, or while the source is in the queue.
+	if executor != able || s.place != nil {
+		return check
+	}
+	return delay
 }
 
 // nextPoll returns whether the source may poll, and the delay until then. If it may not, an event
@@ -131,41 +108,59 @@ func (p *Pool) polling() bool {
 	return slices.ContainsFunc(p.sources, func(s *source) bool { return !s.polling.IsZero() })
 }
 
-// pollOnce polls a source once and starts the job that the service returns, if there is one.
+// isPolling reports whether a poll of this source is under way.
+func (p *Pool) isPolling(s *source) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !s.polling.IsZero()
+}
+
+// startPoll polls a source in a goroutine, unless the settings have changed since the turn started.
+// The goroutine ends with the poll, so that the stack that a request needs does not stay in use until
+// the next one.
+func (p *Pool) startPoll(ctx context.Context, s *source, granted *slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.mayPoll(s) {
+		granted.release()
+		p.wake()
+		return
+	}
+	now := time.Now()
+	s.polling, s.due = now, now.Add(s.limit())
+	checked, tuned := p.spec, p.tuned
+	p.jobs.Go(func() { p.poll(ctx, s, granted, checked, tuned) })
+}
+
+// poll polls a source once and starts the job that the service returns, if there is one.
 //
 //  1. The end of ctx does not cancel the poll, because the response may be a job that the
 //     service gives to no other agent.
-//  2. Changes of the settings during the poll apply to its result.
+//  2. Changes of the settings during the poll apply to its result, but not to the start of the job: the
+//     executor was checked with the settings before them. Such a change closes tuned.
 //  3. The job takes the slot, or the slot is released. After slotGrace without a response,
 //     another pool may use the slot.
-func (p *Pool) pollOnce(ctx context.Context, s *source, granted *slot) {
+func (p *Pool) poll(
+	ctx context.Context, s *source, granted *slot, checked runtime.PoolSpec, tuned <-chan struct{},
+) {
 	started := false
 	defer func() {
 		if !started {
 			granted.release()
 		}
 	}()
-	p.mu.Lock()
-	if !p.mayPoll(s) { // the settings have changed, or another source polls
-		p.mu.Unlock()
-		return
-	}
-	since := time.Now()
-	s.polling, s.due = since, since.Add(s.limit())
-	checked, tuned := p.spec, p.tuned
-	p.mu.Unlock()
-
 	// 1. Poll.
 	limited, cancel := context.WithTimeout(p.finalCtx, s.limit())
 	defer cancel()
 	slow := time.AfterFunc(slotGrace, granted.share)
+	since := time.Now()
 	claim, err := s.claim(limited)
 	slow.Stop()
 
 	// 2. Record the result.
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s.polling = time.Time{}
+	s.polling, s.due = time.Time{}, time.Time{}
 	s.record(since, claim, err)
 	p.wake() // a single run, or a pool that drains, waits for the end of the poll
 	if err != nil || claim.Job == nil {
@@ -190,11 +185,11 @@ func (p *Pool) pollOnce(ctx context.Context, s *source, granted *slot) {
 	started = true
 }
 
-// leaveQueue releases the source's place in the queue for a slot, or its slot. Queued may
-// be nil.
-func (p *Pool) leaveQueue(s *source, queued *slot) {
-	if queued != nil {
-		queued.release()
+// leaveQueue releases the source's place in the queue for a slot, or its slot, if it has one.
+func (p *Pool) leaveQueue(s *source) {
+	if s.place != nil {
+		s.place.release()
+		s.place = nil
 		p.setQueued(s, false)
 	}
 }
