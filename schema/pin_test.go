@@ -25,7 +25,8 @@ func TestLoadPinnedServiceURL(t *testing.T) {
 		"the default":      {file: "token: pul-a\n", want: []string{"agent.yaml:0 service_url"}},
 		"a variable": {
 			file:    file + "https://pulumi.example\n",
-			environ: map[string]string{"PULUMI_AGENT_SERVICE_URL": "https://other.example"}, want: []string{":0 PULUMI_AGENT_SERVICE_URL"},
+			environ: map[string]string{"PULUMI_AGENT_SERVICE_URL": "https://other.example"},
+			want:    []string{":0 PULUMI_AGENT_SERVICE_URL"},
 		},
 		"of one pool": {
 			file: "service_url: https://pulumi.example\npools:\n- {name: a, token: pul-a}\n" +

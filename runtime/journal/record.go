@@ -36,6 +36,7 @@ type content struct {
 	Generation uint64              `json:"generation"`
 	CA         string              `json:"ca,omitempty"`
 	Claimed    time.Time           `json:"claimed"`
+	Restarts   int                 `json:"restarts,omitempty"`
 	Stage      runtime.RecordStage `json:"stage"`
 	Step       int                 `json:"step"`
 	Lines      int                 `json:"lines"`
@@ -49,7 +50,7 @@ func Encode(r runtime.Record) ([]byte, error) {
 		Version: version, Job: r.Job, Workflow: r.WorkflowID, Kind: r.Kind,
 		Token: r.Token.Reveal(), OIDC: r.OIDC.Reveal(),
 		Pool: r.Pool, PoolName: r.PoolName, Identity: r.Identity, Generation: r.Generation,
-		CA: r.CA, Claimed: r.Claimed, Stage: r.Stage,
+		CA: r.CA, Claimed: r.Claimed, Restarts: r.Restarts, Stage: r.Stage,
 		Step: r.Progress.Step, Lines: r.Progress.Lines, Sent: r.Progress.Sent, Status: r.Progress.Status,
 	})
 	if err != nil {
@@ -70,7 +71,7 @@ func Decode(contents []byte) (runtime.Record, error) {
 		return runtime.Record{}, errDamaged
 	case c.Version != version:
 		return runtime.Record{}, errVersion
-	case c.Job == "", c.Pool == "", c.Step < 0, c.Lines < 0, c.Sent < 0:
+	case c.Job == "", c.Pool == "", c.Step < 0, c.Lines < 0, c.Sent < 0, c.Restarts < 0:
 		return runtime.Record{}, errDamaged
 	}
 	if !c.Stage.Valid() {
@@ -79,7 +80,7 @@ func Decode(contents []byte) (runtime.Record, error) {
 	return runtime.Record{
 		Job: c.Job, WorkflowID: c.Workflow, Kind: c.Kind, Token: secret.New(c.Token), OIDC: secret.New(c.OIDC),
 		Pool: c.Pool, PoolName: c.PoolName, Identity: c.Identity, Generation: c.Generation, CA: c.CA,
-		Claimed: c.Claimed, Stage: c.Stage,
+		Claimed: c.Claimed, Restarts: c.Restarts, Stage: c.Stage,
 		Progress: runtime.Progress{Step: c.Step, Lines: c.Lines, Sent: c.Sent, Status: c.Status},
 	}, nil
 }

@@ -12,7 +12,7 @@ import (
 // claimed returns a record with every kind of field.
 func claimed() runtime.Record {
 	return runtime.Record{
-		Job: "a", Pool: "p", Token: secret.New("t"), Claimed: time.Unix(1_700_000_000, 0).UTC(),
+		Job: "a", Pool: "p", Token: secret.New("t"), Claimed: time.Unix(1_700_000_000, 0).UTC(), Restarts: 2,
 		Stage: runtime.RecordClaimed, Progress: runtime.Progress{Step: 3, Lines: 12, Status: runtime.Running},
 	}
 }

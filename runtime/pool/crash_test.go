@@ -62,6 +62,15 @@ func (p *process) end(number int) {
 	}
 }
 
+// kill kills the process.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.isDead() {
+		close(p.died)
+	}
+}
+
 // isDead reports whether the process was killed.
 func (p *process) isDead() bool {
 	select {
@@ -95,7 +104,8 @@ func run(p *process, do func() error) error {
 // mortalCloud is the service of a process.
 type mortalCloud struct {
 	*runtimetest.Cloud
-	p *process
+	p     *process
+	fatal bool // a definition ends the process
 }
 
 func (c mortalCloud) Claim(ctx context.Context) (runtime.Claim, error) {
@@ -103,6 +113,9 @@ func (c mortalCloud) Claim(ctx context.Context) (runtime.Claim, error) {
 }
 
 func (c mortalCloud) Definition(ctx context.Context, job *runtime.Job) (runtime.Definition, error) {
+	if c.fatal {
+		c.p.kill()
+	}
 	return call(c.p, func() (runtime.Definition, error) { return c.Cloud.Definition(ctx, job) })
 }
 
@@ -207,6 +220,7 @@ type crashes struct {
 	jobs  []string
 	codes map[string]int  // exit code of the runner, by job
 	lost  map[string]bool // jobs whose claim only a killed process knew
+	fatal bool            // a definition ends the agent
 	ends  []func()
 }
 
@@ -215,7 +229,7 @@ func (c *crashes) live(dies int, after bool, limit time.Duration) {
 	// Start the agent.
 	p := &process{dies: dies, after: after, died: make(chan struct{}), released: make(chan struct{})}
 	parts := c.parts
-	parts.Cloud, parts.Executor = mortalCloud{c.cloud, p}, mortalExecutor{c.engine, p}
+	parts.Cloud, parts.Executor = mortalCloud{c.cloud, p, c.fatal}, mortalExecutor{c.engine, p}
 	parts.Journal, parts.Close = mortalJournal{c.records, p}, nil
 	pool := pool.New(spec(most(3)), parts)
 	ctx, stop := context.WithCancel(context.Background())
@@ -346,5 +360,30 @@ func TestRecoveryProperty(t *testing.T) {
 				rt.Logf("log:\n%s", strings.ReplaceAll(log, "level=", "\n  level="))
 			}
 		})
+	})
+}
+
+// TestRecoveryFatalDefinition checks that a job whose definition ends each agent, for example for lack
+// of memory, is reported failed after a few starts.
+func TestRecoveryFatalDefinition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &crashes{fixture: newFixture(t, spec()), jobs: []string{"a"}, lost: map[string]bool{}, fatal: true}
+		c.cloud.Queue("a")
+		killed := 0
+		for range 6 {
+			begin := time.Now()
+			if c.live(0, false, time.Minute); time.Since(begin) < time.Minute {
+				killed++
+			}
+		}
+		c.wantStep("a", 0, runtime.Failed, "the agent ended before the first step of this job, "+
+			"and could not start it again: agents have ended 4 times while they started it")
+		_, recorded := c.records.Record("a")
+		for _, end := range c.ends {
+			end()
+		}
+		if killed != 4 || recorded {
+			t.Errorf("%d agents were killed, want 4; a record is left: %t", killed, recorded)
+		}
 	})
 }

@@ -26,6 +26,21 @@ func (r *jobRun) record() {
 	killpoint.Hit(killpoint.Journalled)
 }
 
+// recordRestart counts a start of a recovered job in its record, before anything else is done for the
+// start. Without the count, a job that ends its agent would be started again and again.
+func (r *jobRun) recordRestart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, journalLimit)
+	defer cancel()
+	record := runtime.NewRecord(r.job, r.since)
+	record.Restarts, record.Progress = r.recovery.record.Restarts+1, r.recovery.record.Progress
+	if err := r.pool.parts.Journal.Add(ctx, record); err != nil {
+		r.pool.parts.Metrics.JournalFailed(r.job.PoolName)
+		return fmt.Errorf("record its next start: %w", err)
+	}
+	r.recovery.record, r.recorded = record, true
+	return nil
+}
+
 // recordHandoff records that the job may run from now on, immediately before the handoff
 // is sent. If that fails, it removes the record, because a record with the old stage would
 // make a restarted agent run the job again. If the removal fails too, recordHandoff returns

@@ -169,6 +169,9 @@ func (r *jobRun) prepareRestart(ctx context.Context, left ...runtime.Instance) (
 		r.reclaim(job)
 		reason = nil
 	}
+	if reason == nil {
+		reason = r.recordRestart(ctx)
+	}
 	switch {
 	case reason == nil:
 		r.noteRecovery(runtime.RecoveryStarted)
@@ -190,7 +193,7 @@ func (r *jobRun) prepareRestart(ctx context.Context, left ...runtime.Instance) (
 //  1. The record gets the stage of a job that has not run, and then what is left of the
 //     earlier start is removed. In the other order, an agent that is killed in between would
 //     leave the record of a job that may have run, without an instance.
-//  2. The pool is configured, and the claim is young enough.
+//  2. The pool is configured, the claim is young enough, and the job was not started too often.
 //  3. The service accepts a heartbeat, or has handed out the job again.
 //
 // If the service cancels the job meanwhile, it returns nil: the start fails for this reason.
@@ -212,6 +215,8 @@ func (r *jobRun) resetStart(ctx context.Context, left []runtime.Instance) error 
 	switch {
 	case r.pool.isLeftover():
 		return errors.New("its pool is no longer configured")
+	case record.Restarts >= maxRestarts:
+		return fmt.Errorf("agents have ended %d times while they started it", record.Restarts+1)
 	case age > heartbeatTimeout, age < -clockSkew:
 		return fmt.Errorf("the job was claimed at %s, and a job can be started again only within %s of its claim",
 			record.Claimed.UTC().Format(time.RFC3339), heartbeatTimeout)

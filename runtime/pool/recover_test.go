@@ -99,6 +99,16 @@ func TestRecovery(t *testing.T) {
 		}
 	})
 
+	play(t, "job is not started if its start cannot be counted", spec(), func(st *fixture) {
+		st.leave("a", runtime.RecordClaimed, time.Minute)
+		st.records.Fail(runtimetest.AddRecord, 1, errors.New("no space left on device"))
+		st.start()
+		wait(time.Minute)
+		st.wantOperations("a")
+		st.wantStep("a", 0, runtime.Failed, "record its next start: no space left on device")
+		st.wantNothingLeft("a", "job reported failed")
+	})
+
 	play(t, "instance of the earlier start is removed first", spec(), func(st *fixture) {
 		st.leaveStarted("a", runtimetest.Script{Running: runtimetest.Forever}, runtime.RecordClaimed, time.Minute)
 		st.start()
@@ -198,7 +208,7 @@ func TestRecovery(t *testing.T) {
 		wait(time.Minute)
 		st.wantOperations("a", "was adopted", "remove", "removed", "start", "started", "remove", "removed")
 		st.wantNothingLeft("a", again)
-		st.wantRecord("a", "add", "claimed", "handed_off", "reported", "remove")
+		st.wantRecord("a", "add", "claimed", "add", "handed_off", "reported", "remove")
 	})
 
 	neverStarted := runtimetest.Script{NeverStarted: true, Running: runtimetest.Forever}
@@ -214,7 +224,7 @@ func TestRecovery(t *testing.T) {
 		wait(time.Minute)
 		st.wantOperations("a", "was adopted", "remove", "term", "removed", "start", "started", "remove", "removed")
 		st.wantNothingLeft("a", again)
-		st.wantRecord("a", "add", "claimed", "handed_off", "reported", "remove")
+		st.wantRecord("a", "add", "claimed", "add", "handed_off", "reported", "remove")
 		if want := []int{0, 1, 1}; !slices.Equal(removedAt, want) {
 			st.Errorf("%v instances were removed before each stage, want %v: after a kill of the agent, a job "+
 				"that may have run and has no instance is reported failed", removedAt, want)

@@ -74,6 +74,10 @@ const (
 
 // Times of recovery.
 const (
+	// maxRestarts is how often a job is started again. If something about the job ends the agent, such as
+	// a lack of memory, each later run of the agent would end in the same way until the claim is too old.
+	maxRestarts = 3
+
 	journalLimit = 30 * time.Second // of a change in a Journal, with the removal of the record if it fails
 
 	// clockSkew is how far in the future the recorded time of a claim may be: the clock of an earlier
