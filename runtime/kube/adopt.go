@@ -124,13 +124,13 @@ func (e *Executor) ownerGone(ctx context.Context, o owner) (bool, error) {
 	if !o.valid() {
 		return false, fmt.Errorf("find the agent of a Pod: %q is not a valid Pod name", o.Name)
 	}
-	pod, err := e.client.get(ctx, o.Namespace, o.Name)
+	pod, err := e.cluster.home.get(ctx, o.Namespace, o.Name)
 	switch {
 	case isNotFound(err):
 		return true, nil
 	case err != nil:
 		return false, e.explain(fmt.Sprintf("check whether agent Pod %s/%s exists", o.Namespace, o.Name), err)
-	case o.ended(pod, e.client.now()):
+	case o.ended(pod, e.cluster.home.now()):
 		return true, nil
 	}
 	e.cluster.noteOwner(o)

@@ -2,6 +2,8 @@ package kube
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -19,26 +21,38 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace" 
 // connection returns the configuration of the client, and the default namespace:
 //
 //   - those of the Pod's service account, if the agent runs in a Pod and neither a context
-//     nor KUBECONFIG is set. Then inPod is true.
+//     nor KUBECONFIG is set.
 //   - otherwise those of this context of the kubeconfig; if context is empty, those of its
 //     current context. The kubeconfig consists of the files in KUBECONFIG, or is
 //     ~/.kube/config.
+//
+// Home is the configuration of the cluster of the agent's Pod, which is config itself in the first
+// case. It is nil if the agent runs in no Pod, or in one without a service account.
 func connection(
 	lookup func(string) (string, bool), context string,
-) (_ *rest.Config, namespace string, inPod bool, _ error) {
+) (config *rest.Config, namespace string, home *rest.Config, _ error) {
 	kubeconfig, _ := lookup("KUBECONFIG")
+	home, err := rest.InClusterConfig()
 	if kubeconfig == "" && context == "" {
-		config, err := rest.InClusterConfig()
 		if err == nil {
 			namespace, err := ownNamespace(lookup)
-			return config, namespace, true, err
+			return home, namespace, home, err
 		}
 		if !errors.Is(err, rest.ErrNotInCluster) {
-			return nil, "", false, fmt.Errorf("use the service account of this Pod: %w", err)
+			return nil, "", nil, fmt.Errorf("use the service account of this Pod: %w", err)
 		}
 	}
-	config, namespace, err := fromKubeconfig(lookup, kubeconfig, context)
-	return config, namespace, false, err
+	config, namespace, err = fromKubeconfig(lookup, kubeconfig, context)
+	return config, namespace, home, err
+}
+
+// clusterID returns a text that distinguishes a cluster from others: a digest of the address of its API
+// server, which is the same in many clusters, and of its CA certificates.
+func clusterID(config *rest.Config) string {
+	config = rest.CopyConfig(config)
+	_ = rest.LoadTLSFiles(config) // the client reports an error
+	sum := sha256.Sum256(append([]byte(config.Host+"\n"), config.CAData...))
+	return hex.EncodeToString(sum[:5])
 }
 
 // fromKubeconfig returns the configuration and the namespace of a context; the empty string

@@ -46,9 +46,9 @@ func TestConnection(t *testing.T) {
 		"context without namespace":  {path, "arn:aws:eks:mars/two", "default"},
 		"several files, one missing": {"/none" + string(filepath.ListSeparator) + path, "", "jobs"},
 	} {
-		config, namespace, inPod, err := connection(environ(map[string]string{"KUBECONFIG": c.file}), c.context)
-		if err != nil || namespace != c.namespace || inPod || config.Host != "https://cluster.example.com" {
-			t.Errorf("%s: got %v, namespace %q, in a Pod: %v, %v", name, config, namespace, inPod, err)
+		config, namespace, home, err := connection(environ(map[string]string{"KUBECONFIG": c.file}), c.context)
+		if err != nil || namespace != c.namespace || home != nil || config.Host != "https://cluster.example.com" {
+			t.Errorf("%s: got %v, namespace %q, in a Pod of %v, %v", name, config, namespace, home, err)
 		}
 	}
 	t.Run("file in the home directory", func(t *testing.T) {

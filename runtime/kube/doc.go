@@ -127,6 +127,12 @@
 // the kubelet must have killed it: ten minutes after the end of its grace period. If the agent runs
 // nevertheless, its updates meet the conflict of the adoption, and it gives its jobs up.
 //
+// The jobs of a pool with kubernetes.context run in another cluster than the agent's Pod. They have the
+// same owner: the agents ask the API server of their own cluster whether an agent exists. The group then
+// contains an id of this cluster, because agents of several clusters may share the cluster of their
+// jobs. A persistent volume for the state directory would be the other way; it needs a StatefulSet,
+// and one agent could not adopt the jobs of another.
+//
 // Job Pods have no owner reference, because the garbage collector would end the jobs with the
 // agent's Pod. There is no Lease, because the Role does not allow it. A job with a record takes 6.0
 // requests instead of 4.0 (200 jobs at a time); package records gives the reasons.

@@ -59,7 +59,7 @@ func (c *Cluster) Identify(ctx context.Context) error {
 	pod, err := c.readOwnPod(ctx)
 	switch {
 	case err == nil:
-		own := selfOf(pod)
+		own := selfOf(pod, c.homeID)
 		c.mu.Lock()
 		c.self = own
 		c.mu.Unlock()
@@ -84,7 +84,7 @@ func (c *Cluster) readOwnPod(ctx context.Context) (*corev1.Pod, error) {
 	retries := retryPolicy{refusalLimit: refusalLimit}
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, identifyLimit)
-		pod, err := c.client.get(callCtx, c.agentPod.namespace, c.agentPod.name)
+		pod, err := c.home.get(callCtx, c.agentPod.namespace, c.agentPod.name)
 		cancel()
 		switch {
 		case !isForbidden(err), c.ownPodWarned, !retries.allows(err):
@@ -131,7 +131,7 @@ func SelfCheckOwnPod(
 // checkOwnPod gets and evaluates the agent's own Pod. If the agent cannot read this Pod, no
 // other agent adopts its jobs.
 func (c *Cluster) checkOwnPod(ctx context.Context, grace time.Duration, files []string) selfcheck.Result {
-	pod, err := c.client.get(ctx, c.agentPod.namespace, c.agentPod.name)
+	pod, err := c.home.get(ctx, c.agentPod.namespace, c.agentPod.name)
 	if err == nil {
 		return evaluateOwnPod(pod, grace, files)
 	}

@@ -23,11 +23,13 @@ type Options struct {
 	// too. If it is empty, New uses the cluster of the agent's Pod, or the current context.
 	Context string
 
-	// Config, Namespace and Pod replace Environ and Context if Config is not nil. Pod is
-	// the name of the agent's own Pod in Namespace; empty if the agent runs in no Pod.
+	// Config, Namespace, Pod and Home replace Environ and Context if Config is not nil. Pod is
+	// the name of the agent's own Pod in Namespace; empty if the agent runs in no Pod. Home is the
+	// cluster of this Pod; nil if it is the cluster of Config.
 	Config    *rest.Config
 	Namespace string
 	Pod       string
+	Home      *rest.Config
 
 	// RunnerDirectory is the directory of the runner in a job's container. It is required.
 	RunnerDirectory string
@@ -44,6 +46,8 @@ type Cluster struct {
 	namespace string // default of kubernetes.namespace
 	options   Options
 	agentPod  agentPod // the agent's own Pod
+	home      *client  // of the cluster of the agent's own Pod; client itself if it is this cluster
+	homeID    string   // distinguishes that cluster from others; empty if it is this cluster
 
 	identifying  chan struct{} // holds a token while Identify makes its request
 	ownPodWarned bool          // the log has the warning of warnOwnPod; guarded by identifying
@@ -71,16 +75,19 @@ func New(options Options) (*Cluster, error) {
 	if options.RunnerDirectory == "" {
 		return nil, errors.New("kube: RunnerDirectory is empty")
 	}
-	config, namespace, at := options.Config, options.Namespace, agentPod{}
+	config, namespace, home, at := options.Config, options.Namespace, options.Home, agentPod{}
 	switch {
 	case config == nil:
-		var inPod bool
 		var err error
-		if config, namespace, inPod, err = connection(options.Environ, options.Context); err != nil {
+		if config, namespace, home, err = connection(options.Environ, options.Context); err != nil {
 			return nil, err
 		}
-		if inPod {
-			at = agentPodOf(options.Environ, namespace)
+		if home != nil {
+			own, err := ownNamespace(options.Environ)
+			if err != nil {
+				return nil, err
+			}
+			at = agentPodOf(options.Environ, own)
 		}
 	case options.Pod != "":
 		at = agentPod{namespace: namespace, name: options.Pod}
@@ -90,10 +97,17 @@ func New(options Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{
-		client: client, namespace: namespace, options: options, agentPod: at,
+	c := &Cluster{
+		client: client, namespace: namespace, options: options, agentPod: at, home: client,
 		identifying: make(chan struct{}, 1), observers: map[watched]*shared{}, ownersSeen: map[owner]time.Time{},
-	}, nil
+	}
+	if home != nil && home != config {
+		c.homeID = clusterID(home)
+		if c.home, err = newClient(home); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
 }
 
 // Executor returns an executor for a namespace; the empty string selects the default
@@ -122,7 +136,11 @@ func (c *Cluster) Executor(namespace string) *Executor {
 func (c *Cluster) acquire(key watched, selector string) *observer {
 	o, ok := c.observers[key]
 	if !ok {
-		o = &shared{observer: observe(c.client, key.namespace, c.self, selector)}
+		client := c.client
+		if key.agents {
+			client = c.home
+		}
+		o = &shared{observer: observe(client, key.namespace, c.self, selector)}
 		c.observers[key] = o
 	}
 	o.users++

@@ -34,10 +34,12 @@ type self struct {
 // id.
 func (s self) known() bool { return s.group != "" }
 
-func selfOf(pod *corev1.Pod) self {
+// selfOf returns the identity of an agent with this Pod. Home is the id of the Pod's cluster if the
+// jobs run in another cluster, and else empty.
+func selfOf(pod *corev1.Pod, home string) self {
 	return self{
 		owner:  owner{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
-		group:  groupOf(pod),
+		group:  groupOf(pod, home),
 		agents: agentSelector(pod),
 	}
 }
@@ -60,10 +62,16 @@ func agentSelector(pod *corev1.Pod) string {
 }
 
 // groupOf returns the value of labelGroup for the job Pods of an agent: the namespace of
-// its Pod, and the kind and name of the controller that replaces the Pod.
-func groupOf(pod *corev1.Pod) string {
+// its Pod, and the kind and name of the controller that replaces the Pod. If the jobs run in another
+// cluster, the id of the Pod's cluster follows: agents of several clusters may share the cluster of
+// their jobs, and each can find out only whether agents of its own cluster exist.
+func groupOf(pod *corev1.Pod, home string) string {
 	kind, name := controllerOf(pod)
-	return labelValue(pod.Namespace + "." + strings.ToLower(kind) + "." + name)
+	group := pod.Namespace + "." + strings.ToLower(kind) + "." + name
+	if home != "" {
+		group += "." + home
+	}
+	return labelValue(group)
 }
 
 // cronJobName matches the name of a Job that a CronJob has created: the name of the CronJob, and the
@@ -152,9 +160,9 @@ func overdue(deletion, now time.Time) bool {
 // adopts the agent's jobs, although this process may still run: after kubectl delete --force, or
 // on a node that the cluster has lost.
 func (e *Executor) selfEnded(ctx context.Context) (bool, error) {
-	pod, err := e.client.get(ctx, e.self.owner.Namespace, e.self.owner.Name)
+	pod, err := e.cluster.home.get(ctx, e.self.owner.Namespace, e.self.owner.Name)
 	if isNotFound(err) {
 		return true, nil
 	}
-	return err == nil && e.self.owner.ended(pod, e.client.now()), err
+	return err == nil && e.self.owner.ended(pod, e.cluster.home.now()), err
 }

@@ -59,7 +59,7 @@ func TestGroupOf(t *testing.T) {
 		"name with dots":            {agentPodWith("a.b-0", "StatefulSet", "a.b", ""), "cmwa.statefulset.a.b"},
 		"Deployment without name":   {agentPodWith("x", "ReplicaSet", "-1", "1"), "cmwa.replicaset.-1"},
 	} {
-		got := groupOf(c.pod)
+		got := groupOf(c.pod, "")
 		if len(validation.IsValidLabelValue(got)) > 0 || c.want != "" && got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
@@ -67,7 +67,7 @@ func TestGroupOf(t *testing.T) {
 }
 
 func TestMark(t *testing.T) {
-	me := selfOf(agentPodWith(strings.Repeat("a", 100), "ReplicaSet", "agent-1", "1"))
+	me := selfOf(agentPodWith(strings.Repeat("a", 100), "ReplicaSet", "agent-1", "1"), "")
 	pod := &corev1.Pod{}
 	me.mark(pod)
 	if got := ownerOf(pod); got != me.owner {
@@ -139,7 +139,7 @@ func TestOwnerEnded(t *testing.T) {
 		"evicted":          {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), true},
 		"single run ended": {with(func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), true},
 	} {
-		if got := selfOf(agentPodWith("agent-1", "", "", "")).owner.ended(c.pod, now); got != c.want {
+		if got := selfOf(agentPodWith("agent-1", "", "", ""), "").owner.ended(c.pod, now); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
@@ -149,9 +149,9 @@ func TestOwnerEnded(t *testing.T) {
 }
 
 func TestWatchedSelector(t *testing.T) {
-	first := selfOf(agentPodWith("a-1-x", "ReplicaSet", "a-1", "1"))
-	second := selfOf(agentPodWith("a-1-y", "ReplicaSet", "a-1", "1"))
-	other := selfOf(agentPodWith("b-1-x", "ReplicaSet", "b-1", "1"))
+	first := selfOf(agentPodWith("a-1-x", "ReplicaSet", "a-1", "1"), "")
+	second := selfOf(agentPodWith("a-1-y", "ReplicaSet", "a-1", "1"), "")
+	other := selfOf(agentPodWith("b-1-x", "ReplicaSet", "b-1", "1"), "")
 	pods := map[string]map[string]string{}
 	add := func(name string, s self, agent string, keep bool) {
 		job := testJob()
