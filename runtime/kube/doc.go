@@ -91,6 +91,21 @@
 // a 422. Only then the agent gets the Pod as JSON, and changes only labels and annotations of it. This
 // takes two more requests. The Role does not allow a patch, which would take one.
 //
+// # The log stream
+//
+// The log of each job's container is followed while the job runs: one long request for each job, which
+// carries some 100 bytes for each step. To open it only at the end, or when the Pod is about to be
+// deleted, would save these requests, and lose the progress when it is needed:
+//
+//   - The log of a Pod on a lost node, or of one that was deleted without a grace period, cannot be
+//     read any more. The agent then fails the job at the last step and line that it has read. Without
+//     them, it would have to find the step by trying.
+//   - A Secret or a ConfigMap with the handoff is deleted at the first line. Otherwise it would exist
+//     as long as the job.
+//   - A line reports that the runner got a signal. It waits three seconds for the agent to add the
+//     reason, which is shorter than a new request may take while a node is drained.
+//   - The first line ends the back-off after failed starts, and the records of jobs get the progress.
+//
 // # Outages
 //
 // An outage delays jobs and ends none. A Pod that has its handoff may have started, so its start
