@@ -89,7 +89,7 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 			},
 			Handoff: p.Kubernetes.Handoff, StartTimeout: p.Kubernetes.StartTimeout,
 			ImagePullTimeout: p.Kubernetes.ImagePullTimeout,
-			KeepFailedPods:   p.Kubernetes.KeepFailedPods, Template: podTemplate(p.PodTemplate),
+			KeepFailedPods:   p.Kubernetes.KeepFailedPods, QPS: p.Kubernetes.QPS, Template: podTemplate(p.PodTemplate),
 		}
 	}
 	var kinds []runtime.Kind

@@ -163,6 +163,7 @@ type Kubernetes struct {
 	ImagePullTimeout time.Duration // for which the pull of an image may fail; 0 is the executor's default
 	Handoff          string        // how the handoff is sent: sealed or secret; empty is sealed
 	KeepFailedPods   bool          // keep the Pods of failed jobs for a while
+	QPS              int           // requests per second to the API server; 0 is the executor's default
 	Template         []byte        // strategic merge patch on the Pod, in JSON; may be empty
 }
 

@@ -117,6 +117,7 @@ type Kubernetes struct {
 	StartTimeout          time.Duration
 	ImagePullTimeout      time.Duration
 	KeepFailedPods        bool
+	QPS                   int // requests per second to the API server
 }
 
 // ECS has the settings of tasks.
@@ -213,6 +214,7 @@ func poolOf(t position.Mapping) *Pool {
 			StartTimeout:          r.duration("kubernetes", "start_timeout"),
 			ImagePullTimeout:      r.duration("kubernetes", "image_pull_timeout"),
 			KeepFailedPods:        r.bool("kubernetes", "keep_failed_pods"),
+			QPS:                   r.int("kubernetes", "qps"),
 		},
 		ECS: ECS{
 			Cluster:                    r.text("ecs", "cluster"),

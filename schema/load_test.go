@@ -64,7 +64,7 @@ func TestLoadDefaults(t *testing.T) {
 			Docker: schema.Docker{PidsLimit: 4096},
 			Kubernetes: schema.Kubernetes{
 				ImagePullPolicy: "IfNotPresent", Handoff: "sealed", StartTimeout: 10 * time.Minute,
-				ImagePullTimeout: 10 * time.Minute,
+				ImagePullTimeout: 10 * time.Minute, QPS: 50,
 			},
 			ECS: schema.ECS{LaunchType: "FARGATE"},
 		}},
@@ -138,6 +138,7 @@ kubernetes:
   start_timeout: 12s
   image_pull_timeout: 11s
   keep_failed_pods: true
+  qps: 200
 pod_template: {metadata: {labels: {team: platform}}}
 ecs:
   cluster: c
@@ -173,7 +174,7 @@ func everyValue() *schema.Config {
 				Context: "c", Namespace: "jobs", Image: "registry.example.com/cmwa:1", ImagePullPolicy: "Always",
 				ServiceAccount: "worker", CPU: "2", Memory: "4Gi", EphemeralStorage: "5Gi",
 				CPULimit: "2000m", MemoryLimit: "6Gi", EphemeralStorageLimit: "7Gi", Handoff: "secret",
-				StartTimeout: 12 * time.Second, ImagePullTimeout: 11 * time.Second, KeepFailedPods: true,
+				StartTimeout: 12 * time.Second, ImagePullTimeout: 11 * time.Second, KeepFailedPods: true, QPS: 200,
 			},
 			ECS: schema.ECS{
 				Cluster: "c", Subnets: []string{"s"}, SecurityGroups: []string{"g"}, LaunchType: "EC2",
@@ -223,8 +224,8 @@ func TestLoadKeys(t *testing.T) {
 			"KUBERNETES_EPHEMERAL_STORAGE_LIMIT": "7Gi",
 			"KUBERNETES_HANDOFF":                 "secret",
 			"KUBERNETES_START_TIMEOUT":           "12s", "KUBERNETES_KEEP_FAILED_PODS": "true",
-			"KUBERNETES_IMAGE_PULL_TIMEOUT": "11s",
-			"DEBUG_POD":                     "true", "CONFIG": "x", // CONFIG has no effect here either
+			"KUBERNETES_IMAGE_PULL_TIMEOUT": "11s", "KUBERNETES_QPS": "200",
+			"DEBUG_POD": "true", "CONFIG": "x", // CONFIG has no effect here either
 		} {
 			environ["PULUMI_AGENT_"+name] = value
 		}

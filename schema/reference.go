@@ -233,6 +233,7 @@ func examples() map[string]string {
 		"kubernetes.start_timeout":           "20m",
 		"kubernetes.image_pull_timeout":      "5m",
 		"kubernetes.keep_failed_pods":        "true",
+		"kubernetes.qps":                     "200",
 		"pod_template":                       "spec:\n  nodeSelector:\n    kubernetes.io/arch: arm64\n",
 		"pod_template_file":                  "/etc/cmwa/worker-pod.yaml",
 		"ecs.cluster":                        "builds",

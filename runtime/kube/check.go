@@ -73,6 +73,8 @@ func (c *dryRunCache) podRemoved() {
 // returns no error: the jobs fail, and their logs contain the message of the API server,
 // so that a user can try a template.
 func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
+	e.client.limits.set(e, tuning.Instance.Kubernetes.QPS)
+
 	// 1. Check the watch.
 	if err := e.pods.health(); err != nil {
 		return e.explain("watch Pods", err)

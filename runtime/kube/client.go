@@ -28,7 +28,8 @@ const pods = "pods" // the resource of Pods and their logs
 type client struct {
 	api        rest.Interface
 	parameters machinery.ParameterCodec
-	host       string // of the API server, for messages
+	host       string   // of the API server, for messages
+	limits     *limiter // nil if the configuration has its own limit
 	serverClock
 }
 
@@ -51,13 +52,14 @@ func newClient(config *rest.Config) (*client, error) {
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.ContentType = machinery.ContentTypeProtobuf
 	config.AcceptContentTypes = machinery.ContentTypeProtobuf + "," + machinery.ContentTypeJSON
-	if config.QPS == 0 { // with client-go's default, 5 requests a second, 40 concurrent starts would take 6 s
-		config.QPS, config.Burst = 50, 200
+	c := &client{parameters: machinery.NewParameterCodec(scheme), host: config.Host}
+	if config.QPS == 0 && config.RateLimiter == nil {
+		c.limits = newLimiter()
+		config.RateLimiter = c.limits
 	}
 	config.Timeout = 0 // would also end watches and logs; each request has its own timeout
 	config.WarningHandlerWithContext = warningHandler{}
 
-	c := &client{parameters: machinery.NewParameterCodec(scheme), host: config.Host}
 	api, err := withoutRedirects(config, &c.serverClock)
 	if err != nil {
 		return nil, fmt.Errorf("set up the Kubernetes client: %w", err)

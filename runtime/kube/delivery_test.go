@@ -47,14 +47,14 @@ func TestDeliverySize(t *testing.T) {
 		"large handoff": {20 << 10, 100, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newFakeCluster(t, runUntilTerm)
+			s := newFakeCluster(t, succeed)
 			e, job := s.executor(t), s.job("job-1")
 			job.Definition.Raw = randomJSON(t, c.size)
 			if err := e.pods.ready(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			before, requests := s.Requests(), 0
-			s.mustStart(t, e, job)
+			id := s.mustStart(t, e, job)
 			for _, n := range difference(s.Requests(), before) {
 				requests += n
 			}
@@ -65,6 +65,7 @@ func TestDeliverySize(t *testing.T) {
 			if size > c.annotation {
 				t.Errorf("the annotation has %d bytes, want at most %d", size, c.annotation)
 			}
+			waitFor(t, e, id)
 			if received := s.handoffs(); len(received) != 1 || len(received[0].Definition) < c.size {
 				t.Errorf("the job has received %d handoffs, want one with its definition", len(received))
 			}

@@ -184,6 +184,8 @@
 //
 // The client is a REST client with core/v1 only. It adds 14.6 MB to the program; the generated
 // clientset would add 29.7 MB. It is created when the first pool of this target is configured, which
-// saves other agents 10 MB of memory. It follows no redirect, because that would send the token of
+// saves other agents 10 MB of memory. Its rate is kubernetes.qps. Creates have a limit of their own:
+// with one queue, the deletions and handoffs of running jobs would wait for the creates of a thousand
+// new ones. It follows no redirect, because that would send the token of
 // the service account to another host.
 package kube

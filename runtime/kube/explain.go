@@ -19,6 +19,9 @@ func (e *Executor) explain(operation string, err error) error {
 		return fmt.Errorf("%s: %s", operation, text)
 
 	// No response of the API server.
+	case errors.Is(err, errThrottled):
+		return fmt.Errorf("%s: more than %d requests a second to the Kubernetes API server at %s: raise kubernetes.qps",
+			operation, e.client.limits.current(), e.client.host)
 	case errors.Is(err, context.Canceled) && !answered:
 		return fmt.Errorf("%s: %w", operation, err)
 	case !answered:

@@ -187,6 +187,7 @@ func (e *Executor) podSettings() podSettings {
 // Close stops the watches of the executor, unless other executors use them.
 func (e *Executor) Close() {
 	e.closed.Do(func() {
+		e.client.limits.remove(e)
 		e.cluster.mu.Lock()
 		defer e.cluster.mu.Unlock()
 		e.cluster.release(watched{namespace: e.namespace})

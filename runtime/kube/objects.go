@@ -195,7 +195,7 @@ func (c *client) createObject(ctx context.Context, resource string, o object, dr
 	if dry {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	return sendObject(ctx, c.api.Post().VersionedParams(&options, c.parameters), resource, o)
+	return sendObject(asCreate(ctx), c.api.Post().VersionedParams(&options, c.parameters), resource, o)
 }
 
 // updateObject replaces the version of an object, or any version if the object has none. It returns
