@@ -119,6 +119,11 @@
 //   - Timeouts never compare a time of the cluster with the agent's clock. The sweeps and the adoption
 //     use the clock of the API server, which its responses contain; see serverClock.
 //
+// A Pod on a node that does not answer is deleted with a grace period of zero, a minute after its own
+// grace period. Otherwise its job would use a slot until an administrator removes the Node. Its
+// containers may run until the node answers again. The service refuses the calls of their runner, which
+// stops the job, and cmwa-cloud leases such work again only 70 seconds after the lease has ended.
+//
 // The retries of client-go for watches and logs are off, because they wait as long as a Retry-After
 // header requires.
 //
