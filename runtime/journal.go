@@ -71,6 +71,10 @@ type Record struct {
 
 	Stage    RecordStage
 	Progress Progress // last report that the service has accepted, as far as it was recorded
+
+	// Instance is the id of the instance that got the handoff, in a record that a journal returns.
+	// It is empty if the journal does not know the instance.
+	Instance string
 }
 
 // RecordStage is how far a journalled job has come.

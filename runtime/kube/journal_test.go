@@ -120,6 +120,9 @@ func (a *agents) wantRecords(t testing.TB, jobs ...string) {
 // tokens.
 func wantRecord(t testing.TB, all []runtime.Record, err error, job string, stage runtime.RecordStage) {
 	t.Helper()
+	if len(all) == 1 && (all[0].Instance != "") != (stage == runtime.RecordHandedOff) {
+		t.Errorf("the record of %s in stage %s names the Pod %q", job, stage, all[0].Instance)
+	}
 	if err != nil || len(all) != 1 || all[0].Job != job || all[0].Stage != stage ||
 		all[0].Token.Reveal() != "token-of-"+job || all[0].OIDC.Reveal() != "oidc-of-"+job {
 		t.Errorf("records: %v, %v, want that of %s in stage %s with its tokens", all, err, job, stage)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -103,6 +104,11 @@ func (p *Pool) startRecovery(ctx context.Context, rec *recovery) {
 // started.
 func (r *jobRun) continueRecovered(ctx context.Context) (continues bool) {
 	record := r.recovery.record
+	if record.Instance != "" { // another user may have created an instance with the labels of the job
+		r.recovery.instances = slices.DeleteFunc(r.recovery.instances, func(i runtime.Instance) bool {
+			return i.ID != record.Instance
+		})
+	}
 	switch {
 	case record.Stage == runtime.RecordClaimed:
 		return r.prepareRestart(ctx, r.recovery.instances...)

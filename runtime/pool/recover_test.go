@@ -381,3 +381,38 @@ type blindExecutor struct{ runtime.Executor }
 func (blindExecutor) List(context.Context, string) ([]runtime.Instance, error) {
 	return nil, errors.New("the engine is away")
 }
+
+// TestRecoveryNamedInstance recovers a job of which another user has created an instance with the same
+// labels. The runner in it exits without a handoff, as if nothing of the job had run.
+func TestRecoveryNamedInstance(t *testing.T) {
+	play(t, "only the instance in the record counts", spec(), func(st *fixture) {
+		left := st.leave("a", runtime.RecordHandedOff, time.Minute)
+		records, _ := st.records.List(st.Context())
+		st.engine.SetScript("a", runtimetest.Script{Running: 5 * time.Minute})
+		records[0].Instance = st.engine.Adopt(left, time.Now().Add(-time.Minute))
+		st.engine.SetScript("a", runtimetest.Script{Running: 2 * time.Minute, Exit: runtime.Exit{Code: runtime.CodeUsage}})
+		st.engine.Adopt(left, time.Now().Add(-time.Minute))
+		if err := st.records.Add(st.Context(), records[0]); err != nil {
+			st.Fatal(err)
+		}
+		st.start()
+		wait(10 * time.Minute)
+		st.wantOperations("a", "was adopted", "was adopted", "remove", "removed", "remove", "removed")
+	})
+	play(t, "job whose instance in the record is gone is not resumed in another one", spec(), func(st *fixture) {
+		left := st.leave("a", runtime.RecordHandedOff, time.Minute)
+		records, _ := st.records.List(st.Context())
+		records[0].Instance = "removed"
+		st.engine.SetScript("a", runtimetest.Script{Running: time.Minute, Exit: runtime.Exit{Code: runtime.CodeUsage}})
+		st.engine.Adopt(left, time.Now().Add(-time.Minute))
+		if err := st.records.Add(st.Context(), records[0]); err != nil {
+			st.Fatal(err)
+		}
+		st.start()
+		wait(10 * time.Minute)
+		if slices.Contains(st.engine.Operations("a"), "start") {
+			st.Error("the job was started again")
+		}
+		st.wantInLog("job reported failed")
+	})
+}

@@ -321,7 +321,7 @@ func (s *Store) take(ctx context.Context, o Object) (*runtime.Record, error) {
 	for _, r := range s.jobs {
 		if r.object.Name == o.Name && r.object.Resource == o.Resource && r.object.Version != "" {
 			defer s.mu.Unlock()
-			return new(r.Record), nil // this process has written it
+			return new(r.record()), nil // this process has written it
 		}
 	}
 	s.mu.Unlock()
@@ -347,7 +347,16 @@ func (s *Store) take(ctx context.Context, o Object) (*runtime.Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.jobs[r.Record.Job] = r
-	return new(r.Record), nil
+	return new(r.record()), nil
+}
+
+// record returns the record with the id of the Pod that got the handoff, in the form of package kube.
+func (e Entry) record() runtime.Record {
+	record := e.Record
+	if record.Stage == runtime.RecordHandedOff && e.UID != "" {
+		record.Instance = e.Pod + "/" + e.UID
+	}
+	return record
 }
 
 func isForeign(pod Pod) bool { return pod.Foreign }
