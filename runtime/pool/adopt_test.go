@@ -105,7 +105,7 @@ func TestAdoptOrphans(t *testing.T) {
 		wait(10 * time.Minute)
 		st.orphan("running", long, 0)
 		st.orphan("ended", short, time.Minute)
-		wait(21 * time.Second)
+		wait(26 * time.Second) // more than the longest interval
 		if jobs := st.pool.State().Jobs; len(jobs) != 1 || jobs[0].ID != "running" {
 			st.Errorf("the pool has the jobs %+v, want the running one", jobs)
 		}
