@@ -2,10 +2,13 @@ package runner
 
 import (
 	"bytes"
+	"encoding/base32"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -85,6 +88,8 @@ func FuzzRedactor(f *testing.F) {
 		plain, wrapped := patterns([]string{value})
 		text += wrap(base64.StdEncoding.EncodeToString([]byte(text+value+text)), int(width)+1, "\n") + value + "\r\n"
 		text += wrap(base64.URLEncoding.EncodeToString([]byte(value)), int(width)+1, "\r\n")
+		text += wrap(hex.EncodeToString([]byte(value)), int(width)+1, "\n") + url.QueryEscape(value)
+		text += wrap(base32.StdEncoding.EncodeToString([]byte(text[:min(len(text), 9)]+value)), int(width)+1, "\n")
 		var pieces []string
 		for piece := range slices.Chunk([]byte(text), int(cut)+1) {
 			pieces = append(pieces, string(piece))
@@ -157,6 +162,16 @@ func TestPatterns(t *testing.T) {
 			"base64 behind another":   base64.StdEncoding.EncodeToString([]byte("users:" + password + "!")),
 			"base64 for URLs":         base64.RawURLEncoding.EncodeToString([]byte("me??" + password)),
 			"a URL's query":           "https://host/?p=p%22ss%3Cw%3Erd%2Fwith+%26+100%25+all+of+it",
+			"a query in lower case":   "p=p%22ss%3cw%3erd%2fwith+%26+100%25+all+of+it",
+			"encodeURIComponent":      "p%22ss%3Cw%3Erd%2Fwith%20%26%20100%25%20all%20of%20it",
+			"JSON of PHP":             strings.ReplaceAll(string(inJSON), "/", `\/`),
+			"hexadecimal":             hex.EncodeToString([]byte("user:" + password)),
+			"hexadecimal of xxd":      wrap(hex.EncodeToString([]byte("user:"+password)), 60, "\n"),
+			"hexadecimal upper case":  strings.ToUpper(hex.EncodeToString([]byte(password))),
+			"base32":                  base32.StdEncoding.EncodeToString([]byte(password)),
+			"base32 of a key":         wrap(base32.StdEncoding.EncodeToString([]byte(key)), 76, "\n"),
+			"base32 behind 1 byte":    base32.StdEncoding.EncodeToString([]byte(":" + password + "!")),
+			"base32 behind 4 bytes":   base32.StdEncoding.EncodeToString([]byte("user" + password + "!!")),
 			"the whole key":           key,
 			"the key with CRLF lines": strings.ReplaceAll(key, "\n", "\r\n"),
 		} {
@@ -164,9 +179,13 @@ func TestPatterns(t *testing.T) {
 			if !strings.Contains(got, secret.Mark) {
 				t.Errorf("%s: %q becomes %q, want the secret redacted", what, text, got)
 			}
-			encoded := base64.StdEncoding.EncodeToString([]byte(password))[4:32]
-			for _, part := range []string{password, "MIIEpAIBAAKCAQEA7", "q83vEjRWeJq83vEjRW", encoded} {
-				if strings.Contains(got, part) {
+			for _, part := range []string{
+				password, "MIIEpAIBAAKCAQEA7", "q83vEjRWeJq83vEjRW", "all of it", "all+of+it", "all%20of%20it",
+				base64.StdEncoding.EncodeToString([]byte(password))[4:32],
+				hex.EncodeToString([]byte("all of it")),
+				base32.StdEncoding.EncodeToString([]byte(password))[:40],
+			} {
+				if strings.Contains(strings.ToLower(got), strings.ToLower(part)) {
 					t.Errorf("%s: %q is still in %q", what, part, got)
 				}
 			}

@@ -1,9 +1,12 @@
 package runner
 
 import (
+	"encoding/base32"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -76,8 +79,9 @@ func secretsOf(h *runtime.Handoff, definition *cloud.Definition, env environ) []
 }
 
 // patterns returns the texts to find: each secret, its lines, and its common encodings.
-// Forms in base64 may be wrapped: the program base64 breaks lines at 76 columns, and openssl
-// at 64. If the secret is a part of a larger file, the break can be at any of its positions.
+// Forms in base64, base32 and hexadecimal may be wrapped: the programs base64 and base32 break lines
+// at 76 columns, openssl at 64, and xxd at 60. If the secret is a part of a larger file, the break can
+// be at any of its positions.
 func patterns(secrets []string) (plain, wrapped []string) {
 	for _, value := range secrets {
 		bare := strings.TrimSpace(value)
@@ -94,10 +98,16 @@ func patterns(secrets []string) (plain, wrapped []string) {
 			}
 		}
 
-		plain = appendForms(plain, url.QueryEscape(bare), url.PathEscape(bare))
+		plain = appendForms(plain, percentForms(bare)...)
+		inHex := hex.EncodeToString([]byte(bare))
+		wrapped = appendForms(wrapped, inHex, strings.ToUpper(inHex))
 		for _, text := range []string{value, bare} {
-			plain = appendForms(plain, jsonForm(text, true), jsonForm(text, false))
-			wrapped = appendForms(wrapped, base64Forms(text)...)
+			for _, form := range []string{jsonForm(text, true), jsonForm(text, false)} {
+				plain = appendForms(plain, form, strings.ReplaceAll(form, "/", `\/`)) // as in PHP
+			}
+			wrapped = appendForms(wrapped, groupForms(text, 3, 6, base64.StdEncoding.EncodeToString)...)
+			wrapped = appendForms(wrapped, groupForms(text, 3, 6, base64.URLEncoding.EncodeToString)...)
+			wrapped = appendForms(wrapped, groupForms(text, 5, 5, base32.StdEncoding.EncodeToString)...)
 		}
 	}
 	slices.Sort(plain)
@@ -114,21 +124,37 @@ func appendForms(all []string, forms ...string) []string {
 	return all
 }
 
-// base64Forms returns the forms of a text in base64. They differ for each of the three
-// offsets at which the text can start.
-func base64Forms(text string) []string {
-	forms := []string{
-		base64.StdEncoding.EncodeToString([]byte(text)), base64.URLEncoding.EncodeToString([]byte(text)),
-		base64.RawStdEncoding.EncodeToString([]byte(text)), base64.RawURLEncoding.EncodeToString([]byte(text)),
+// percentForms returns the forms of a text in a URL. Which characters are escaped differs between
+// the query of a form, a path, and encodeURIComponent of JavaScript. The digits of an escape may be
+// in lower case.
+func percentForms(text string) []string {
+	query := url.QueryEscape(text)
+	component := strings.ReplaceAll(query, "+", "%20")
+	var forms []string
+	for _, form := range []string{query, component, unescaped.Replace(component), url.PathEscape(text)} {
+		forms = append(forms, form, escape.ReplaceAllStringFunc(form, strings.ToLower))
 	}
-	for before := range 3 {
+	return forms
+}
+
+var (
+	escape    = regexp.MustCompile("%[0-9A-F]{2}")
+	unescaped = strings.NewReplacer("%21", "!", "%27", "'", "%28", "(", "%29", ")", "%2A", "*") // by encodeURIComponent
+)
+
+// groupForms returns the forms of a text in an encoding that turns each group of bytes into letters
+// of a number of bits: 3 and 6 for base64, 5 and 5 for base32. The forms differ for each offset in a
+// group at which the text can start. The first one, with padding and without, is that of the text
+// alone.
+func groupForms(text string, group, bits int, encode func([]byte) string) []string {
+	alone := encode([]byte(text))
+	forms := []string{alone, strings.TrimRight(alone, "=")}
+	for before := range group {
 		padded := append(make([]byte, before), text...)
-		whole := len(padded) / 3 * 3 // the remaining bytes share a letter with the next byte
-		lead := (before*8 + 5) / 6   // letters that depend on the bytes before the text
-		for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
-			if form := encoding.EncodeToString(padded[:whole]); len(form) > lead {
-				forms = append(forms, form[lead:])
-			}
+		whole := len(padded) / group * group // the remaining bytes share a letter with the next byte
+		lead := (before*8 + bits - 1) / bits // letters that depend on the bytes before the text
+		if form := encode(padded[:whole]); len(form) > lead {
+			forms = append(forms, form[lead:])
 		}
 	}
 	return forms
