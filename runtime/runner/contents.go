@@ -18,7 +18,7 @@ const (
 	minRandom   = 24  // shortest random text, in characters
 )
 
-// contents returns the secrets inside a secret value that is JSON or contains URLs,
+// contents returns the secrets inside a secret value that is JSON or has secrets of known shapes,
 // because programs decode such a value and print its parts. A string in a JSON object is
 // secret if its key looks secret, if it has several lines, or if it looks random. A number
 // is secret if its key looks secret. Other strings, such as a type, a project or an address,
@@ -27,7 +27,7 @@ const (
 func contents(value string) []string {
 	f := finder{}
 	f.json(value, 0)
-	f.found = append(f.found, passwords(value)...)
+	f.found = append(f.found, shaped(value)...)
 	return f.found[:min(len(f.found), maxContents)]
 }
 
@@ -78,7 +78,7 @@ func (f *finder) walk(value any, secretKey bool, depth int) {
 		if secretKey || strings.Contains(strings.TrimSpace(value), "\n") || looksRandom(value) {
 			f.found = append(f.found, value)
 		}
-		f.found = append(f.found, passwords(value)...)
+		f.found = append(f.found, shaped(value)...)
 		f.json(value, depth+1)
 	}
 }
@@ -133,9 +133,10 @@ func looksRandom(text string) bool {
 }
 
 // passwords returns the passwords of the URLs in a text, both percent-encoded and
-// decoded. A password is returned together with its user, as "user:password@", if it is
+// decoded, and the parts of their paths and queries that look random, such as the last part of the URL
+// of a webhook. A password is returned together with its user, as "user:password@", if it is
 // shorter than minSecret, if it equals the user, or if the text before the "://" ends with
-// it, such as the scheme. A user that looks random is a token and is returned too.
+// it, such as the scheme.
 func passwords(text string) []string {
 	var found []string
 	for {
@@ -144,14 +145,16 @@ func passwords(text string) []string {
 			return found
 		}
 		text = remaining
+		for part := range strings.FieldsFuncSeq(beforeSpace(remaining), isURLSeparator) {
+			if looksRandom(part) {
+				found = append(found, part)
+			}
+		}
 		user, password, ok := userinfo(remaining)
 		if !ok {
 			continue
 		}
 
-		if looksRandom(user) {
-			found = append(found, user)
-		}
 		if password == "" {
 			continue
 		}
@@ -174,9 +177,7 @@ func passwords(text string) []string {
 // at the last @. If the text before that slash has no colon, or only digits follow its colon,
 // it is a host with a port, and there is no password.
 func userinfo(text string) (user, password string, ok bool) {
-	if end := strings.IndexAny(text, "\" \t\r\n"); end >= 0 {
-		text = text[:end]
-	}
+	text = beforeSpace(text)
 	authority, _, path := strings.Cut(text, "/")
 	at := strings.LastIndexByte(authority, '@')
 	if at < 0 && path { // the password may contain the slash
@@ -192,3 +193,14 @@ func userinfo(text string) (user, password string, ok bool) {
 	user, password, _ = strings.Cut(authority[:at], ":")
 	return user, password, true
 }
+
+// beforeSpace returns the text before the first quotation mark or space, up to maxURL bytes.
+func beforeSpace(text string) string {
+	text = text[:min(len(text), maxURL)]
+	if end := strings.IndexAny(text, "\" \t\r\n"); end >= 0 {
+		return text[:end]
+	}
+	return text
+}
+
+func isURLSeparator(r rune) bool { return strings.ContainsRune("/?&=#:@,;", r) }

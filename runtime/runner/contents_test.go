@@ -146,6 +146,74 @@ func TestSecretsOf(t *testing.T) {
 			env:    environ{"APP_SECRET": `{"dsn":"mysql://root:hunter2-db@host/app"}`},
 			hidden: []string{"hunter2-db"}, shown: []string{"host/app"},
 		},
+		"key of a storage account is hidden": {
+			env: environ{"AZURE_STORAGE_CONNECTION_STRING": "DefaultEndpointsProtocol=https;AccountName=mystorage;" +
+				"AccountKey=Zm9vYmFyLWZvb2Jhci1mb29iYXI=;EndpointSuffix=core.windows.net"},
+			hidden: []string{"Zm9vYmFyLWZvb2Jhci1mb29iYXI="},
+			shown:  []string{"mystorage", "core.windows.net", "https"},
+		},
+		"key of a service bus is hidden": {
+			env: environ{"BUS": "Endpoint=sb://bus.example.net/;SharedAccessKeyName=RootManage;" +
+				"SharedAccessKey=hunter2+of/bus=;EntityPath=queue"},
+			hidden: []string{"hunter2+of/bus="}, shown: []string{"RootManage", "bus.example.net", "queue-1"},
+		},
+		"passwords in connection strings and DSNs are hidden": {
+			env: environ{
+				"DB":     "Server=tcp:db.example.com,1433;User ID=admin;Password=hunter2 with space;Encrypt=True",
+				"PG":     "host=db.example.com user=app password=hunter2pg dbname=orders",
+				"QUOTED": "host=db user=app password='hunter2 quoted' dbname=orders",
+				"REDIS":  "cache.example.com:6380,password=hunter2redis,ssl=True,abortConnect=False",
+				"ODBC":   "Driver={x};Uid=sa;Pwd=hunter2odbc;",
+				"JVM":    "-Xmx1g -Djavax.net.ssl.trustStorePassword=hunter2jvm -Dfile.encoding=UTF-8",
+			},
+			hidden: []string{
+				"hunter2 with space", "hunter2pg", "hunter2 quoted", "hunter2redis", "hunter2odbc", "hunter2jvm",
+			},
+			shown: []string{"db.example.com", "orders", "admin", "Encrypt=True", "cache.example.com:6380", "UTF-8"},
+		},
+		"passwords and signatures in queries are hidden": {
+			env: environ{
+				"JDBC": "jdbc:postgresql://db.example.com/app?user=me&password=hunter2%2Fjdbc&ssl=true",
+				"SAS": "https://mystorage.blob.core.windows.net/c/b?sv=2023-11-03&se=2026-01-01&sp=r&" +
+					"sig=hunter2%2Bsas%3D",
+				"PRESIGNED": "https://b.s3.amazonaws.com/k?X-Amz-Expires=300&X-Amz-Signature=0123456789abcdef",
+			},
+			hidden: []string{"hunter2%2Fjdbc", "hunter2/jdbc", "hunter2%2Bsas%3D", "hunter2+sas=", "0123456789abcdef"},
+			shown:  []string{"db.example.com/app", "2023-11-03", "2026-01-01", "mystorage.blob", "X-Amz-Expires=300"},
+		},
+		"tokens of known shapes are hidden under any name": {
+			env: environ{
+				"GH": "ghp_0123456789abcdefghij0123456789abcdef", "HEADER": "Authorization: Bearer eyJ" +
+					"hbGciOiJub25lIn0.eyJzdWIiOiJtZSJ9.c2lnbmF0dXJl",
+				"HOOK": "https://hooks.slack.com/services/T00000000/B00000000/Zk8Qw2nV7xLr5TbYp0JdHs4G",
+			},
+			hidden: []string{
+				"ghp_0123456789abcdefghij0123456789abcdef", "eyJhbGciOiJub25lIn0.eyJzdWIiOiJtZSJ9.c2lnbmF0dXJl",
+				"Zk8Qw2nV7xLr5TbYp0JdHs4G",
+			},
+			shown: []string{"Bearer of news", "hooks.slack.com/services", "ghp_short"},
+		},
+		"private key is hidden under any name": {
+			env: environ{
+				"PEM": key.Key, "FLAT": strings.ReplaceAll(strings.ReplaceAll(key.Key, "Mz", "Nz"), "\n", `\n`),
+				"PUBLIC": "-----BEGIN CERTIFICATE-----\nMIIBxTCCAWugAwIBAgIRAJ\n-----END CERTIFICATE-----",
+			},
+			hidden: []string{lines[1], lines[2], strings.Replace(lines[2], "Mz", "Nz", 1)},
+			shown:  []string{"MIIBxTCCAWugAwIBAgIRAJ"},
+		},
+		"secrets of a kubeconfig in a variable are hidden": {
+			env: environ{"KUBECONFIG": "users:\n- name: admin\n  user:\n    client-key-data: aHVudGVyMi1odW50ZXIy\n" +
+				"    token: hunter2-of-kube\n    password: \"hunter2-quoted\"\n  tokenFile: /var/run/token-of-it\n"},
+			hidden: []string{"aHVudGVyMi1odW50ZXIy", "hunter2-of-kube", "hunter2-quoted"},
+			shown:  []string{"admin", "/var/run/token-of-it"},
+		},
+		"names that often have no secret are shown": {
+			env: environ{"OPTIONS": `key=environment auth: required sort.key.name=created {"key": "production"} ` +
+				`secretName: regcred-of-it http://token-host:8080/path password-file=/etc/password`},
+			shown: []string{
+				"environment", "required", "created", "production", "regcred-of-it", "8080/path", "/etc/password",
+			},
+		},
 		"URL without a password hides nothing": {
 			env: environ{
 				"PULUMI_BACKEND_URL": "https://api.example.com:8080/@scope/x?mail=me@example.com",
@@ -177,6 +245,41 @@ func TestSecretsOf(t *testing.T) {
 		}
 		if n := len(contents(string(large))); n > maxContents {
 			t.Errorf("got %d secrets, want at most %d", n, maxContents)
+		}
+	})
+}
+
+func TestShaped(t *testing.T) {
+	// 128 KiB is the limit of Linux for one variable (MAX_ARG_STRLEN, execve(2)).
+	t.Run("large texts cost linear time and a limited number of secrets", func(t *testing.T) {
+		for _, part := range []string{
+			"://", "://a:", "https://u:p@", "apikey=", "password='", "ghp_", "eyJ", "a=", `"token":`,
+			"-----BEGIN PRIVATE KEY-----", "password=hunter2-of-many;", "Zk8Qw2nV7xLr5TbYp0JdHs4G/",
+		} {
+			if n := len(shaped(strings.Repeat(part, 1<<17/len(part)))); n > maxContents {
+				t.Errorf("many of %q are %d secrets, want at most %d", part, n, maxContents)
+			}
+		}
+	})
+}
+
+// FuzzShaped checks that a password is found in each format, regardless of its characters.
+func FuzzShaped(f *testing.F) {
+	f.Add("hunter2-hunter2", "host=db user=app")
+	f.Add("hun'ter;2&%41=", "a=b;c=d")
+	f.Fuzz(func(t *testing.T, password, before string) {
+		if len(password) < minSecret || strings.ContainsAny(password, "; &\t\r\n,\"'})\\") ||
+			strings.TrimSpace(password) != password || len(password) > maxAssigned || len(before) > 1<<10 {
+			return
+		}
+		before = strings.ReplaceAll(before, "=", "-") // a name before the space would take it as its value
+		for _, text := range []string{
+			before + " password=" + password + " dbname=x", before + ";Password=" + password + ";Encrypt=True",
+			before + "?user=me&password=" + password + "&ssl=true", before + `\n"password": "` + password + `"`,
+		} {
+			if found := shaped(text); !slices.Contains(found, password) && len(found) < maxContents {
+				t.Errorf("the secrets of %q are %q, want %q among them", text, found, password)
+			}
 		}
 	})
 }

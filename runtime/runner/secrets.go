@@ -52,8 +52,8 @@ func looksSecret(name string) bool {
 
 // secretsOf returns the texts to redact: the tokens of the job, the texts that the handoff
 // lists, secret variables of the definition, all forwarded variables, variables of the
-// environment whose names look secret, the secrets inside all of these, and the passwords
-// of URLs in any variable.
+// environment whose names look secret, the secrets inside all of these, and the secrets of known
+// shapes in any variable.
 func secretsOf(h *runtime.Handoff, definition *cloud.Definition, env environ) []string {
 	all := append([]string{h.Token, h.OIDC}, h.Redact...)
 	for name, value := range definition.Env {
@@ -73,7 +73,7 @@ func secretsOf(h *runtime.Handoff, definition *cloud.Definition, env environ) []
 		all = append(all, contents(value)...)
 	}
 	for _, value := range env {
-		all = append(all, passwords(value)...)
+		all = append(all, shaped(value)...)
 	}
 	return all
 }
