@@ -240,9 +240,9 @@ func (s *Setup) FlushHandoff(ctx context.Context) error {
 
 // Withdraw records that no runner has the whole handoff, so that nothing of the job has run,
 // and lets the agent continue the log. An executor calls it after an error that wraps
-// [ErrConnectionLost], and before it removes the instance. In the opposite order, an agent
-// that is killed in between leaves a record of a handoff and no instance, which means that
-// the job may have run. Without a handoff Withdraw does nothing.
+// [ErrConnectionLost], or when it replaces a lost instance, and before it removes the instance. In
+// the opposite order, an agent that is killed in between leaves a record of a handoff and no
+// instance, which means that the job may have run. Without a handoff Withdraw does nothing.
 func (s *Setup) Withdraw(ctx context.Context) {
 	if !s.handed {
 		return

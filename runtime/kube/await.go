@@ -27,7 +27,9 @@ type starting struct {
 
 	objectTried  bool      // the object with the handoff may exist
 	sendTried    bool      // the handoff may have arrived
+	delivered    bool      // the handoff may be in the Pod: no response has excluded it
 	sent         bool      // the handoff has arrived: the job may run
+	endingSince  time.Time // since when a Pod with its handoff is being ended; zero before
 	versions     int       // number of handoffs that were sealed
 	linesPending bool      // step 0 has lines that the sent handoff lacks
 	settled      time.Time // when the lines that a later handoff repeats are sent; zero if there are none
@@ -59,10 +61,19 @@ type starting struct {
 func (s *starting) awaitStart(ctx context.Context) error {
 	for {
 		now, gone, changed := s.sub.current()
+		if now != nil && now.node != "" && now.uid == string(s.created.UID) && !now.hasStarted() {
+			s.logOnce("node", "Pod assigned to node %s", now.node)
+		}
 		switch {
 		case now == nil: // the watch has not shown it yet
-		case s.sent && now.uid == string(s.created.UID) && (now.hasStarted() || !gone && mayHaveRun(now)):
+		case now.uid == string(s.created.UID) && isLost(now) && s.neverRan(now):
+			return &lostError{diagnose(now).cause}
+		case s.sent && now.uid == string(s.created.UID) && now.hasStarted():
 			return nil
+		case s.sent && now.uid == string(s.created.UID) && !gone && mayHaveRun(now):
+			if !s.ending(now) {
+				return nil
+			}
 		case gone || now.uid != string(s.created.UID):
 			if err := s.podDeleted(ctx, now); err != nil {
 				return err
@@ -86,6 +97,8 @@ func (s *starting) awaitStart(ctx context.Context) error {
 		case <-timer.C:
 			switch {
 			case s.remaining() > 0:
+			case !s.endingSince.IsZero(): // the job may have run
+				return nil
 			case s.sent && s.executor.pods.health() != nil: // the job may run
 				s.deadline, s.stuckSince, s.pullSince = time.Now().Add(outageGrace), time.Time{}, time.Time{}
 			default:
@@ -110,11 +123,11 @@ func (s *starting) awaitStart(ctx context.Context) error {
 }
 
 // mayRun reports whether the job may run: the Pod has its handoff, and the watch shows that the
-// job's container has started, or the watch is down.
+// job's container has started, or that the Pod is being ended, or the watch is down.
 func (s *starting) mayRun() bool {
 	now, _, _ := s.sub.current()
 	started := now != nil && now.uid == string(s.created.UID) && now.hasStarted()
-	return s.sent && (started || s.executor.pods.health() != nil)
+	return s.sent && (started || !s.endingSince.IsZero() || s.executor.pods.health() != nil)
 }
 
 // podDeleted returns an error if the Pod was deleted.
@@ -126,6 +139,9 @@ func (s *starting) podDeleted(ctx context.Context, last *state) error {
 	d := diagnose(last)
 	if d.outlook != failed {
 		d.cause = cause{message: deletedText}
+	}
+	if s.neverRan(last) {
+		return &lostError{d.cause}
 	}
 	return fmt.Errorf("start the Pod: %s", d)
 }
@@ -189,9 +205,6 @@ func (s *starting) checkProgress(ctx context.Context, now *state) error {
 	}
 	s.stuckSince = sinceIf(d.outlook == stuck, s.stuckSince)
 	s.pullSince = sinceIf(d.pullFault, s.pullSince)
-	if now.node != "" {
-		s.logOnce("node", "Pod assigned to node %s", now.node)
-	}
 	urgent := !d.cause.empty() && s.logOnce(d.key(), "Waiting for the Pod to start: %s", d)
 	if s.look.due(now) {
 		s.logEvents(ctx, d)

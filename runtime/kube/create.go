@@ -21,7 +21,7 @@ import (
 
 const maxStopTime = 1 << 20 // seconds; a longer grace period of a template could overflow a time.Duration
 
-// Start creates the job's Pod and sends it the handoff.
+// startPod creates the job's Pod and sends it the handoff.
 //
 //  1. It builds the Pod from the job, the settings and the template.
 //  2. If the handoff is not sealed, it creates the object that carries it.
@@ -32,10 +32,9 @@ const maxStopTime = 1 << 20 // seconds; a longer grace period of a template coul
 //
 // After an error, the Pod and the object are removed. By default a start takes two
 // requests: create and update.
-func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.Setup) (_ string, err error) {
-	setup.Log("Preparing a Pod for this job in namespace %s of the cluster at %s",
-		e.namespace, e.client.host)
-
+func (e *Executor) startPod(
+	ctx context.Context, job *runtime.Job, setup *runtime.Setup, deadline time.Time,
+) (_ string, err error) {
 	// 1. Build the Pod.
 	size := setup.HandoffSize()
 	sender, err := handoff.NewSender()
@@ -59,16 +58,14 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	// 2. Create the object that carries the handoff. From here on, clean up after an error.
 	s := &starting{
 		executor: e, job: job, setup: setup, sub: e.pods.subscribe(pod.Name, true),
-		deadline: time.Now().Add(startLimit(job)), delivery: deliveryOf(job.Tuning.Instance.Kubernetes.Handoff, size),
+		deadline: deadline, delivery: deliveryOf(job.Tuning.Instance.Kubernetes.Handoff, size),
 		sender: sender,
 		logged: map[string]bool{},
 	}
 	defer s.sub.close()
 	defer func() {
-		// A Pod that another agent has adopted is removed by that agent, which first adopts the
-		// job's record: the cluster deletes the record with the Pod.
-		if err != nil && !errors.Is(err, records.ErrAdopted) {
-			err = errors.Join(s.lost(ctx, err), s.cleanUp(ctx, pod))
+		if err != nil {
+			err = s.cleanUpAfter(ctx, pod, err)
 		}
 	}()
 	if err := e.records.Load().PodOfJob(ctx, job.ID, pod.Name, ""); err != nil {

@@ -158,7 +158,7 @@ func (s *starting) createCarrier(ctx context.Context, pod string, text []byte, u
 	if s.created != nil {
 		s.carrier.SetOwnerReferences(ownedBy(s.created.Name, s.created.UID))
 	}
-	s.objectTried = true
+	s.objectTried, s.delivered = true, true
 	if s.versions > 1 {
 		_, err := e.client.updateObject(ctx, resource, s.carrier)
 		return err

@@ -11,7 +11,8 @@
 //
 //  1. check.go: can the cluster run jobs?
 //  2. journal.go, records/store.go: the record of the claim.
-//  3. create.go: the start of a job, in order; pod.go, labels.go, template.go and patch/merge.go:
+//  3. replace.go: the start of a job, and the replacement of a lost Pod; create.go: the start in one
+//     Pod, in order; pod.go, labels.go, template.go and patch/merge.go:
 //     the Pod.
 //  4. await.go: waits until the Pod is ready for the handoff; watch.go, state.go: its state;
 //     failure.go: why it cannot start.
@@ -126,6 +127,10 @@
 //
 // The retries of client-go for watches and logs are off, because they wait as long as a Retry-After
 // header requires.
+//
+// A Pod that is lost before its job has run is replaced, for example after an eviction. Nothing can have
+// run without the handoff, which opens only with the key of that Pod. After the handoff, only the last
+// report of the kubelet counts, because a kubelet that does not report may start the container.
 //
 // A job has ended when its container has exited. The phase of the Pod changes up to 2.5 s
 // later. The end of a log stream proves nothing: the stream of a Pod on a lost node ends too.

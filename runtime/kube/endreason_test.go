@@ -60,6 +60,7 @@ func TestStartEndingPod(t *testing.T) {
 					time.Sleep(time.Millisecond)
 				}
 				s.Change(testNamespace, r.Name, disrupted("PreemptionByScheduler", "a higher priority"))
+				s.Change(testNamespace, r.Name, mainEnds(143, "Error", ""))
 			}()
 		}
 		return nil
@@ -69,8 +70,6 @@ func TestStartEndingPod(t *testing.T) {
 	if err != nil {
 		t.Fatalf("got %v, want no error, because the job may run\n%s", err, log)
 	}
-	name, _, _ := parseID(id)
-	s.Change(testNamespace, name, mainEnds(143, "Error", ""))
 	if exit := waitFor(t, e, id); exit.Code != 143 || exit.Reason != "PreemptionByScheduler: a higher priority" {
 		t.Errorf("got exit %+v, want the preemption as the reason", exit)
 	}

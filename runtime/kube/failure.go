@@ -203,10 +203,14 @@ func tail(message string) string {
 	return text
 }
 
+// containerStatusUnknown is the reason of a container that the kubelet did not find when it ended the Pod. Without
+// a time of its start, the container was not started before.
+const containerStatusUnknown = "ContainerStatusUnknown"
+
 // exitOf returns how a job's Pod ended. It uses the state of the container, because the
 // phase of the Pod changes up to 2.5 seconds later.
 func exitOf(s *state) runtime.Exit {
-	if !s.main.ended || notExecuted(s.main) || s.main.cause.reason == "ContainerStatusUnknown" {
+	if !s.main.ended || notExecuted(s.main) || s.main.cause.reason == containerStatusUnknown {
 		return runtime.Exit{Code: runtime.CodeUnknown, Reason: diagnose(s).String()}
 	}
 	return runtime.Exit{Code: s.main.code, Reason: endReason(s)}

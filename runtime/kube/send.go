@@ -20,7 +20,7 @@ import (
 // send sends the handoff, or a later version with more lines of step 0. If a later version
 // does not arrive, the job continues with the earlier one.
 func (s *starting) send(ctx context.Context, key string) error {
-	s.linesPending = false
+	s.linesPending, s.unsentLines = false, false
 	text, err := s.setup.Handoff(ctx, "/")
 	switch {
 	case err == nil:
@@ -72,7 +72,12 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 	err = retry{
 		deadline: until, refusalLimit: e.refusalLimit(),
 		conflicts: true, // the kubelet updates the status often during a start
-		explain:   func(err error) error { return e.explain("send the job to its Pod", err) },
+		explain: func(err error) error {
+			if isNotFound(err) && !s.delivered {
+				return &lostError{cause{message: deletedText}}
+			}
+			return e.explain("send the job to its Pod", err)
+		},
 		log: func(err error) error {
 			if !s.sent { // do not flush: after the handoff, the log belongs to the runner
 				s.setup.Log("The job cannot be sent to its Pod yet, retrying: %s", tail(err.Error()))
@@ -85,6 +90,7 @@ func (s *starting) sendSealed(ctx context.Context, key string, text []byte) erro
 			adopted = fmt.Errorf("send the job to its Pod: %w", err)
 			return nil
 		}
+		s.delivered = s.delivered || err == nil || temporary(err)
 		return err
 	})
 	if adopted != nil && e.records.Load().Has(s.job.ID) {
