@@ -79,9 +79,10 @@ func secretsOf(h *runtime.Handoff, definition *cloud.Definition, env environ) []
 }
 
 // patterns returns the texts to find: each secret, its lines, and its common encodings.
-// Forms in base64, base32 and hexadecimal may be wrapped: the programs base64 and base32 break lines
-// at 76 columns, openssl at 64, and xxd at 60. If the secret is a part of a larger file, the break can
-// be at any of its positions.
+// Forms in base64 may be wrapped: the program base64 breaks lines at 76 columns, and openssl
+// at 64. If the secret is a part of a larger file, the break can be at any of its positions. Forms in
+// base32 and hexadecimal may not: a line that ends with the first character of a wrapped form is held
+// back until the next line is known, and hexadecimal forms start with common characters.
 func patterns(secrets []string) (plain, wrapped []string) {
 	for _, value := range secrets {
 		bare := strings.TrimSpace(value)
@@ -100,14 +101,14 @@ func patterns(secrets []string) (plain, wrapped []string) {
 
 		plain = appendForms(plain, percentForms(bare)...)
 		inHex := hex.EncodeToString([]byte(bare))
-		wrapped = appendForms(wrapped, inHex, strings.ToUpper(inHex))
+		plain = appendForms(plain, inHex, strings.ToUpper(inHex))
 		for _, text := range []string{value, bare} {
 			for _, form := range []string{jsonForm(text, true), jsonForm(text, false)} {
 				plain = appendForms(plain, form, strings.ReplaceAll(form, "/", `\/`)) // as in PHP
 			}
 			wrapped = appendForms(wrapped, groupForms(text, 3, 6, base64.StdEncoding.EncodeToString)...)
 			wrapped = appendForms(wrapped, groupForms(text, 3, 6, base64.URLEncoding.EncodeToString)...)
-			wrapped = appendForms(wrapped, groupForms(text, 5, 5, base32.StdEncoding.EncodeToString)...)
+			plain = appendForms(plain, groupForms(text, 5, 5, base32.StdEncoding.EncodeToString)...)
 		}
 	}
 	slices.Sort(plain)
