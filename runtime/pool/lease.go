@@ -95,7 +95,15 @@ const (
 type lease struct {
 	leaser runtime.Leaser // nil for a deployment
 	until  time.Time      // when the lease expires
+	wall   time.Time      // the same time without a monotonic reading
 	span   time.Duration  // from the last renewal to the end of the lease
+}
+
+// left returns the time until the lease expires, by the clock that has less time left. On Linux the
+// monotonic clock stops while the machine is suspended; the wall clock may be changed.
+func (l lease) left() time.Duration {
+	now := time.Now()
+	return min(l.until.Sub(now), l.wall.Sub(now.Round(0)))
 }
 
 // runLeased runs leased work from the begin of its lease to the completion.
@@ -141,10 +149,13 @@ func (r *jobRun) runLeased(ctx context.Context) {
 func (r *jobRun) renewLease(ctx context.Context, stopJob context.CancelCauseFunc) {
 	var finished time.Time // when this loop first saw that the last step has ended
 	for {
-		// Wait for a third of the time that is left.
-		until, _ := r.leaseEnd()
-		if !runtime.Sleep(ctx, nil, time.Until(until)/leaseRenewPart) {
-			return
+		// Wait for a third of the time that is left. Timers stop while the machine is suspended, so
+		// check the clocks meanwhile.
+		left, _ := r.leaseLeft()
+		for due := left - left/leaseRenewPart; left > due; left, _ = r.leaseLeft() {
+			if !runtime.Sleep(ctx, nil, min(left-due, leaseCheck)) {
+				return
+			}
 		}
 
 		if err := r.extendLease(ctx, false); err != nil {
@@ -169,8 +180,8 @@ func (r *jobRun) renewLease(ctx context.Context, stopJob context.CancelCauseFunc
 // extendLease renews the lease, with retries until two thirds of the time that was left at
 // its last renewal are over. The error is the reason to stop the job, or the cause of ctx.
 func (r *jobRun) extendLease(ctx context.Context, begin bool) error {
-	until, margin := r.leaseEnd()
-	window := time.Until(until) - margin
+	left, margin := r.leaseLeft()
+	window := left - margin
 	if window <= 0 {
 		return errLeaseExpires
 	}
@@ -196,10 +207,13 @@ func (r *jobRun) extendLease(ctx context.Context, begin bool) error {
 			return context.Cause(ctx)
 		case !failed:
 			failed = true
-			r.log.Warn("cannot renew lease", "error", err, "expires_in", time.Until(until).Round(time.Millisecond))
+			r.log.Warn("cannot renew lease", "error", err, "expires_in", left.Round(time.Millisecond))
 		}
 		if !runtime.Sleep(ctx, nil, delay) {
 			return context.Cause(ctx)
+		}
+		if left, _ = r.leaseLeft(); left <= margin { // the machine was suspended
+			return errLeaseExpires
 		}
 	}
 }
@@ -208,19 +222,21 @@ func (r *jobRun) extendLease(ctx context.Context, begin bool) error {
 func (r *jobRun) setLeaseEnd(until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lease.until, r.lease.span = until, time.Until(until)
+	r.lease.until, r.lease.wall = until, until.Round(0)
+	r.lease.span = r.lease.left()
 }
 
-// leaseEnd returns when the lease expires, and how long before that the work must be stopped.
-func (r *jobRun) leaseEnd() (until time.Time, margin time.Duration) {
+// leaseLeft returns the time until the lease expires, and how long before that the work must be
+// stopped.
+func (r *jobRun) leaseLeft() (left, margin time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.lease.until, r.lease.span / leaseRenewPart
+	return r.lease.left(), r.lease.span / leaseRenewPart
 }
 
 // leaseGrace returns the time between SIGTERM and SIGKILL when leased work is stopped. The
 // work must have ended when its lease expires, and it gets half of the time that is left.
 func (r *jobRun) leaseGrace() time.Duration {
-	until, _ := r.leaseEnd()
-	return max(0, min(runtime.StopGrace, time.Until(until)/2))
+	left, _ := r.leaseLeft()
+	return max(0, min(runtime.StopGrace, left/2))
 }

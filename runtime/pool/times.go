@@ -66,6 +66,7 @@ const (
 	leaseRenewPart = 3
 	leaseAttempts  = 3 // number of attempts to renew for which there is time, even if each times out
 	leaseRetryMin  = 50 * time.Millisecond
+	leaseCheck     = time.Second // between two checks of the clocks: see lease.left
 
 	completeLimit = time.Minute      // for completing a lease whose work has ended
 	giveBackLimit = 15 * time.Second // for completing one whose work has not started
