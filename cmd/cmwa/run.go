@@ -117,7 +117,11 @@ func runAgent(
 	controlled := control.Agent{
 		Directory: agent.Directory, Started: started, Loop: loop, Drain: func() { drain(errDrain) },
 	}
-	control.Restore(controlled, log.Logger)
+	var names []string
+	for _, pool := range c.Pools {
+		names = append(names, pool.Name)
+	}
+	control.Restore(controlled, names, log.Logger)
 	serveControl := control.Open(controlled, log.Logger)
 	reloader.Deliver(loop.Want)
 

@@ -150,7 +150,7 @@ func TestHandle(t *testing.T) {
 			t.Errorf("the stored names are %v, %v", names, err)
 		}
 		restored := newFakeLoop("blue", "green", "red")
-		Restore(Agent{Directory: directory, Loop: restored}, discard)
+		Restore(Agent{Directory: directory, Loop: restored}, nil, discard)
 		if len(restored.paused) != 2 || !restored.paused["blue"] || !restored.paused["red"] {
 			t.Errorf("after a restart the paused pools are %v", restored.paused)
 		}
@@ -389,9 +389,10 @@ func TestReadPaused(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log bytes.Buffer
-		loop := newFakeLoop("blue")
-		Restore(Agent{Directory: directory, Loop: loop}, slog.New(slog.NewTextHandler(&log, nil)))
-		if len(loop.paused) > 0 || !strings.Contains(log.String(), "cannot read which pools are paused") {
+		loop := newFakeLoop("blue", "red")
+		pools := []string{"blue", "red"}
+		Restore(Agent{Directory: directory, Loop: loop}, pools, slog.New(slog.NewTextHandler(&log, nil)))
+		if !loop.paused["blue"] || !loop.paused["red"] || !strings.Contains(log.String(), "cannot read which pools are paused") {
 			t.Errorf("%s: the paused pools are %v, the log is %s", name, loop.paused, log.String())
 		}
 	}

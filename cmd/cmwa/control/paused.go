@@ -20,11 +20,14 @@ const (
 	maxPaused  = 1 << 20 // bytes
 )
 
-// Restore pauses the pools that were paused when the agent with this directory ended.
-func Restore(agent Agent, log *slog.Logger) {
+// Restore pauses the pools that were paused when the agent with this directory ended. If it cannot
+// find out which, it pauses all pools of the configuration: a pool that was paused for maintenance
+// must not claim jobs.
+func Restore(agent Agent, pools []string, log *slog.Logger) {
 	names, err := ReadPaused(agent.Directory)
 	if err != nil {
-		log.Warn("cannot read which pools are paused, so none is: use cmwa pause again", "error", err)
+		log.Error("cannot read which pools are paused, so all are: use cmwa resume for each pool", "error", err)
+		names = pools
 	}
 	for _, name := range names {
 		agent.Loop.Pause(name)
@@ -60,7 +63,7 @@ func ReadPaused(directory string) ([]string, error) {
 // DecodePaused decodes the stored names.
 func DecodePaused(text []byte) (names []string, err error) {
 	if json.Unmarshal(text, &names) != nil {
-		return nil, errors.New("the file is not a list of pools: pause the pools again")
+		return nil, errors.New("the file is not a list of pools")
 	}
 	return names, nil
 }

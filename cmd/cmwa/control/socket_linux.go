@@ -1,10 +1,14 @@
 package control
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,8 +43,22 @@ func checkPeer(conn *net.UnixConn) error {
 	if err := errors.Join(err, failed); err != nil {
 		return err
 	}
-	if peer.Uid != 0 && int(peer.Uid) != os.Geteuid() {
+	// The errors are ignored: without the files, the user 65534 is not accepted.
+	overflow, _ := os.ReadFile("/proc/sys/kernel/overflowuid")
+	mapping, _ := os.ReadFile("/proc/self/uid_map")
+	if !mayControl(int(peer.Uid), os.Geteuid(), string(overflow), string(mapping)) {
 		return fmt.Errorf("user %d may not control the agent of user %d", peer.Uid, os.Geteuid())
 	}
 	return nil
+}
+
+// mayControl reports whether a user may control the agent of the user own. In a user namespace that
+// does not map all users, the kernel shows every other user as overflow, usually 65534, so
+// this number is not the number of one user. Overflow and mapping are the contents of
+// /proc/sys/kernel/overflowuid and /proc/self/uid_map: see user_namespaces(7).
+func mayControl(user, own int, overflow, mapping string) bool {
+	const usual = "65534"
+	ambiguous := strconv.Itoa(user) == cmp.Or(strings.TrimSpace(overflow), usual) &&
+		!slices.Equal(strings.Fields(mapping), []string{"0", "0", "4294967295"})
+	return user == 0 || user == own && !ambiguous
 }
