@@ -86,8 +86,9 @@ func (s *rollback) run(agent string) {
 	spec := runtime.PoolSpec{Name: template.PoolName, Identity: template.Identity, Tuning: journalTuning()}
 	spec.Tuning.MaxJobs, spec.Tuning.PollingInterval, spec.Tuning.StatusInterval = 10, time.Second, 30*time.Second
 	p := pool.New(spec, pool.Parts{
-		Cloud: s.cloud, Executor: e, Journal: journalWithKey(s.t, e, spec), Agent: "id-of-" + agent, Environ: environ(nil),
-		Log: slog.New(slog.NewTextHandler(&s.agents.log, nil)).With("agent", agent),
+		Cloud: s.cloud, Executor: e, Journal: journalWithKey(s.t, e, spec), Agent: "id-of-" + agent,
+		Environ: environ(nil),
+		Log:     slog.New(slog.NewTextHandler(&s.agents.log, nil)).With("agent", agent),
 	})
 	ctx, cancel := context.WithCancel(s.t.Context())
 	ended := make(chan error, 1)

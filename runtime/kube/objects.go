@@ -76,8 +76,8 @@ func (e *Executor) createObject(ctx context.Context, resource string, o object, 
 		case len(found) == 0:
 			return fmt.Errorf("%s/%s was deleted during its creation", resource, o.GetName())
 		case !sameContent(found[0], o):
-			other = fmt.Errorf("create an object of the job: %s/%s exists, and another client of the cluster has created it",
-				resource, o.GetName())
+			other = fmt.Errorf("create an object of the job: %s/%s exists, "+
+				"and another client of the cluster has created it", resource, o.GetName())
 		}
 		return nil
 	})

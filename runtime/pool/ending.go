@@ -98,6 +98,8 @@ func describeExit(exit runtime.Exit, err error) string {
 		return "the job failed, and the runner could not report it to the service"
 	case exit.Code == runtime.CodeSucceededUnreported:
 		return "the job succeeded, and the runner could not report it to the service"
+	case exit.Code == runtime.CodeUsage && exit.Reason != "":
+		return "the runner did not start (agent and runner must be of the same release): " + exit.Reason
 	case exit.Code == runtime.CodeUsage:
 		return "the runner did not start: install agent and runner from the same release"
 	case exit.Reason != "":

@@ -3,6 +3,7 @@ package pool_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,6 +33,16 @@ func TestReportEnd(t *testing.T) {
 			Progress: []runtimetest.TimedProgress{{After: time.Minute, Progress: p}},
 		}
 	}
+	play(t, "runner that refuses its handoff", spec(), func(st *fixture) {
+		refuses := runtime.Exit{Code: runtime.CodeUsage, Reason: "the handoff is not signed by the agent"}
+		st.engine.SetScript("a", runtimetest.Script{Silent: true, Exit: refuses})
+		st.cloud.Queue("a")
+		st.start()
+		wait(2 * time.Minute)
+		if status, log := st.cloud.Step("a", 0); status != runtime.Failed || !strings.Contains(log, refuses.Reason) {
+			st.Errorf("step 0 is %s, and its log %q lacks the reason", status, log)
+		}
+	})
 	for name, c := range map[string]struct {
 		script runtimetest.Script
 		want   string
