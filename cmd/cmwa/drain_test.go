@@ -50,9 +50,10 @@ func TestDrain(t *testing.T) {
 	// 1. A drain waits for the jobs. The dry run sends the same requests as a drain. It changes
 	// neither the node nor the Pods, so that it does not disturb other tests.
 	drain := func(timeout string) (message string, err error) {
-		selector := fmt.Sprintf("cmwa.group in (%s,%s)", jobs[0].pod.Labels["cmwa.group"], jobs[1].pod.Labels["cmwa.group"])
+		groups := jobs[0].pod.Labels["cmwa.group"] + "," + jobs[1].pod.Labels["cmwa.group"]
 		_, message, err = try(t, kubectlVariable, "drain", jobs[0].pod.Spec.NodeName, "--dry-run=server", "--force",
-			"--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector", selector, "--timeout", timeout)
+			"--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector", "cmwa.group in ("+groups+")",
+			"--timeout", timeout)
 		return message, err
 	}
 	message, err := drain("1s")

@@ -139,7 +139,8 @@ func TestKustomize(t *testing.T) {
 			}
 		}
 		k := kustomization{
-			overlay: "plain", namespace: "other", tokens: map[string]string{"token": "pul-1"}, components: []string{"namespace"},
+			overlay: "plain", namespace: "other", tokens: map[string]string{"token": "pul-1"},
+			components: []string{"namespace"},
 		}
 		text := must(t, kubectlVariable, "kustomize", k.write(t))
 		if !strings.Contains(text, "kind: Namespace\nmetadata:\n  name: other\n") {
