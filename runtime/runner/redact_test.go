@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
@@ -120,26 +119,11 @@ func TestRedactor(t *testing.T) {
 	}
 }
 
-// TestRedactorMany compares times of the same process, so that a slow machine makes no difference. A
-// search that tries one secret after another takes 600 times as long with the larger number.
 func TestRedactorMany(t *testing.T) {
-	shortest := func(n int) time.Duration {
-		secrets, similar := manySecrets(n)
-		m := newMatcher(patterns(secrets))
-		if got := m.redact("is secret-value-000007\n"); got != "is "+secret.Mark+"\n" {
-			t.Errorf("one of %d secrets is redacted as %q", n, got)
-		}
-		best := time.Hour
-		for range 3 {
-			start := time.Now()
-			m.scan(nil, similar, true)
-			best = min(best, time.Since(start))
-		}
-		return best
-	}
-	few, many := shortest(10), shortest(10_000)
-	if many > 60*few {
-		t.Errorf("1 MiB takes %s with ten secrets, and %s with ten thousand", few, many)
+	secrets, _ := manySecrets(10_000)
+	got := newMatcher(patterns(secrets)).redact("one is secret-value-009999, and secret-value-010000 is no secret\n")
+	if want := "one is " + secret.Mark + ", and secret-value-010000 is no secret\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
