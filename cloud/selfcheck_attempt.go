@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -78,7 +79,12 @@ func (c *selfChecker) try(ctx context.Context, token string) *attempt {
 	by.setHeader(request.Header, q)
 	if c.transport.Proxy != nil {
 		if a.proxy, err = c.transport.Proxy(request); err != nil { // err may show a password
-			a.badProxy, a.err = true, errors.New(c.proxyVariable()+" is not the URL of a proxy")
+			err = errors.New(c.proxyVariable() + " is not the URL of a proxy")
+		} else {
+			err = CheckProxy(os.LookupEnv)
+		}
+		if err != nil {
+			a.badProxy, a.err = true, err
 			return a
 		}
 	}

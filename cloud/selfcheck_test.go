@@ -424,6 +424,14 @@ func TestSelfChecksProxy(t *testing.T) {
 		want(t, check(t, o, false), "service-connection", selfcheck.LevelFailed,
 			"HTTPS_PROXY is not the URL of a proxy")
 	})
+	t.Run("a variable that Go ignores", func(t *testing.T) {
+		t.Setenv("HTTPS_PROXY", "http://someone:proxy-password@[")
+		results := through(t, nil)
+		want(t, results, "service-connection", selfcheck.LevelFailed, "HTTPS_PROXY is not the URL of a proxy")
+		if text := fmt.Sprint(results); strings.Contains(text, "proxy-password") {
+			t.Errorf("the results show the password: %s", text)
+		}
+	})
 	t.Run("a proxy that does not run", func(t *testing.T) {
 		server := httptest.NewServer(nil)
 		server.Close()
@@ -514,4 +522,27 @@ func TestSelfChecksOIDC(t *testing.T) {
 		_, results = with(t, file, false, nil)
 		want(t, results, "oidc-token", selfcheck.LevelFailed, "no JSON Web Token")
 	})
+}
+
+func TestCheckProxy(t *testing.T) {
+	for value, valid := range map[string]bool{
+		"": true, "http://proxy.example:3128": true, "proxy.example:3128": true, "socks5://[::1]:1080": true,
+		"http://someone:proxy-password@[": false, "http://someone:proxy-password@proxy.example:port": false,
+		"http://someone:%zz@proxy.example": false, "http://": false, "http://proxy-password@": false,
+	} {
+		for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"} {
+			err := cloud.CheckProxy(func(asked string) (string, bool) {
+				if asked != name {
+					return "", false
+				}
+				return value, true
+			})
+			switch {
+			case valid && err != nil:
+				t.Errorf("%s=%q: %v", name, value, err)
+			case !valid && (err == nil || err.Error() != name+" is not the URL of a proxy"):
+				t.Errorf("%s=%q: the error is %v", name, value, err)
+			}
+		}
+	}
 }

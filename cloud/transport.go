@@ -1,9 +1,12 @@
 package cloud
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"weak"
 )
@@ -56,6 +59,25 @@ func (t *Transports) trusting(certificates string) *transports {
 	maps.DeleteFunc(t.shared, func(_ string, former weak.Pointer[transports]) bool { return former.Value() == nil })
 	t.shared[certificates] = weak.Make(made)
 	return made
+}
+
+// CheckProxy returns an error if HTTPS_PROXY or HTTP_PROXY is not the URL of a proxy. Go's default
+// transport ignores such a variable and connects without a proxy, or looks for a wrong host. The error
+// does not contain the value, which may have a password.
+func CheckProxy(environ func(name string) (value string, ok bool)) error {
+	for _, name := range []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"} {
+		value, _ := environ(name)
+		if value == "" {
+			continue
+		}
+		if !strings.Contains(value, "://") {
+			value = "http://" + value // as Go reads it
+		}
+		if proxy, err := url.Parse(value); err != nil || proxy.Hostname() == "" {
+			return fmt.Errorf("%s is not the URL of a proxy", name)
+		}
+	}
+	return nil
 }
 
 // probeCount is the number of unanswered TCP probes that end a connection.

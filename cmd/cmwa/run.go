@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -80,6 +81,9 @@ retries what waits after a failure, unless the service requested the wait.`,
 func runAgent(
 	ctx, force context.Context, hangUps <-chan os.Signal, config string, environ environment, log *logging.Log,
 ) error {
+	if err := cloud.CheckProxy(environ.lookup); err != nil {
+		return cli.Usage(fmt.Errorf("%w: set it to a URL such as http://proxy.example:3128", err))
+	}
 	watcher := watch.New()
 	reloader := newReloader(config, environ, watcher, log.Logger)
 	if err := reloader.Reload(); err != nil {

@@ -20,7 +20,9 @@ func newProcessGroup() *syscall.SysProcAttr {
 
 // Hide protects the memory, the environment and the open files of this process from other
 // processes of the same user without CAP_SYS_PTRACE (PR_SET_DUMPABLE, prctl(2)), so that
-// the steps of a job cannot read its tokens.
+// the steps of a job cannot read its tokens. It does not protect the tokens from the image of the job,
+// or from steps of root, which can change what the runner uses: the proxy variables, the certificates
+// (SSL_CERT_FILE, the system's store) and /etc/hosts.
 func Hide() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }
 
 // listProcesses returns all processes. It fails if /proc is that of another PID namespace.
