@@ -56,7 +56,7 @@ func TestLeaseSuspend(t *testing.T) {
 				time.Sleep(2 * time.Second)
 				synctest.Wait()
 				if stopped := reason == errLeaseExpires; leaser.count != c.renewed || stopped != c.stopped {
-					t.Errorf("the lease was renewed %d times, and the work stopped for the reason %v; want %d, stopped: %t",
+					t.Errorf("%d renewals, and the work was stopped for %v; want %d renewals, stopped: %t",
 						leaser.count, reason, c.renewed, c.stopped)
 				}
 				end()

@@ -392,7 +392,8 @@ func TestReadPaused(t *testing.T) {
 		loop := newFakeLoop("blue", "red")
 		pools := []string{"blue", "red"}
 		Restore(Agent{Directory: directory, Loop: loop}, pools, slog.New(slog.NewTextHandler(&log, nil)))
-		if !loop.paused["blue"] || !loop.paused["red"] || !strings.Contains(log.String(), "cannot read which pools are paused") {
+		if !loop.paused["blue"] || !loop.paused["red"] ||
+			!strings.Contains(log.String(), "cannot read which pools are paused") {
 			t.Errorf("%s: the paused pools are %v, the log is %s", name, loop.paused, log.String())
 		}
 	}
