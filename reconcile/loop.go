@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -145,8 +146,8 @@ func (l *Loop) turn(ctx, pools context.Context) <-chan time.Time {
 	l.finishChange()
 	desired, observed := l.observe()
 	plan := Diff(desired, observed)
-	if len(plan) == 0 {
-		l.converge(desired, observed)
+	if len(plan) == 0 && l.converge(desired, observed) {
+		debug.FreeOSMemory() // a reload leaves much garbage: 30 MB for a file with a thousand pools
 	}
 	if l.act(ctx, pools, plan) {
 		l.wake()
@@ -258,8 +259,8 @@ func (l *Loop) failed(key string, err error, log *slog.Logger, message string) {
 }
 
 // converge records that the desired state is in force, unless a pool starts or drains, or an
-// action is blocked.
-func (l *Loop) converge(desired Desired, observed Observed) {
+// action is blocked. It reports whether that is new.
+func (l *Loop) converge(desired Desired, observed Observed) (converged bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	pools := 0
@@ -270,10 +271,11 @@ func (l *Loop) converge(desired Desired, observed Observed) {
 	}
 	if l.applied.Generation == desired.Generation || len(l.failures) > 0 ||
 		pools != len(desired.Pools) || !desired.allReady(observed.Pools) {
-		return
+		return false
 	}
 	l.applied, l.appliedAt = desired, observed.Now
 	l.log.Info("converged", "generation", desired.Generation, "pools", len(desired.Pools))
+	return true
 }
 
 // next returns a channel that receives when the first blocked action may be retried. It

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"syscall"
@@ -268,8 +267,6 @@ func (r *Reloader) Follow(ctx context.Context, on Triggers) error {
 			}
 			warned[path] = true
 		}
-
-		debug.FreeOSMemory() // a check leaves much garbage: 30 MB for a file with a thousand pools
 
 		var recheck <-chan time.Time
 		if wait := r.RecheckAfter(); wait > 0 {
