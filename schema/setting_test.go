@@ -18,7 +18,9 @@ func TestSettings(t *testing.T) {
 			t.Fatalf("pool %d has no setting %s", pool, key)
 			return nil
 		}
-		for key, want := range map[string]bool{"polling_interval": true, "docker.memory": true, "request_timeout": false} {
+		for key, want := range map[string]bool{
+			"polling_interval": true, "docker.memory": true, "request_timeout": false,
+		} {
 			if shared := of(1, key) == of(2, key); shared != want {
 				t.Errorf("%s is shared: %t, want %t", key, shared, want)
 			}

@@ -133,6 +133,6 @@
 // ([runtime.Adopter].LeavesJobs), it leaves them running, except jobs that are cancelled or over
 // their time limit, or whose runner hangs.
 //
-// A pool is healthy if its loop turns on time and its polls end on time: [runtime.PoolState.Due] is the time of the next turn.
-// The pool records no other progress for health.
+// A pool is healthy if its loop turns on time and its polls end on time: [runtime.PoolState.Due] is
+// the first of these times. The pool records no other progress for health.
 package pool
