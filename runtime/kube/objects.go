@@ -141,7 +141,8 @@ func (e *Executor) sweepObjects(ctx context.Context) (removed []string, err erro
 	var failures []error
 	now := e.client.now()
 	for _, resource := range []string{configMaps, secrets} {
-		list, err := e.client.listMetadata(ctx, resource, e.namespace, metav1.ListOptions{LabelSelector: managedSelector})
+		options := metav1.ListOptions{LabelSelector: managedSelector}
+		list, err := e.client.listMetadata(ctx, resource, e.namespace, options)
 		if apierrors.IsForbidden(err) {
 			continue
 		}

@@ -92,7 +92,8 @@ func TestKey(t *testing.T) {
 		e := testEntry()
 		e.Record.CA = strings.Repeat("c", 200<<10)
 		text := encode(t, key, "name", e)
-		if got, err := key.Decode("name", text); err != nil || !reflect.DeepEqual(got, testEntry()) || len(text) > 2<<10 {
+		got, err := key.Decode("name", text)
+		if err != nil || !reflect.DeepEqual(got, testEntry()) || len(text) > 2<<10 {
 			t.Errorf("decoded %#v, %v from %d bytes, want the entry without certificates", got, err, len(text))
 		}
 	})
