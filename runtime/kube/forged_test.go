@@ -180,7 +180,7 @@ func TestStartForgedHandoffOnCluster(t *testing.T) {
 		replace func(pod *corev1.Pod, forged string)
 	}{
 		"annotation": {0, func(pod *corev1.Pod, forged string) {
-			pod.Annotations[annotationHandoff] = forged
+			pod.Annotations[annotationHandoff], pod.Annotations["touched"] = forged, "yes"
 			put(pods, pod)
 		}},
 		"ConfigMap": {largeHandoff + 1, func(pod *corev1.Pod, forged string) {
@@ -196,11 +196,12 @@ func TestStartForgedHandoffOnCluster(t *testing.T) {
 			service, job := newScriptJob(t, n.HostAddress(t), "echo the job of the user runs")
 			job.Definition.Raw = withPadding(t, job.Definition.Raw, c.size)
 			job.Tuning.Instance.Kubernetes.Template = []byte(`{"spec": {
+				"volumes": [{"name": "seen", "downwardAPI": {"items": [
+					{"path": "touched", "fieldRef": {"fieldPath": "metadata.annotations['touched']"}}]}}],
 				"initContainers": [{
 					"name": "wait", "image": "` + kubetest.BaseImage + `", "imagePullPolicy": "Never",
-					"command": ["sh", "-c",
-						"until [ -s /h/sealed ] && [ -z \"$(head -n 1 /h/sealed)\" ]; do sleep 0.1; done"],
-					"volumeMounts": [{"name": "` + handoffVolume + `", "mountPath": "/h"}]
+					"command": ["sh", "-c", "until [ -s /seen/touched ]; do sleep 0.1; done"],
+					"volumeMounts": [{"name": "seen", "mountPath": "/seen"}]
 				}],
 				"containers": [{"name": "pulumi-workflow", "imagePullPolicy": "Never"}]}}`)
 			service.Add(job)
@@ -208,7 +209,7 @@ func TestStartForgedHandoffOnCluster(t *testing.T) {
 			go func() {
 				defer close(replaced)
 				pod := await(t, job, "the handoff", hasHandoff)
-				c.replace(pod, "\n"+forge(t, pod))
+				c.replace(pod, forge(t, pod))
 			}()
 			e := openExecutor(t, n)
 			id, log, err := startWith(t.Context(), t, e, job, service)
