@@ -90,6 +90,7 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 			Handoff: p.Kubernetes.Handoff, StartTimeout: p.Kubernetes.StartTimeout,
 			ImagePullTimeout: p.Kubernetes.ImagePullTimeout,
 			KeepFailedPods:   p.Kubernetes.KeepFailedPods, QPS: p.Kubernetes.QPS, Template: podTemplate(p.PodTemplate),
+			TemplateRules: templateRules(p.PodTemplateRules),
 		}
 	}
 	var kinds []runtime.Kind
@@ -120,6 +121,16 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 			},
 		},
 	}
+}
+
+func templateRules(rules []schema.TemplateRule) (all []runtime.TemplateRule) {
+	for _, r := range rules {
+		all = append(all, runtime.TemplateRule{
+			Organization: r.Organization, Project: r.Project, Stack: r.Stack, Operation: r.Operation,
+			Patch: podTemplate(r.Patch),
+		})
+	}
+	return all
 }
 
 // podTemplate returns a template in JSON, or nil without one.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/url"
+	"path"
 	"reflect"
 	"strings"
 	"time"
@@ -154,17 +155,18 @@ type Docker struct {
 
 // Kubernetes is the settings for Pods. The namespace is part of a pool's Identity.
 type Kubernetes struct {
-	Image            string        // that contains the runner; empty is that of the agent's release
-	ImagePullPolicy  string        // of that image; empty is the cluster's default
-	ServiceAccount   string        // of the Pod; empty is the namespace's default, without a token
-	Requests         Resources     // of the job's container
-	Limits           Resources     // of the job's container
-	StartTimeout     time.Duration // for the Pod to start; 0 is the executor's default
-	ImagePullTimeout time.Duration // for which the pull of an image may fail; 0 is the executor's default
-	Handoff          string        // how the handoff is sent: sealed or secret; empty is sealed
-	KeepFailedPods   bool          // keep the Pods of failed jobs for a while
-	QPS              int           // requests per second to the API server; 0 is the executor's default
-	Template         []byte        // strategic merge patch on the Pod, in JSON; may be empty
+	Image            string         // that contains the runner; empty is that of the agent's release
+	ImagePullPolicy  string         // of that image; empty is the cluster's default
+	ServiceAccount   string         // of the Pod; empty is the namespace's default, without a token
+	Requests         Resources      // of the job's container
+	Limits           Resources      // of the job's container
+	StartTimeout     time.Duration  // for the Pod to start; 0 is the executor's default
+	ImagePullTimeout time.Duration  // for which the pull of an image may fail; 0 is the executor's default
+	Handoff          string         // how the handoff is sent: sealed or secret; empty is sealed
+	KeepFailedPods   bool           // keep the Pods of failed jobs for a while
+	QPS              int            // requests per second to the API server; 0 is the executor's default
+	Template         []byte         // strategic merge patch on the Pod, in JSON; may be empty
+	TemplateRules    []TemplateRule // merged after Template, in order
 }
 
 // Resources are amounts of resources, each a quantity of Kubernetes. Empty is no amount.
@@ -172,4 +174,23 @@ type Resources struct {
 	CPU              string
 	Memory           string
 	EphemeralStorage string
+}
+
+// TemplateRule is a patch for the Pods of the jobs whose names match all four patterns. An empty
+// pattern matches every name; the others have the form of [path.Match].
+type TemplateRule struct {
+	Organization, Project, Stack, Operation string
+
+	Patch []byte // strategic merge patch on the Pod, in JSON
+}
+
+// Matches reports whether the rule applies to a job with this work.
+func (r TemplateRule) Matches(work Work) bool {
+	return matches(r.Organization, work.Organization) && matches(r.Project, work.Project) &&
+		matches(r.Stack, work.Stack) && matches(r.Operation, work.Operation)
+}
+
+func matches(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return pattern == "" || ok && err == nil
 }

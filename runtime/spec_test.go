@@ -19,3 +19,25 @@ func TestLocation(t *testing.T) {
 		}
 	}
 }
+
+func TestTemplateRuleMatches(t *testing.T) {
+	work := runtime.Work{Organization: "acme", Project: "web-shop", Stack: "production", Operation: "update"}
+	for _, c := range []struct {
+		rule runtime.TemplateRule
+		want bool
+	}{
+		{runtime.TemplateRule{}, true},
+		{runtime.TemplateRule{Organization: "acme", Project: "web-*", Stack: "prod*", Operation: "update"}, true},
+		{runtime.TemplateRule{Organization: "acme", Operation: "preview"}, false},
+		{runtime.TemplateRule{Organization: "Acme"}, false},
+		{runtime.TemplateRule{Project: "web"}, false},
+		{runtime.TemplateRule{Stack: "[a-"}, false},
+	} {
+		if got := c.rule.Matches(work); got != c.want {
+			t.Errorf("%+v: got %v, want %v", c.rule, got, c.want)
+		}
+	}
+	if (runtime.TemplateRule{Stack: "production"}).Matches(runtime.Work{}) {
+		t.Error("a job without names matches a rule for one stack")
+	}
+}

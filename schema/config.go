@@ -76,6 +76,7 @@ type Pool struct {
 	ECS                    ECS
 	PodTemplate            map[string]any // from pod_template or pod_template_file; may be nil; must not be changed
 	PodTemplateFile        string
+	PodTemplateRules       []TemplateRule // merged after PodTemplate, in order
 }
 
 // DefaultPool is the name of the only pool of a file without pools.

@@ -143,8 +143,11 @@ func (a constraintChecker) mapping(constraints cue.Value, t position.Mapping, pr
 				}
 			}
 		default:
-			if kind == KindTree && isMapping {
-				v.Data = position.Mapping{} // the schema of Pod templates checks the content
+			switch { // the rules in Go check the content of a tree
+			case kind == KindTree && isMapping:
+				v.Data = position.Mapping{}
+			case kind == KindTree && isList:
+				v.Data = []position.Value{}
 			}
 			for _, below := range a.value(constraint, v, prefix+key) {
 				paths = append(paths, path+below)

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -58,7 +59,7 @@ func (f Field) ValueText() string {
 	case KindMapping:
 		text = "a mapping of keys"
 	case KindTree:
-		text = "a part of a Pod"
+		text = cmp.Or(f.must, "a part of a Pod")
 	case KindAny:
 		text = "any value"
 	}

@@ -84,7 +84,7 @@ func (x *export) settle(field *ast.Field) error {
 	switch {
 	case f.Kind == KindMapping: // null is a mapping without keys
 		field.Value = ast.NewBinExpr(token.OR, ast.NewNull(), field.Value)
-	case hasAttribute(field, "tree"):
+	case hasAttribute(field, "tree") && !isList(field.Value):
 		field.Value = ast.NewIdent(podtemplate.Root)
 	case hasAttribute(field, "env") && labelOf(field) == "labels":
 		list, ok := field.Value.(*ast.ListLit)
@@ -108,6 +108,8 @@ func (x *export) settle(field *ast.Field) error {
 	}
 	return nil
 }
+
+func isList(expr ast.Expr) bool { _, ok := expr.(*ast.ListLit); return ok }
 
 func labelOf(field *ast.Field) string {
 	name, _, err := ast.LabelName(field.Label)

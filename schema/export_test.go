@@ -154,7 +154,7 @@ func refusedPaths(err error) []string {
 // place returns a path without its part within a Pod template, because vet and the JSON
 // Schema may report different paths there.
 func place(steps []string) string {
-	if i := slices.Index(steps, "pod_template"); i >= 0 {
+	if i := slices.IndexFunc(steps, func(step string) bool { return strings.HasPrefix(step, "pod_template") }); i >= 0 {
 		steps = steps[:i+1]
 	}
 	return strings.Join(steps, ".")

@@ -244,8 +244,11 @@ func (x *export) value(f Field, expr ast.Expr, path string) (jsonschema.Object, 
 
 // definition translates one definition that a constraint refers to.
 func (x *export) definition(name string) (jsonschema.Object, error) {
-	if name == "#Pool" {
+	switch name {
+	case "#Pool":
 		return x.mapping(name, poolsPrefix)
+	case "#TemplateRule":
+		return x.templateRule()
 	}
 	if definition := x.named[name]; definition != nil {
 		o, err := x.constraints.Translate(definition.Value)
@@ -260,6 +263,20 @@ func (x *export) definition(name string) (jsonschema.Object, error) {
 		o = offerOnlyNever(o)
 	}
 	return o, err
+}
+
+// templateRule translates one rule of pod_template_rules.
+func (x *export) templateRule() (jsonschema.Object, error) {
+	patterns := jsonschema.Object{}
+	for _, key := range matchKeys {
+		patterns = patterns.With(key, jsonschema.Object{}.With("type", "string"))
+	}
+	patch, err := x.constraints.Name(podtemplate.Root)
+	match := jsonschema.Object{}.With("type", []string{"object", "null"}).With("properties", patterns).
+		With("additionalProperties", false)
+	return jsonschema.Object{}.With("type", "object").With("required", []string{"patch"}).
+		With("properties", jsonschema.Object{}.With("match", match).With("patch", patch)).
+		With("additionalProperties", false), err
 }
 
 // offerOnlyNever changes restartPolicy of a Pod so that editors offer only Never. [Load]

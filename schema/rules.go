@@ -25,6 +25,7 @@ func (s *scope) check() {
 	s.chooseCredentials()
 	s.readCertificates()
 	s.readTemplate()
+	s.readTemplateRules()
 	s.checkRetries()
 	s.checkIdle()
 	s.checkLeased()

@@ -97,7 +97,8 @@ func TestCompletion(t *testing.T) {
 	t.Run("every flag has known values", func(t *testing.T) {
 		free := []string{
 			"configure --organization", "configure --pool-id", "configure --service-url", "plan --url",
-			"pod --job-image", "pod --pool", "run --service-url-pin", "status --url",
+			"pod --job-image", "pod --operation", "pod --organization", "pod --pool", "pod --project", "pod --stack",
+			"run --service-url-pin", "status --url",
 		}
 		for _, c := range newProgram(context.Background(), stdio{}).Commands {
 			for _, f := range c.Options() {
@@ -137,7 +138,8 @@ func TestNewProgramUsage(t *testing.T) {
 		"cmwa vet [--format text|json|sarif|github] [--pod] [--local] [--strict] [FILE...]",
 		"cmwa plan [--format text|json] OLD NEW | " +
 			"cmwa plan --live [--format text|json] [--config FILE | --url URL] NEW",
-		"cmwa pod [--job-image IMAGE] [--pool NAME] [--format yaml|json | -o yaml|json] [FILE]",
+		"cmwa pod [--job-image IMAGE] [--pool NAME] [--organization NAME] [--project NAME] [--stack NAME] " +
+			"[--operation NAME] [--format yaml|json | -o yaml|json] [FILE]",
 		"cmwa configure [FLAGS]",
 		"cmwa config [--config FILE] [--origin] [--format yaml|json]",
 		"cmwa explain [--names] [KEY]",

@@ -15,13 +15,17 @@ import (
 )
 
 func podCommand(s stdio) command.Command {
-	pool, image, format := "", "pulumi/pulumi", "yaml"
+	pool, image, format, work := "", "pulumi/pulumi", "yaml", runtime.Work{}
 	formats := command.OneOf("yaml", "json")
 	return command.Command{
 		Name: "pod", Help: "print the Pod of a job, with the Pod template merged",
 		Forms: []command.Form{{
 			command.Optional(command.String(&image, "job-image", command.Image, "image of the job")),
 			command.Optional(command.String(&pool, "pool", command.Name, "pool of the job, if several run Pods")),
+			command.Optional(command.String(&work.Organization, "organization", command.Name, "the job's organization")),
+			command.Optional(command.String(&work.Project, "project", command.Name, "the job's project")),
+			command.Optional(command.String(&work.Stack, "stack", command.Name, "the job's stack")),
+			command.Optional(command.String(&work.Operation, "operation", command.Name, "the job's operation, such as update")),
 			command.Optional(
 				command.String(&format, "format", formats, "format of the output"),
 				command.String(&format, "o", formats, "the same as --format"),
@@ -30,6 +34,9 @@ func podCommand(s stdio) command.Command {
 		}},
 		Long: `FILE is a configuration, a Pod template, or Kubernetes manifests that contain either, as for cmwa
 vet. Without FILE, it is the configuration that cmwa run would use. No request is sent to a cluster.
+
+The rules in pod_template_rules apply to the job of --organization, --project, --stack and
+--operation. Without these options, only rules that match every name apply.
 
 Values that differ from job to job are shown as "example". A Pod without a namespace is created in
 the namespace of the agent. kubectl can read the output:
@@ -40,11 +47,11 @@ the namespace of the agent. kubectl can read the output:
 
 Problems go to standard error. Exit code 0: printed; 1: FILE has an error, or no pool runs Pods; 2:
 FILE cannot be read, or the command line is wrong.`,
-		Run: func(ctx context.Context, files []string) error { return s.pod(ctx, files, pool, image, format) },
+		Run: func(ctx context.Context, files []string) error { return s.pod(ctx, files, pool, image, format, work) },
 	}
 }
 
-func (s stdio) pod(ctx context.Context, files []string, pool, image, format string) error {
+func (s stdio) pod(ctx context.Context, files []string, pool, image, format string, work runtime.Work) error {
 	read, err := input.Reader{Environ: s.environ, Stdin: s.stdin}.Read(ctx, files)
 	switch {
 	case ctx.Err() != nil:
@@ -71,7 +78,7 @@ func (s stdio) pod(ctx context.Context, files []string, pool, image, format stri
 	if err != nil {
 		return err
 	}
-	document, err := kube.Preview(spec, image, podOptions())
+	document, err := kube.Preview(spec, image, work, podOptions())
 	switch {
 	case err != nil:
 		return err

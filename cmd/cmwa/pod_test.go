@@ -92,6 +92,27 @@ func TestPodPrintsWhatAJobGets(t *testing.T) {
 	}
 }
 
+func TestPodOfAStack(t *testing.T) {
+	file := fileOf(t, "agent.yaml", onePool+`pod_template_rules:
+  - {match: {organization: acme, project: web-*, stack: prod, operation: update}, patch: {spec: {nodeSelector: {a: b}}}}
+`)
+	of := func(project string) []string {
+		return []string{
+			"pod", "--organization", "acme", "--project", project, "--stack", "prod", "--operation", "update", file,
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		want bool
+	}{{of("web-shop"), true}, {of("shop"), false}, {[]string{"pod", file}, false}} {
+		got := cmwa(nil, c.args...)
+		changed := strings.Contains(got.stdout, "    a: b\n")
+		if got.code != 0 || got.stderr != "" || changed != c.want {
+			t.Errorf("%v: the rule applies: %v, want %v: %+v", c.args, changed, c.want, got)
+		}
+	}
+}
+
 // secretPool is a configuration with a secret, or a text that starts with shown, in each place of
 // a Pod template where a secret may be.
 const secretPool = `token_file: /not/on/this/machine

@@ -93,9 +93,9 @@ func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 		return err
 	}
 	_, err = e.dryRun(ctx, pod)
-	if refusesPod(err) && len(tuning.Instance.Kubernetes.Template) > 0 {
+	if place := tuning.Instance.Kubernetes; refusesPod(err) && len(place.Template)+len(place.TemplateRules) > 0 {
 		tuning := tuning
-		tuning.Instance.Kubernetes.Template = nil
+		tuning.Instance.Kubernetes.Template, tuning.Instance.Kubernetes.TemplateRules = nil, nil
 		if plain, plainErr := e.examplePod(tuning); plainErr == nil {
 			if _, plainErr = e.dryRun(ctx, plain); plainErr == nil {
 				e.warnOnce(err)

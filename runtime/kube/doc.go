@@ -168,7 +168,9 @@
 // panics on a merge key that is a list, drops a new mapping with $patch: replace, accepts unknown
 // fields, and puts new containers first. Therefore package patch checks keys before the merge,
 // applies directives that match nothing in the Pod, and decodes the result strictly. Then the fields
-// that the agent needs are restored. Package schema/podtemplate reports the same errors earlier,
+// that the agent needs are restored. The patches of pod_template_rules are merged one after the
+// other, and the fields are restored once at the end: if they were restored after each patch, a rule
+// could not change a volume of the template. Package schema/podtemplate reports the same errors earlier,
 // with line and column; a test in cmd/cmwa/pods compares the errors of both packages.
 //
 // # Labels

@@ -53,10 +53,7 @@ func podOf(job *runtime.Job, name string, settings podSettings) (*corev1.Pod, er
 	if err != nil {
 		return nil, err
 	}
-	if template := job.Tuning.Instance.Kubernetes.Template; len(template) > 0 {
-		return applyTemplate(pod, template)
-	}
-	return pod, nil
+	return applyTemplate(pod, patchesOf(job))
 }
 
 func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod, error) {
@@ -221,17 +218,19 @@ const exampleName = "example" // the placeholder for values that differ between 
 
 // Preview returns the Pod that [Executor.Start] creates for a job of a pool. The name, the
 // job and the agent are placeholders. Image is the image of the job, unless the
-// configuration overrides it. Preview needs no cluster: equal arguments give equal
-// documents. It uses the options Image and RunnerDirectory.
-func Preview(spec runtime.PoolSpec, image string, options Options) (patch.Document, error) {
-	return previewOf(spec, exampleJob(spec, image), options)
+// configuration overrides it. Work selects the rules of the template. Preview needs no cluster:
+// equal arguments give equal documents. It uses the options Image and RunnerDirectory.
+func Preview(spec runtime.PoolSpec, image string, work runtime.Work, options Options) (patch.Document, error) {
+	job := exampleJob(spec, image)
+	job.Definition.Work = work
+	return previewOf(spec, job, options)
 }
 
-// TemplateChanges returns the changes that the template of a pool makes in the Pod of a
-// job. It returns none if the pool has no template.
+// TemplateChanges returns the changes that the template of a pool, and its rules for all jobs,
+// make in the Pod of a job. It returns none if the pool has no template.
 func TemplateChanges(spec runtime.PoolSpec, options Options) ([]patch.Change, error) {
 	plain := spec
-	plain.Tuning.Instance.Kubernetes.Template = nil
+	plain.Tuning.Instance.Kubernetes.Template, plain.Tuning.Instance.Kubernetes.TemplateRules = nil, nil
 	return Changes(plain, spec, options)
 }
 

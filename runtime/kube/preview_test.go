@@ -38,7 +38,7 @@ const secretTemplate = `{"metadata": {"annotations": {"note": "eyJhbGciOi.eyJzdW
 
 func TestPreview(t *testing.T) {
 	t.Run("with a template", func(t *testing.T) {
-		document, err := Preview(poolWith(secretTemplate), "pulumi/pulumi:3", previewOptions)
+		document, err := Preview(poolWith(secretTemplate), "pulumi/pulumi:3", runtime.Work{}, previewOptions)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func TestPreview(t *testing.T) {
 
 	t.Run("document is the Pod that Start creates", func(t *testing.T) {
 		spec := poolWith(`{"spec": {"nodeSelector": {"disk": "ssd"}}}`)
-		document, err := Preview(spec, "pulumi/pulumi:3", previewOptions)
+		document, err := Preview(spec, "pulumi/pulumi:3", runtime.Work{}, previewOptions)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestPreview(t *testing.T) {
 	})
 
 	t.Run("invalid template", func(t *testing.T) {
-		if _, err := Preview(poolWith(`{"spec": null}`), "i", previewOptions); err == nil {
+		if _, err := Preview(poolWith(`{"spec": null}`), "i", runtime.Work{}, previewOptions); err == nil {
 			t.Error("got no error for an invalid template")
 		}
 	})

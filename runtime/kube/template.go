@@ -2,7 +2,6 @@ package kube
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,42 +9,70 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/patch"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
-// applyTemplate returns the Pod with a strategic merge patch applied.
-//
-//  1. Remove fields without effect from the patch, and add what a service account needs.
-//  2. Merge the patch.
-//  3. Restore the fields that the executor needs, and put its containers first: the merge
-//     puts the containers of the patch first.
-func applyTemplate(pod *corev1.Pod, template []byte) (*corev1.Pod, error) {
-	var content any
-	if err := json.Unmarshal(template, &content); err != nil {
-		return nil, fmt.Errorf("pod_template is not valid JSON: %w", err)
+// namedPatch is a strategic merge patch in JSON, and the key of the configuration that has it.
+type namedPatch struct {
+	key  string
+	text []byte
+}
+
+// patchesOf returns the patches for the Pod of a job, in the order in which they are merged.
+func patchesOf(job *runtime.Job) (patches []namedPatch) {
+	place := job.Tuning.Instance.Kubernetes
+	if len(place.Template) > 0 {
+		patches = append(patches, namedPatch{"pod_template", place.Template})
 	}
-	if content == nil {
+	for i, rule := range place.TemplateRules {
+		if rule.Matches(job.Definition.Work) {
+			patches = append(patches, namedPatch{fmt.Sprintf("pod_template_rules.%d", i), rule.Patch})
+		}
+	}
+	return patches
+}
+
+// applyTemplate returns the Pod with strategic merge patches applied.
+//
+//  1. Remove fields without effect from each patch, and add what a service account needs.
+//  2. Merge the patch.
+//  3. After all patches, restore the fields that the executor needs, and put its containers first:
+//     the merge puts the containers of a patch first.
+func applyTemplate(pod *corev1.Pod, patches []namedPatch) (*corev1.Pod, error) {
+	result, keys := pod, []string{}
+	for _, p := range patches {
+		var content any
+		if err := json.Unmarshal(p.text, &content); err != nil {
+			return nil, fmt.Errorf("%s is not valid JSON: %w", p.key, err)
+		}
+		if content == nil {
+			continue
+		}
+		fields, ok := content.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("%s is not a mapping", p.key)
+		}
+
+		// 1. Prepare the patch.
+		dropIneffective(fields)
+		mountToken(fields)
+
+		//  2. Merge the patch.
+		merged, err := patch.Merge(result, fields)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s", p.key, printable.OneLine(err.Error()))
+		}
+		result, keys = merged, append(keys, p.key)
+	}
+	if len(keys) == 0 {
 		return pod, nil
 	}
-	fields, ok := content.(map[string]any)
-	if !ok {
-		return nil, errors.New("pod_template is not a mapping")
-	}
-
-	// 1. Prepare the patch.
-	dropIneffective(fields)
-	mountToken(fields)
-
-	//  2. Merge the patch.
-	result, err := patch.Merge(pod, fields)
 
 	//  3. Restore fields and order.
-	if err == nil {
-		err = restore(result, pod)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("pod_template: %s", printable.OneLine(err.Error()))
+	if err := restore(result, pod); err != nil {
+		return nil, fmt.Errorf("%s: %s", strings.Join(keys, ", "), printable.OneLine(err.Error()))
 	}
 	return result, nil
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
@@ -235,4 +237,59 @@ func FuzzApplyTemplate(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestTemplateRules(t *testing.T) {
+	rules := []runtime.TemplateRule{
+		{Project: "web-*", Patch: []byte(`{"metadata": {"labels": {"size": "large", "rule": "1"}},
+			"spec": {"volumes": [{"name": "cache", "emptyDir": {"sizeLimit": "5Gi"}}]}}`)},
+		{Project: "web-*", Stack: "production", Patch: []byte(`{
+			"metadata": {"labels": {"rule": "2", "cmwa.job": "other"}},
+			"spec": {"restartPolicy": "Always", "containers": [{"name": "sidecar", "image": "s"},
+				{"name": "pulumi-workflow", "command": ["evil"], "resources": {"limits": {"memory": "8Gi"}}}]}}`)},
+	}
+	podFor := func(project, stack string) *corev1.Pod {
+		job := testJob()
+		job.Definition.Work = runtime.Work{Project: project, Stack: stack}
+		job.Tuning.Instance.Kubernetes.Template = []byte(`{"metadata": {"labels": {"size": "small", "team": "a"}},
+			"spec": {"volumes": [{"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}}]}}`)
+		job.Tuning.Instance.Kubernetes.TemplateRules = rules
+		return newPod(t, job)
+	}
+	for _, c := range []struct{ project, stack, size, rule, cache string }{
+		{"shop", "production", "small", "", "1Gi"},
+		{"web-shop", "test", "large", "1", "5Gi"},
+		{"web-shop", "production", "large", "2", "5Gi"},
+		{"", "", "small", "", "1Gi"},
+	} {
+		pod := podFor(c.project, c.stack)
+		cache := ""
+		for _, v := range pod.Spec.Volumes {
+			if v.Name == "cache" {
+				cache = v.EmptyDir.SizeLimit.String()
+			}
+		}
+		if pod.Labels["size"] != c.size || pod.Labels["rule"] != c.rule || pod.Labels["team"] != "a" ||
+			cache != c.cache {
+			t.Errorf("%s/%s: the labels are %v and the cache has %s, want size %s, rule %q and %s",
+				c.project, c.stack, pod.Labels, cache, c.size, c.rule, c.cache)
+		}
+	}
+
+	pod := podFor("web-shop", "production")
+	main := pod.Spec.Containers[0]
+	if main.Name != mainContainer || main.Command[0] == "evil" || main.Resources.Limits.Memory().String() != "8Gi" ||
+		pod.Labels[labelJob] != "job-1" || pod.Spec.RestartPolicy != corev1.RestartPolicyNever ||
+		pod.Spec.InitContainers[0].Name != prepareContainer || len(pod.Spec.Containers) != 2 {
+		t.Errorf("a rule has changed protected fields: %+v", pod)
+	}
+
+	rules[1].Patch = []byte(`{"spec": {"contaners": []}}`)
+	job := testJob()
+	job.Definition.Work = runtime.Work{Project: "web-shop", Stack: "production"}
+	job.Tuning.Instance.Kubernetes.TemplateRules = rules
+	if _, err := podOf(job, "name", settingsOf("image")); err == nil ||
+		!strings.HasPrefix(err.Error(), "pod_template_rules.1: ") || !strings.Contains(err.Error(), "contaners") {
+		t.Errorf("got %v, want an error that names the rule", err)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/podtemplate"
@@ -43,7 +44,7 @@ func mergesIfValid(t testing.TB, name string, content []byte) (good bool) {
 		return false
 	}
 	for _, template := range schema.Templates(schema.Source{Path: "worker-pod.json", Content: content}) {
-		if _, err := kube.Preview(templatePool(template), "image",
+		if _, err := kube.Preview(templatePool(template), "image", runtime.Work{},
 			kube.Options{Image: "cmwa/cmwa:1", RunnerDirectory: podtemplate.RunnerDirectory}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -68,7 +69,7 @@ func TestTemplatesMerge(t *testing.T) {
 // volumes.
 func TestTemplatesOwnMounts(t *testing.T) {
 	spec := templatePool(nil)
-	document, err := kube.Preview(spec, "image", kube.Options{RunnerDirectory: podtemplate.RunnerDirectory})
+	document, err := kube.Preview(spec, "image", runtime.Work{}, kube.Options{RunnerDirectory: podtemplate.RunnerDirectory})
 	if err != nil {
 		t.Fatal(err)
 	}
