@@ -22,10 +22,12 @@ func podCommand(s stdio) command.Command {
 		Forms: []command.Form{{
 			command.Optional(command.String(&image, "job-image", command.Image, "image of the job")),
 			command.Optional(command.String(&pool, "pool", command.Name, "pool of the job, if several run Pods")),
-			command.Optional(command.String(&work.Organization, "organization", command.Name, "the job's organization")),
+			command.Optional(
+				command.String(&work.Organization, "organization", command.Name, "the job's organization")),
 			command.Optional(command.String(&work.Project, "project", command.Name, "the job's project")),
 			command.Optional(command.String(&work.Stack, "stack", command.Name, "the job's stack")),
-			command.Optional(command.String(&work.Operation, "operation", command.Name, "the job's operation, such as update")),
+			command.Optional(
+				command.String(&work.Operation, "operation", command.Name, "the job's operation, such as update")),
 			command.Optional(
 				command.String(&format, "format", formats, "format of the output"),
 				command.String(&format, "o", formats, "the same as --format"),

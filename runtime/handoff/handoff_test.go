@@ -76,7 +76,8 @@ func TestSeal(t *testing.T) {
 			"no base64":          {private, recipient, "?"},
 			"empty text":         {private, recipient, ""},
 		} {
-			if got, err := Open(c.key, sender.Public(), c.as, c.sealed); err == nil || strings.Contains(err.Error(), "secretsecret") {
+			got, err := Open(c.key, sender.Public(), c.as, c.sealed)
+			if err == nil || strings.Contains(err.Error(), "secretsecret") {
 				t.Errorf("%s: got %d bytes and error %v, want an error without the text", name, len(got), err)
 			}
 		}
@@ -244,7 +245,8 @@ func TestReceive(t *testing.T) {
 		}
 	})
 	t.Run("without a key nothing is received", func(t *testing.T) {
-		if _, err := Receive(t.Context(), filepath.Join(t.TempDir(), "none"), "", "file"); !errors.Is(err, os.ErrNotExist) {
+		missing := filepath.Join(t.TempDir(), "none")
+		if _, err := Receive(t.Context(), missing, "", "file"); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("got %v", err)
 		}
 	})

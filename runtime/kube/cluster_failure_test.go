@@ -191,8 +191,8 @@ func testFailedStarts(t *testing.T, n *kubetest.Namespace) {
 			want:   "change kubernetes.service_account",
 		},
 		"too much cpu": {
-			change: func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.Requests.CPU = "1000" }, want: "1 Insufficient cpu",
-			timeOut: true,
+			change: func(j *runtime.Job) { j.Tuning.Instance.Kubernetes.Requests.CPU = "1000" },
+			want:   "1 Insufficient cpu", timeOut: true,
 		},
 		"node selector that no node matches": {
 			change: template(`{"spec": {"nodeSelector": {"disk": "none"}}}`),

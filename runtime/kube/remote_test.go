@@ -55,7 +55,8 @@ func TestAdoptInAnotherCluster(t *testing.T) {
 	// home cluster, so it leaves their jobs alone.
 	foreign := remoteAgent(t, &agents{API: kubetest.NewAPI(t)}, remote.Config(), "agent-z")
 	wantAdopted(t, foreign)
-	if a, b := foreign.self.group, second.self.group; a == b || !strings.HasPrefix(a, testNamespace+".deployment.agent.") {
+	prefix := testNamespace + ".deployment.agent."
+	if a, b := foreign.self.group, second.self.group; a == b || !strings.HasPrefix(a, prefix) {
 		t.Errorf("the groups of agents in two clusters are %s and %s", a, b)
 	}
 }

@@ -171,7 +171,8 @@ func (o *observer) runs(pod owner) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	e := o.pods[pod.Name]
-	return e != nil && e.exists() && e.state.uid == pod.UID && !e.state.nodeLost && !overdue(e.state.deleted, o.client.now())
+	return e != nil && e.exists() && e.state.uid == pod.UID && !e.state.nodeLost &&
+		!overdue(e.state.deleted, o.client.now())
 }
 
 // ended returns when the watch last showed that a Pod has ended or is deleted.

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -55,7 +56,7 @@ func TestLeaseSuspend(t *testing.T) {
 				r.mu.Unlock()
 				time.Sleep(2 * time.Second)
 				synctest.Wait()
-				if stopped := reason == errLeaseExpires; leaser.count != c.renewed || stopped != c.stopped {
+				if stopped := errors.Is(reason, errLeaseExpires); leaser.count != c.renewed || stopped != c.stopped {
 					t.Errorf("%d renewals, and the work was stopped for %v; want %d renewals, stopped: %t",
 						leaser.count, reason, c.renewed, c.stopped)
 				}

@@ -69,7 +69,8 @@ func TestTemplatesMerge(t *testing.T) {
 // volumes.
 func TestTemplatesOwnMounts(t *testing.T) {
 	spec := templatePool(nil)
-	document, err := kube.Preview(spec, "image", runtime.Work{}, kube.Options{RunnerDirectory: podtemplate.RunnerDirectory})
+	options := kube.Options{RunnerDirectory: podtemplate.RunnerDirectory}
+	document, err := kube.Preview(spec, "image", runtime.Work{}, options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,7 +78,8 @@ func (a *API) serveObject(w http.ResponseWriter, r *http.Request, namespace stri
 	if request.Verb == "list" {
 		selector, fields := labelSelector(r), r.URL.Query().Get("fieldSelector")
 		found := slices.DeleteFunc(a.Objects(request.Resource, namespace), func(o Object) bool {
-			return !selector.Matches(labels.Set(o.GetLabels())) || fields != "" && fields != "metadata.name="+o.GetName()
+			return !selector.Matches(labels.Set(o.GetLabels())) ||
+				fields != "" && fields != "metadata.name="+o.GetName()
 		})
 		if strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList") {
 			w.Header().Set("Content-Type", runtime.ContentTypeJSON)
