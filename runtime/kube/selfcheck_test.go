@@ -123,7 +123,7 @@ func TestRightsFor(t *testing.T) {
 		"kubectl, other namespace": {sealed, roleIn(kustomize+"overlays/jobs-namespace/jobs.yaml", "cmwa-jobs")},
 		"chart":                    {sealed, roleIn(goldens+"plain.golden.yaml", "pulumi")},
 		"chart, handoff by Secret": {bySecret, roleIn(goldens+"pools.golden.yaml", "pulumi-production")},
-		"tests on a cluster":       {sealed, granted(kubetest.Rules)},
+		"tests on a cluster":       {sealed, granted(kubetest.Rules())},
 	} {
 		if diff := cmp.Diff(c.want, c.got); diff != "" {
 			t.Errorf("%s: the agent needs (-), the Role grants (+):\n%s", name, diff)

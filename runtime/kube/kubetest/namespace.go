@@ -29,14 +29,17 @@ const (
 // Account is the service account of a [Namespace] with the rights of the documented Role.
 const Account = "workflow-agent"
 
-// Rules are the rules of the documented Role.
-var Rules = []rbacv1.PolicyRule{
-	{
-		APIGroups: []string{""}, Resources: []string{"pods"},
-		Verbs: []string{"create", "get", "list", "watch", "update", "delete"},
-	},
-	{APIGroups: []string{""}, Resources: []string{"pods/log"}, Verbs: []string{"get"}},
-	{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create", "update", "list", "delete"}},
+// Rules returns the rules of the documented Role. Each caller gets its own, because the response to a
+// request is decoded into the object of the request.
+func Rules() []rbacv1.PolicyRule {
+	rule := func(resource string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{resource}, Verbs: verbs}
+	}
+	return []rbacv1.PolicyRule{
+		rule("pods", "create", "get", "list", "watch", "update", "delete"),
+		rule("pods/log", "get"),
+		rule("configmaps", "create", "update", "list", "delete"),
+	}
 }
 
 // Namespace is the namespace of one test.
@@ -65,7 +68,7 @@ func New(t testing.TB) *Namespace {
 	n := &Namespace{Name: namespace.Name, Admin: admin}
 	t.Cleanup(func() { n.remove(t) })
 	n.create(t, core, "serviceaccounts", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: Account}})
-	n.grant(t, Account, Rules...)
+	n.grant(t, Account, Rules()...)
 
 	lifetime := int64(tokenLifetime / time.Second)
 	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &lifetime}}
