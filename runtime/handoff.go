@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 )
 
@@ -64,7 +63,12 @@ func (h Handoff) encode() ([]byte, error) {
 	if err != nil || len(definition) == 0 {
 		return text, err
 	}
-	return slices.Concat(text[:len(text)-1], []byte(`,"definition":`), definition, []byte("}")), nil
+	const field = `,"definition":`
+	all := make([]byte, 0, len(text)+len(field)+len(definition))
+	all = append(all, text[:len(text)-1]...)
+	all = append(all, field...)
+	all = append(all, definition...)
+	return append(all, '}'), nil
 }
 
 // Seconds is a duration that JSON represents as a number of seconds.
