@@ -129,7 +129,7 @@ func TestNewProgramUsage(t *testing.T) {
 		got = append(got, strings.Join(c.Usage("cmwa"), " | "))
 	}
 	want := []string{
-		"cmwa run [--config FILE] [--dry-run]",
+		"cmwa run [--config FILE] [--service-url-pin URL] [--dry-run]",
 		"cmwa status [--config FILE | --url URL] [--json] [--watch]",
 		"cmwa pause [--config FILE] POOL",
 		"cmwa resume [--config FILE] POOL",

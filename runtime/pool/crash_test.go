@@ -364,26 +364,26 @@ func TestRecoveryProperty(t *testing.T) {
 }
 
 // TestRecoveryFatalDefinition checks that a job whose definition ends each agent, for example for lack
-// of memory, is reported failed after a few starts.
+// of memory, is reported failed after eleven starts.
 func TestRecoveryFatalDefinition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &crashes{fixture: newFixture(t, spec()), jobs: []string{"a"}, lost: map[string]bool{}, fatal: true}
 		c.cloud.Queue("a")
 		killed := 0
-		for range 6 {
+		for range 13 {
 			begin := time.Now()
 			if c.live(0, false, time.Minute); time.Since(begin) < time.Minute {
 				killed++
 			}
 		}
 		c.wantStep("a", 0, runtime.Failed, "the agent ended before the first step of this job, "+
-			"and could not start it again: agents have ended 4 times while they started it")
+			"and could not start it again: agents have ended 11 times while they started it")
 		_, recorded := c.records.Record("a")
 		for _, end := range c.ends {
 			end()
 		}
-		if killed != 4 || recorded {
-			t.Errorf("%d agents were killed, want 4; a record is left: %t", killed, recorded)
+		if killed != 11 || recorded {
+			t.Errorf("%d agents were killed, want 11; a record is left: %t", killed, recorded)
 		}
 	})
 }

@@ -77,7 +77,8 @@ const (
 const (
 	// maxRestarts is how often a job is started again. If something about the job ends the agent, such as
 	// a lack of memory, each later run of the agent would end in the same way until the claim is too old.
-	maxRestarts = 3
+	// A machine with other problems may end its agent several times in a row.
+	maxRestarts = 10
 
 	journalLimit = 30 * time.Second // of a change in a Journal, with the removal of the record if it fails
 
