@@ -20,7 +20,7 @@ UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 
 # Packages whose tests run without the race detector. Those of schema start no goroutine: the race detector would find
 # nothing, and make the tests seven times slower. The tests of cmd/cmwa build the programs that they run with the race
-# detector. For the same reason the property test of reconcile.Diff runs without it.
+# detector. For the same reason the property test of reconcile.Diff and the tests of large texts run without it.
 PLAIN = $(addprefix github.com/cmwa-project/cmwa/,schema schema/effective schema/podtemplate cmd/cmwa)
 
 # The packages that run longest are tested first. Most of their tests wait for a cluster or for processes, so a third
@@ -63,7 +63,7 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 	@echo "== running all tests, and comparing the check of Pod templates with the API server"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
 		go test -count=1 -race -p 3 -parallel 4 -timeout 44m $(RACE) & race=$$!; \
-		{ $(plain_test) -run DiffProperty ./reconcile && $(oracle); } & rest=$$!; \
+		{ $(plain_test) -run 'DiffProperty|DefinitionMemory|LargeContents' ./reconcile ./cloud ./runtime/runner && $(oracle); } & rest=$$!; \
 		code=0; $(plain_test) -parallel 6 -timeout 44m $(PLAIN) || code=1; \
 		wait $$race || code=1; wait $$rest || code=1; exit $$code; }
 
