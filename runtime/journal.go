@@ -67,7 +67,9 @@ type Record struct {
 	CA         string // PEM certificates to trust in addition to the system's; may be empty
 	Claimed    time.Time
 
-	Restarts int // how often an agent has started the job again because an earlier one ended before the first step
+	// Restarts is how often in a row agents have started the job again because an earlier one had ended
+	// before it created an instance.
+	Restarts int
 
 	Stage    RecordStage
 	Progress Progress // last report that the service has accepted, as far as it was recorded

@@ -377,7 +377,7 @@ func TestRecoveryFatalDefinition(t *testing.T) {
 			}
 		}
 		c.wantStep("a", 0, runtime.Failed, "the agent ended before the first step of this job, "+
-			"and could not start it again: agents have ended 11 times while they started it")
+			"and could not start it again: agents have ended 11 times before they created anything for it")
 		_, recorded := c.records.Record("a")
 		for _, end := range c.ends {
 			end()

@@ -170,6 +170,9 @@ func (r *jobRun) endRecovery() (gone bool) {
 // started. Otherwise the job is reported as failed, unless the service has ended it, or ctx
 // has ended.
 func (r *jobRun) prepareRestart(ctx context.Context, left ...runtime.Instance) (ok bool) {
+	if len(left) > 0 { // the definition did not end the agent: the start came further
+		r.recovery.record.Restarts = 0
+	}
 	reason := r.resetStart(ctx, left)
 	if job := r.closeClaims(); job != nil {
 		r.reclaim(job)
@@ -222,7 +225,7 @@ func (r *jobRun) resetStart(ctx context.Context, left []runtime.Instance) error 
 	case r.pool.isLeftover():
 		return errors.New("its pool is no longer configured")
 	case record.Restarts >= maxRestarts:
-		return fmt.Errorf("agents have ended %d times while they started it", record.Restarts+1)
+		return fmt.Errorf("agents have ended %d times before they created anything for it", record.Restarts+1)
 	case age > heartbeatTimeout, age < -clockSkew:
 		return fmt.Errorf("the job was claimed at %s, and a job can be started again only within %s of its claim",
 			record.Claimed.UTC().Format(time.RFC3339), heartbeatTimeout)

@@ -117,6 +117,18 @@ func TestRecovery(t *testing.T) {
 		st.wantNothingLeft("a", again)
 	})
 
+	play(t, "start that created an instance ends the count of starts", spec(), func(st *fixture) {
+		st.leaveStarted("a", runtimetest.Script{Running: runtimetest.Forever}, runtime.RecordClaimed, time.Minute)
+		record, _ := st.records.Record("a")
+		record.Restarts = 10
+		if err := st.records.Add(t.Context(), record); err != nil {
+			t.Fatal(err)
+		}
+		st.start()
+		wait(time.Minute)
+		st.wantNothingLeft("a", again)
+	})
+
 	for name, age := range map[string]time.Duration{"too long ago": 9*time.Minute + time.Second, "ahead": -time.Hour} {
 		play(t, "job that was claimed "+name+" is reported failed", spec(), func(st *fixture) {
 			st.leave("a", runtime.RecordClaimed, age)

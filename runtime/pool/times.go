@@ -75,9 +75,10 @@ const (
 
 // Times of recovery.
 const (
-	// maxRestarts is how often a job is started again. If something about the job ends the agent, such as
-	// a lack of memory, each later run of the agent would end in the same way until the claim is too old.
-	// A machine with other problems may end its agent several times in a row.
+	// maxRestarts is how often a job is started again if each start ends the agent before an instance is
+	// created. If the definition of the job is the reason, for example for lack of memory, each later run
+	// of the agent would end in the same way until the claim is too old. A machine with other problems
+	// may end its agent several times in a row.
 	maxRestarts = 10
 
 	journalLimit = 30 * time.Second // of a change in a Journal, with the removal of the record if it fails
