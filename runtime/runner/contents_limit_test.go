@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestLargeContents(t *testing.T) {
+func TestContentsLimit(t *testing.T) {
 	t.Run("JSON costs a limited number of secrets", func(t *testing.T) {
 		values := slices.Repeat([]string{"hunter2-hunter2"}, 100_000)
 		large, err := json.Marshal(values)
