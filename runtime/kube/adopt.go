@@ -15,11 +15,9 @@ import (
 )
 
 const (
-	maxUpdates  = 5 // attempts to update one Pod; each meets a conflict
-	maxProblems = 3 // largest number of problems in one error
+	maxAdoptTries = 5 // updates of one Pod, each with a conflict, in one call of AdoptOrphans
+	maxProblems   = 3 // largest number of problems in one error
 )
-
-var errChangedOften = fmt.Errorf("the Pod changed before each of %d updates", maxUpdates)
 
 // LeavesJobs reports whether running jobs continue when the agent ends. They do if the
 // agent runs in a Pod, because this Pod ends whenever it is replaced or moved.
@@ -159,7 +157,7 @@ func (c *Cluster) noteOwner(o owner) {
 //     is kept.
 //  3. Update the version that was read. If the Pod has changed since, start again.
 func (e *Executor) adoptPod(ctx context.Context, c candidate, from owner, gone bool) (*runtime.Instance, error) {
-	for range maxUpdates {
+	for range maxAdoptTries {
 		//  1. Get the Pod.
 		pod, err := e.client.get(ctx, e.namespace, c.name)
 		if err != nil && !isNotFound(err) {
@@ -201,7 +199,7 @@ func (e *Executor) adoptPod(ctx context.Context, c candidate, from owner, gone b
 		}
 	}
 	e.markResolved(c.uid)
-	return nil, fmt.Errorf("adopt Pod %s: %w", c.name, errChangedOften)
+	return nil, fmt.Errorf("adopt Pod %s: the Pod changed before each of %d updates", c.name, maxAdoptTries)
 }
 
 // adoptedInstance returns the instance of a Pod that belongs to this agent now. If it is unknown

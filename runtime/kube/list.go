@@ -63,22 +63,22 @@ func (e *Executor) completeDelivery(ctx context.Context, pod *corev1.Pod, instan
 // annotate writes the annotation of the handoff. While the Pod starts, the kubelet often changes
 // its status. After such a change annotate reads the Pod and writes again.
 func (e *Executor) annotate(ctx context.Context, pod *corev1.Pod, value string) error {
-	ctx, cancel := detached(ctx, callLimit)
-	defer cancel()
-	uid := pod.UID
-	for range maxUpdates {
+	return retry{
+		deadline: time.Now().Add(resendLimit), conflicts: true,
+		explain: func(err error) error { return err },
+	}.do(ctx, func() error {
+		ctx, cancel := detached(ctx, callLimit)
+		defer cancel()
 		err := e.update(ctx, pod, value)
-		if !isConflict(err) {
-			return err
+		if isConflict(err) {
+			newest, failed := e.client.get(ctx, e.namespace, pod.Name)
+			if failed != nil {
+				return failed
+			}
+			pod = newest
 		}
-		if pod, err = e.client.get(ctx, e.namespace, pod.Name); err != nil {
-			return err
-		}
-		if pod.UID != uid {
-			return errors.New(deletedText)
-		}
-	}
-	return errChangedOften
+		return err
+	})
 }
 
 func instanceWithState(pod *corev1.Pod) runtime.Instance {
