@@ -63,7 +63,8 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 	@echo "== running all tests, and comparing the check of Pod templates with the API server"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
 		go test -count=1 -race -p 3 -parallel 4 -timeout 44m $(RACE) & race=$$!; \
-		{ $(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner && $(oracle); } & rest=$$!; \
+		{ $(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner && \
+			$(oracle); } & rest=$$!; \
 		code=0; $(plain_test) -parallel 6 -timeout 44m $(PLAIN) || code=1; \
 		wait $$race || code=1; wait $$rest || code=1; exit $$code; }
 
@@ -79,7 +80,7 @@ reference: ## Generate the files that depend on the schema.
 demo: ## Run a real deployment on this machine. INSTALL=1 installs missing packages, KEEP=1 leaves everything up, TARGET=kubernetes uses a cluster.
 	@examples/demo/run
 
-bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs at a time, 10,000 loads, 1,000 pools, records of jobs, 10,000 secrets.
+bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs, 10,000 loads, 1,000 pools, records, 10,000 secrets.
 	@eval "$$($(TOOLCHAIN)/environment)"; go test -run '^$$' -v -bench . -benchtime 1x -timeout 20m ./cmd/cmwa
 	go test -run '^$$' -v -bench ManyJobs -benchtime 1x ./runtime/kube
 	CMWA_TEST_IDLE=1 go test -count=1 -run TestExecutorIdleRequests -v ./runtime/kube

@@ -394,7 +394,7 @@ func (blindExecutor) List(context.Context, string) ([]runtime.Instance, error) {
 	return nil, errors.New("the engine is away")
 }
 
-// TestRecoveryNamedInstance recovers a job of which another user has created an instance with the same
+// TestRecoveryNamedInstance recovers a job. Another user has created an instance with the same
 // labels. The runner in it exits without a handoff, as if nothing of the job had run.
 func TestRecoveryNamedInstance(t *testing.T) {
 	play(t, "only the instance in the record counts", spec(), func(st *fixture) {

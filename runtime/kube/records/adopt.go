@@ -129,7 +129,7 @@ func (s *Store) ownerGone(ctx context.Context, o Object) (bool, error) {
 	return s.options.Cluster.Gone(ctx, o.Owner)
 }
 
-// adopt adopts one record, of which a list has shown no text. Its agent no longer exists. It returns
+// adopt adopts one record, which a list has shown without its text. Its agent no longer exists. It returns
 // nil if the record must be left out now. If the record changes after it was read, adopt reads it
 // again, because not only another agent may have changed it: the process of an agent whose Pod was
 // deleted by force runs for a moment longer. That process may be about to delete the Pod of the job,
