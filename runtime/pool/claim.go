@@ -124,14 +124,19 @@ func (p *Pool) startRun(ctx context.Context, r *jobRun, granted *slot) {
 			granted.release()
 		}
 		killpoint.Hit(killpoint.SlotFreed)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.runs, r.job.ID)
-		if !earlier {
-			p.single.ended++
-		}
-		p.single.idleSince = time.Now()
-		p.polls.dueNow() // the service may have the next job
-		p.wake()
+		p.endRun(r, earlier)
 	})
+}
+
+// endRun removes a run that has ended. Earlier is false if it counts as the single run.
+func (p *Pool) endRun(r *jobRun, earlier bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.runs, r.job.ID)
+	if !earlier {
+		p.single.ended++
+	}
+	p.single.idleSince = time.Now()
+	p.polls.dueNow() // the service may have the next job
+	p.wake()
 }

@@ -116,30 +116,35 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 		if r.id == "" {
 			id, err := r.start(ctx, &children)
 			if err != nil {
-				gone = r.removeFailedStart(err)
-				r.countFailedStart(ctx, err)
-				r.result.outcome, r.result.startErr = startOutcome(ctx, err), err
-				r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
-				r.recordReport()
-				return r.removeRecord() && gone // nothing has run, so the record is not needed for the instance
+				return r.endFailedStart(ctx, err)
 			}
 			r.id = id
 		}
-		end, ended := r.waitForEnd(ctx, cancel, &children)
-		if !ended || !r.hasNotRun(ctx, end) {
-			return r.finish(ctx, end, ended)
+		end := r.waitForEnd(ctx, cancel, &children)
+		if end == nil || !r.hasNotRun(ctx, end) {
+			return r.finish(ctx, end)
 		}
-		if !r.prepareRestart(ctx, runtime.Instance{ID: r.id}) {
+		if !r.prepareRestart(ctx) {
 			return r.endRecovery()
 		}
 	}
 }
 
+// endFailedStart removes what a failed start has left. The result gone is that of run.
+func (r *jobRun) endFailedStart(ctx context.Context, err error) (gone bool) {
+	gone = r.removeFailedStart(err)
+	r.countFailedStart(ctx, err)
+	r.result.outcome, r.result.startErr = startOutcome(ctx, err), err
+	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
+	r.recordReport()
+	return r.removeRecord() && gone // nothing has run, so the record is not needed for the instance
+}
+
 // waitForEnd waits for the end of the instance, and stops the job if it exceeds its time
-// limit. Ended is false if the job may still run.
+// limit. It returns nil if the job may still run.
 func (r *jobRun) waitForEnd(
 	ctx context.Context, cancel context.CancelCauseFunc, children *sync.WaitGroup,
-) (_ instanceEnd, ended bool) {
+) *instanceEnd {
 	r.setPhase(runtime.Started)
 	runningSince := time.Now()
 	if r.inherited {
@@ -154,32 +159,32 @@ func (r *jobRun) waitForEnd(
 		overdue := time.AfterFunc(limit, func() { cancel(errTimeLimit) })
 		defer overdue.Stop()
 	}
-	end, ended := r.wait(ctx, children)
-	if ended {
+	end := r.wait(ctx, children)
+	if end != nil {
 		r.pool.parts.Metrics.JobStage(runtime.StageRun, time.Since(runningSince))
 	}
-	return end, ended
+	return end
 }
 
-// finish reports how the job ended and removes its instance, unless the job may still run. The
-// result gone is that of run.
-func (r *jobRun) finish(ctx context.Context, end instanceEnd, ended bool) (gone bool) {
+// finish reports how the job ended and removes its instance, unless end is nil, because the job
+// may still run. The result gone is that of run.
+func (r *jobRun) finish(ctx context.Context, end *instanceEnd) (gone bool) {
 	switch {
-	case !ended && r.leavesInstance(ctx):
+	case end == nil && r.leavesInstance(ctx):
 		r.log.Info("job left running for the next agent", "instance", r.id)
 		return false
-	case !ended:
+	case end == nil:
 		r.log.Error("cannot stop job before shutdown; left running for the next start", "instance", r.id)
 		return false
 	}
 
 	killpoint.Hit(killpoint.RunnerEnded)
 	r.setPhase(runtime.Done)
-	r.countEnd(ctx, end)
+	r.countEnd(ctx, *end)
 	r.settled = r.reportEnd(ctx, end.exit, end.err)
 	killpoint.Hit(killpoint.Reported)
 	r.recordReport()
-	r.result.outcome, r.result.end = r.outcome(ctx, end), end
+	r.result.outcome, r.result.end = r.outcome(ctx, *end), *end
 	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
 
 	// Remove the instance. If that fails, a later sweep (sweep.go) removes it. A recovered job, or a
@@ -201,50 +206,45 @@ type instanceEnd struct {
 }
 
 // wait blocks until the job has ended. When ctx ends first, it stops the job, or leaves it
-// running (leavesInstance). Ended is false if the job may still run.
-func (r *jobRun) wait(ctx context.Context, children *sync.WaitGroup) (_ instanceEnd, ended bool) {
+// running (leavesInstance). It returns nil if the job may still run.
+//
+// Thousands of goroutines may block in it for hours. The frames of wait and of its callers are
+// small, so that a stack of 4 KiB is enough. For this reason the end is a pointer, and the code
+// before and after the wait is in other functions.
+func (r *jobRun) wait(ctx context.Context, children *sync.WaitGroup) *instanceEnd {
 	// Wait for the end and follow the progress, each in its own goroutine. The first
 	// goroutine writes end, and end is read only after endedCh is closed.
-	var end instanceEnd
+	end := new(instanceEnd)
 	endedCh, followedCh := make(chan struct{}), make(chan struct{})
 	waitCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	children.Go(func() {
-		defer close(endedCh)
 		r.retryEngine(waitCtx, nil, "cannot wait for instance", func() (done bool, err error) {
 			end.exit, end.err = r.pool.parts.Executor.Wait(waitCtx, r.id)
 			return end.err == nil || errors.Is(end.err, runtime.ErrNoInstance), end.err
 		})
+		close(endedCh)
 	})
 	children.Go(func() {
-		defer close(followedCh)
 		r.follow(waitCtx, endedCh)
+		close(followedCh)
 	})
 
 	// Wait for the end of the job or of ctx.
 	select {
 	case <-endedCh:
 	case <-ctx.Done():
-		if r.leavesInstance(ctx) && !closed(endedCh) {
-			return instanceEnd{}, false
-		}
-		cause := context.Cause(ctx)
-		r.setStopping(cause)
-		r.log.Info("stopping job", "reason", cause)
-		if !r.stop(cause, endedCh, children) {
-			return instanceEnd{}, false
+		if r.leavesInstance(ctx) && !closed(endedCh) || !r.stop(context.Cause(ctx), endedCh, children) {
+			return nil
 		}
 	}
 
 	// Wait until follow has read the last lines of the stream, which already exist.
-	select {
-	case <-followedCh:
-	case <-time.After(streamGrace):
-	}
+	runtime.Sleep(waitCtx, followedCh, streamGrace)
 	if !closed(endedCh) {
-		return instanceEnd{err: errors.New("the engine did not report how the instance ended")}, true
+		return &instanceEnd{err: errors.New("the engine did not report how the instance ended")}
 	}
-	return end, true
+	return end
 }
 
 // leavesInstance reports whether the job is left running after ctx has ended: the pool
@@ -282,13 +282,6 @@ func (r *jobRun) remove(grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(r.pool.finalCtx, grace+removeLimit)
 	defer cancel()
 	return r.pool.parts.Executor.Remove(ctx, r.id, grace)
-}
-
-// setStopping records that the job is stopped, and why.
-func (r *jobRun) setStopping(cause error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.phase, r.ending.stopReason = runtime.Stopping, cause.Error()
 }
 
 func (r *jobRun) setPhase(phase runtime.Phase) {

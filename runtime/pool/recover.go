@@ -111,7 +111,7 @@ func (r *jobRun) continueRecovered(ctx context.Context) (continues bool) {
 	}
 	switch {
 	case record.Stage == runtime.RecordClaimed:
-		return r.prepareRestart(ctx, r.recovery.instances...)
+		return r.prepareRestart(ctx)
 	case len(r.recovery.instances) == 0:
 		r.reportLost(ctx)
 		return false
@@ -127,7 +127,7 @@ func (r *jobRun) continueRecovered(ctx context.Context) (continues bool) {
 		}
 	}
 	if !instance.Running && instance.Started.IsZero() {
-		return r.prepareRestart(ctx, r.recovery.instances...)
+		return r.prepareRestart(ctx)
 	}
 	r.id, r.inherited = instance.ID, true
 	r.recovery.instances = []runtime.Instance{instance}
@@ -150,7 +150,7 @@ func (r *jobRun) noteRecovery(action runtime.RecoveryAction) {
 
 // hasNotRun reports whether the instance of an earlier run has ended without a handoff, so that
 // nothing of the job can have run.
-func (r *jobRun) hasNotRun(ctx context.Context, end instanceEnd) bool {
+func (r *jobRun) hasNotRun(ctx context.Context, end *instanceEnd) bool {
 	return r.recovery != nil && r.inherited && ctx.Err() == nil &&
 		end.err == nil && end.exit.Code == runtime.CodeUsage
 }
@@ -169,11 +169,11 @@ func (r *jobRun) endRecovery() (gone bool) {
 // prepareRestart prepares a job that has not run for another start, and reports whether it can be
 // started. Otherwise the job is reported as failed, unless the service has ended it, or ctx
 // has ended.
-func (r *jobRun) prepareRestart(ctx context.Context, left ...runtime.Instance) (ok bool) {
-	if len(left) > 0 { // the definition did not end the agent: the start came further
+func (r *jobRun) prepareRestart(ctx context.Context) (ok bool) {
+	if len(r.recovery.instances) > 0 { // the definition did not end the agent: the start came further
 		r.recovery.record.Restarts = 0
 	}
-	reason := r.resetStart(ctx, left)
+	reason := r.resetStart(ctx)
 	if job := r.closeClaims(); job != nil {
 		r.reclaim(job)
 		reason = nil
@@ -206,13 +206,13 @@ func (r *jobRun) prepareRestart(ctx context.Context, left ...runtime.Instance) (
 //  3. The service accepts a heartbeat, or has handed out the job again.
 //
 // If the service cancels the job meanwhile, it returns nil: the start fails for this reason.
-func (r *jobRun) resetStart(ctx context.Context, left []runtime.Instance) error {
+func (r *jobRun) resetStart(ctx context.Context) error {
 	// 1. Record that nothing of the job has run, and remove what is left.
 	record := r.recovery.record
 	if record.Stage != runtime.RecordClaimed {
 		r.recordNotRun(ctx)
 	}
-	for _, instance := range left {
+	for _, instance := range r.recovery.instances {
 		if !r.removeEnded(instance.ID) {
 			return fmt.Errorf("instance %s of its start cannot be removed", instance.ID)
 		}

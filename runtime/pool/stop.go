@@ -60,6 +60,9 @@ func (p *Pool) awaitGrace(begin time.Time, further time.Duration, first, second 
 // stop retries until the pool has no time left; the job keeps its slot, because it may still
 // run.
 func (r *jobRun) stop(cause error, endedCh <-chan struct{}, children *sync.WaitGroup) (stopped bool) {
+	r.setStopping(cause)
+	r.log.Info("stopping job", "reason", cause)
+
 	// 1. Interrupt.
 	grace := runtime.StopGrace
 	if period, _ := r.pool.cancelGrace(); period > 0 && !errors.Is(cause, errRunnerHung) && r.lease.leaser == nil {
@@ -110,6 +113,13 @@ func (r *jobRun) stop(cause error, endedCh <-chan struct{}, children *sync.WaitG
 		}
 	})
 	return stopped || closed(endedCh)
+}
+
+// setStopping records that the job is stopped, and why.
+func (r *jobRun) setStopping(cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.phase, r.ending.stopReason = runtime.Stopping, cause.Error()
 }
 
 // interrupt interrupts the step, and waits until the job has ended, its step has ended, or
