@@ -300,3 +300,26 @@ func byName(d reconcile.Desired) map[string]runtime.PoolSpec {
 	}
 	return pools
 }
+
+func TestWantKeepPods(t *testing.T) {
+	c := config(t, `
+deploy_target: kubernetes
+pools:
+  - {name: a, token: pul-a, kubernetes: {keep_failed_pods: true}}
+  - {name: b, token: pul-b}
+`)
+	keep := func() map[string]string {
+		kept := map[string]string{}
+		for _, spec := range reconcile.Want(c, 1).Pools {
+			kept[spec.Name] = spec.Tuning.Instance.Kubernetes.KeepPods
+		}
+		return kept
+	}
+	if diff := cmp.Diff(map[string]string{"a": "failed", "b": ""}, keep()); diff != "" {
+		t.Error(diff)
+	}
+	c.DebugPod = true
+	if diff := cmp.Diff(map[string]string{"a": "all", "b": "all"}, keep()); diff != "" {
+		t.Error(diff)
+	}
+}

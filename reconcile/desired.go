@@ -56,15 +56,15 @@ func Want(c *schema.Config, generation uint64) Desired {
 		},
 	}
 	for i := range c.Pools {
-		spec := poolSpec(&c.Pools[i], c.OverrideImage, generation)
+		spec := poolSpec(c, &c.Pools[i], generation)
 		desired.Pools[spec.Key()] = spec
 	}
 	return desired
 }
 
-// poolSpec translates one pool. It omits the keys of docker, and those of kubernetes with the
+// poolSpec translates one pool of a configuration. It omits the keys of docker, and those of kubernetes with the
 // Pod template, if the pool has another deploy_target.
-func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.PoolSpec {
+func poolSpec(c *schema.Config, p *schema.Pool, generation uint64) runtime.PoolSpec {
 	credentials := "token"
 	if p.OIDCTokenFile != "" {
 		credentials = "oidc"
@@ -89,8 +89,14 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 			},
 			Handoff: p.Kubernetes.Handoff, StartTimeout: p.Kubernetes.StartTimeout,
 			ImagePullTimeout: p.Kubernetes.ImagePullTimeout,
-			KeepFailedPods:   p.Kubernetes.KeepFailedPods, QPS: p.Kubernetes.QPS, Template: podTemplate(p.PodTemplate),
+			QPS:              p.Kubernetes.QPS, Template: podTemplate(p.PodTemplate),
 			TemplateRules: templateRules(p.PodTemplateRules),
+		}
+		switch {
+		case c.DebugPod:
+			kubernetes.KeepPods = "all"
+		case p.Kubernetes.KeepFailedPods:
+			kubernetes.KeepPods = "failed"
 		}
 	}
 	var kinds []runtime.Kind
@@ -116,7 +122,7 @@ func poolSpec(p *schema.Pool, overrideImage string, generation uint64) runtime.P
 			BreakerFailures: p.CircuitBreakerFailures, BreakerTimeout: p.CircuitBreakerTimeout,
 			Instance: runtime.InstanceSpec{
 				WorkingDirectory: p.WorkingDirectory, SharedVolumeDirectory: p.SharedVolumeDirectory,
-				PullImage: p.PullImage, OverrideImage: overrideImage, Forward: p.EnvForwardAllowlist,
+				PullImage: p.PullImage, OverrideImage: c.OverrideImage, Forward: p.EnvForwardAllowlist,
 				Docker: docker, Kubernetes: kubernetes,
 			},
 		},

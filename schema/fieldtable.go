@@ -290,5 +290,5 @@ var fieldTable = []Field{
 		Doc:  "Image to use instead of the one that the service requests.",
 		must: "one image reference, without spaces"},
 	{Key: "debug_pod", Kind: "bool", Reload: "restart", Variable: "PULUMI_AGENT_DEBUG_POD", OnlyVariable: true,
-		Doc: "Keep every worker Pod after its job for inspection."},
+		Doc: "Keep every worker Pod for a day after its job, for inspection."},
 }

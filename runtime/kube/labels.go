@@ -31,7 +31,7 @@ const (
 	labelGeneration = "cmwa.generation"
 	labelKind       = "cmwa.kind"   // kind of leased work; the Pod of a deployment does not have this label
 	labelRecord     = "cmwa.record" // marks an object that is the record of a claimed job
-	labelKeep       = "cmwa.keep"   // "failed": keep the Pod if the job fails; "until": the Pod is being kept
+	labelKeep       = "cmwa.keep"   // "failed": keep the Pod if the job fails; "all": keep it; "until": it is being kept
 
 	// What the job works on, for kubectl and for reports of costs. The agent does not read
 	// these labels. A value that is not valid in a label is replaced by a digest. Annotations
@@ -47,6 +47,7 @@ const (
 	managedByValue = "cmwa"
 
 	keepFailed = "failed"
+	keepAll    = "all"
 	keepUntil  = "until"
 )
 
@@ -84,8 +85,8 @@ func labels(job *runtime.Job) map[string]string {
 	if job.Kind.Leased() {
 		all[labelKind] = string(job.Kind)
 	}
-	if job.Tuning.Instance.Kubernetes.KeepFailedPods {
-		all[labelKeep] = keepFailed
+	if keep := job.Tuning.Instance.Kubernetes.KeepPods; keep != "" {
+		all[labelKeep] = keep
 	}
 	for key, value := range workOf(job) {
 		all[key] = labelValue(value)

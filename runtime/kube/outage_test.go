@@ -202,20 +202,42 @@ func TestRemoveOutage(t *testing.T) {
 	})
 }
 
-func TestKeepPod(t *testing.T) {
-	s := newFakeCluster(t, func(c *kubetest.Container) int { return runtime.CodeFailed })
-	e, job := s.executor(t), s.job("job-1")
-	job.Tuning.Instance.Kubernetes.KeepFailedPods = true
-	id := s.mustStart(t, e, job)
-	if exit := waitFor(t, e, id); exit.Code != runtime.CodeFailed {
-		t.Fatalf("got %+v", exit)
+func TestKeepPods(t *testing.T) {
+	for _, c := range []struct {
+		keep string
+		code int // exit code of the job
+		kept bool
+	}{
+		{"", runtime.CodeFailed, false},
+		{keepFailed, runtime.CodeSucceeded, false},
+		{keepFailed, runtime.CodeFailed, true},
+		{keepAll, runtime.CodeSucceeded, true},
+	} {
+		t.Run(fmt.Sprintf("keep %q, exit code %d", c.keep, c.code), func(t *testing.T) {
+			s := newFakeCluster(t, func(*kubetest.Container) int { return c.code })
+			e, job := s.executor(t), s.job("job-1")
+			job.Tuning.Instance.Kubernetes.KeepPods = c.keep
+			id := s.mustStart(t, e, job)
+			if exit := waitFor(t, e, id); exit.Code != c.code {
+				t.Fatalf("got %+v", exit)
+			}
+			if err := e.Remove(t.Context(), id, 0); err != nil {
+				t.Fatal(err)
+			}
+			if c.kept {
+				wantKept(t, s, e, job)
+			}
+			s.wantNoPods(t)
+		})
 	}
-	if err := e.Remove(t.Context(), id, 0); err != nil {
-		t.Fatal(err)
-	}
+}
+
+// wantKept checks the kept Pod of a job, and that a sweep deletes it later.
+func wantKept(t *testing.T, s *fakeCluster, e *Executor, job *runtime.Job) {
+	t.Helper()
 	pods := s.Pods(testNamespace)
 	if len(pods) != 1 || pods[0].Annotations[annotationHandoff] != "" {
-		t.Fatalf("the Pods are %+v, want the failed one without its handoff", pods)
+		t.Fatalf("the Pods are %+v, want that of the job without its handoff", pods)
 	}
 	for key := range defaultAnnotations {
 		if value, found := pods[0].Annotations[key]; found {
@@ -234,7 +256,6 @@ func TestKeepPod(t *testing.T) {
 	if removed, err := e.Sweep(t.Context(), nil); err != nil || len(removed) != 1 {
 		t.Errorf("swept %v, %v, want the Pod", removed, err)
 	}
-	s.wantNoPods(t)
 }
 
 func TestCheck(t *testing.T) {

@@ -82,7 +82,7 @@ func TestPodOf(t *testing.T) {
 		job.Tuning.Instance.Kubernetes = runtime.Kubernetes{
 			Image: "registry.example.com/cmwa:2", ImagePullPolicy: "Always", ServiceAccount: "worker",
 			Requests: runtime.Resources{CPU: "500m", Memory: "4Gi", EphemeralStorage: "4Gi"},
-			Limits:   runtime.Resources{CPU: "2", Memory: "8Gi", EphemeralStorage: "10Gi"}, KeepFailedPods: true,
+			Limits:   runtime.Resources{CPU: "2", Memory: "8Gi", EphemeralStorage: "10Gi"}, KeepPods: "failed",
 			Template: []byte(`{"metadata": {"labels": {"team": "platform"}},
 				"spec": {"nodeSelector": {"disk": "ssd"}}}`),
 		}

@@ -22,7 +22,7 @@ import (
 // fits into that time. The agent can send no signal but the TERM, because it has no right
 // to execute commands in Pods.
 //
-// The Pod of a failed job is kept if the pool is configured so. Remove deletes the Pod even
+// The Pod of a job that has ended is kept if the pool is configured so. Remove deletes the Pod even
 // if the watch shows it as deleted, because a list can be outdated.
 func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) error {
 	name, uid, ok := parseID(id)
@@ -42,7 +42,7 @@ func (e *Executor) Remove(ctx context.Context, id string, grace time.Duration) e
 		}
 	}
 
-	if grace == 0 && now != nil && now.keep == keepFailed && now.main.ended && now.main.code != runtime.CodeSucceeded {
+	if grace == 0 && now != nil && now.isKept() {
 		return e.keepPod(ctx, name, uid)
 	}
 	seconds := int64((grace + time.Second - 1) / time.Second)
@@ -127,7 +127,7 @@ func (e *Executor) delete(ctx context.Context, name, uid string, grace int64) (g
 	return false, err
 }
 
-// keepPod leaves the Pod of a failed job in the cluster for inspection. It removes the
+// keepPod leaves the Pod of a job that has ended in the cluster for inspection. It removes the
 // agent's labels, so that no agent lists the Pod as a job. A sweep deletes it later.
 func (e *Executor) keepPod(ctx context.Context, name, uid string) error {
 	for {
@@ -136,7 +136,7 @@ func (e *Executor) keepPod(ctx context.Context, name, uid string) error {
 		case isNotFound(err) || err == nil && string(pod.UID) != uid:
 			return nil
 		case err != nil:
-			return e.explain("keep the Pod of a failed job", err)
+			return e.explain("keep the Pod of the job", err)
 		}
 
 		if slices.ContainsFunc(pod.Spec.ImagePullSecrets, func(r corev1.LocalObjectReference) bool {
@@ -154,9 +154,9 @@ func (e *Executor) keepPod(ctx context.Context, name, uid string) error {
 		case isConflict(err):
 			continue
 		case err != nil && !isNotFound(err):
-			return e.explain("keep the Pod of a failed job", err)
+			return e.explain("keep the Pod of the job", err)
 		}
-		e.log.Info("pod of failed job kept", "pod", name, "kept_until", until.Format(time.RFC3339))
+		e.log.Info("pod kept after its job", "pod", name, "kept_until", until.Format(time.RFC3339))
 		return nil
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/handoff"
 )
 
@@ -70,6 +71,11 @@ func stateOf(pod *corev1.Pod) *state {
 	s.conditions(pod)
 	s.containers(pod)
 	return s
+}
+
+// isKept reports whether the Pod is kept after its job has ended.
+func (s *state) isKept() bool {
+	return s.main.ended && (s.keep == keepAll || s.keep == keepFailed && s.main.code != runtime.CodeSucceeded)
 }
 
 func (s *state) conditions(pod *corev1.Pod) {
