@@ -37,18 +37,6 @@ func (s Status) Stuck(pool runtime.PoolState, now time.Time) bool {
 	return !completed(pool) && pool.Overdue(now) > s.Process.HealthThreshold
 }
 
-// LastProgress returns the oldest time of progress of all pools. The time of progress of a pool
-// is the time at which its loop was due, or now if the loop is not overdue. The result is zero
-// without pools.
-func (s Status) LastProgress(now time.Time) (oldest time.Time) {
-	for _, pool := range s.Pools {
-		if progress := now.Add(-pool.Overdue(now)); !completed(pool) && (oldest.IsZero() || progress.Before(oldest)) {
-			oldest = progress
-		}
-	}
-	return oldest
-}
-
 // completed reports whether a pool is a single run that has ended.
 func completed(pool runtime.PoolState) bool {
 	return pool.Completed && pool.Phase == runtime.PoolStopped

@@ -29,6 +29,10 @@ type PoolState struct {
 	// job. Zero is never.
 	AnsweredAt time.Time
 
+	// ActiveAt is the last time at which the service answered the pool, the pool started, or a job
+	// started, ended or made progress. Zero is never.
+	ActiveAt time.Time
+
 	// FailingSince is when the first of the current series of failed polls started; zero if the
 	// last poll did not fail.
 	FailingSince time.Time
@@ -57,6 +61,7 @@ type JobState struct {
 	Kind       Kind
 	Phase      Phase
 	Since      time.Time // of the claim, or when the instance of an adopted job was started
+	ActiveAt   time.Time // of the last change of the phase, or the last progress; zero before either
 }
 
 // Overdue returns the time since a loop's next turn was due, or 0 if it is not due.

@@ -268,6 +268,30 @@ func TestSnapshots(t *testing.T) {
 	})
 }
 
+func TestHealthLastActivity(t *testing.T) {
+	read := func(a *testAgent) (p struct{ CurrentTime, LastActivity time.Time }) {
+		t.Helper()
+		if err := json.Unmarshal(get(t, Handler(a.Snapshots), "/healthz").Body.Bytes(), &p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	a := calmAgent(t)
+	if p := read(a); p.LastActivity.IsZero() || !p.LastActivity.Equal(p.CurrentTime) {
+		t.Errorf("before a pool has started, the last activity was at %s, want the present time %s", p.LastActivity,
+			p.CurrentTime)
+	}
+	last := time.Now().Add(-time.Minute)
+	for _, ago := range []time.Duration{time.Hour, 0, 2 * time.Hour} {
+		pool := a.status.Pools[0]
+		pool.ActiveAt = last.Add(-ago)
+		a.status.Pools = append(a.status.Pools, pool)
+	}
+	if p := read(a); !p.LastActivity.Equal(last) {
+		t.Errorf("the last activity was at %s, want that of the pool that was active last, %s", p.LastActivity, last)
+	}
+}
+
 func TestHealth(t *testing.T) {
 	for name, c := range map[string]struct {
 		change         func(*runtime.PoolState)

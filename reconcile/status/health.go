@@ -48,13 +48,24 @@ func probeOf(
 	}
 }
 
+// lastActivity returns the time of the last response of a service or event of a job. It is the
+// present time if no pool has started yet.
+func lastActivity(s reconcile.Status, now time.Time) (last time.Time) {
+	for _, pool := range s.Pools {
+		if pool.ActiveAt.After(last) {
+			last = pool.ActiveAt
+		}
+	}
+	if last.IsZero() {
+		return now
+	}
+	return last
+}
+
 func newProbe(text string, s reconcile.Status, now time.Time) probe {
 	p := probe{
-		Status: text, CurrentTime: now.UTC(), LastActivity: s.LastProgress(now).UTC(), Generation: s.Applied,
+		Status: text, CurrentTime: now.UTC(), LastActivity: lastActivity(s, now).UTC(), Generation: s.Applied,
 		Pools: []probedPool{}, Problems: s.Problems, NotReady: s.Unready(now),
-	}
-	if len(s.Pools) == 0 {
-		p.LastActivity = now.UTC() // without pools no loop can be stuck
 	}
 	for _, pool := range s.Pools {
 		p.Pools = append(p.Pools, probedPool{

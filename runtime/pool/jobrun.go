@@ -44,6 +44,7 @@ type jobRun struct {
 	since  time.Time  // of the claim; without a record, of the start of the instance
 	phase  runtime.Phase
 	last   runtime.Progress // last progress that the runner has reported; the service has accepted it
+	active time.Time        // of the last change of phase or last
 	ending ending
 	lease  lease
 
@@ -287,7 +288,7 @@ func (r *jobRun) remove(grace time.Duration) error {
 func (r *jobRun) setPhase(phase runtime.Phase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.phase = phase
+	r.phase, r.active = phase, time.Now()
 }
 
 // lastProgress returns the last progress that the runner has reported.
@@ -302,5 +303,6 @@ func (r *jobRun) state() runtime.JobState {
 	defer r.mu.Unlock()
 	return runtime.JobState{
 		ID: r.job.ID, WorkflowID: r.job.WorkflowID, Kind: r.job.Kind, Phase: r.phase, Since: r.since,
+		ActiveAt: r.active,
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
@@ -162,7 +163,7 @@ func (r *jobRun) observe(p runtime.Progress, forward bool) bool {
 	if forward && !p.After(r.last) || p == r.last {
 		return false
 	}
-	r.last = p
+	r.last, r.active = p, time.Now()
 	if r.recorded {
 		r.pool.parts.Journal.SetProgress(r.job.ID, p)
 	}

@@ -45,10 +45,20 @@ func (p *Pool) State() runtime.PoolState {
 	case state.Phase == runtime.PoolDraining && p.spec.Leftover:
 		state.Reason = "the pool is no longer configured, and finishes jobs of an earlier run of the agent"
 	}
+	state.ActiveAt = later(p.polls.answered, p.single.idleSince)
 	for _, id := range slices.Sorted(maps.Keys(p.runs)) {
-		state.Jobs = append(state.Jobs, p.runs[id].state())
+		job := p.runs[id].state()
+		state.Jobs, state.ActiveAt = append(state.Jobs, job), later(state.ActiveAt, job.ActiveAt)
 	}
 	return state
+}
+
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // phase returns the phase of the pool. The caller holds the lock.

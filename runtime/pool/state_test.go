@@ -114,6 +114,28 @@ func TestPoolState(t *testing.T) {
 		}
 	})
 
+	play(t, "a poll without a response is no activity", spec(), func(st *fixture) {
+		st.cloud.Fail(runtimetest.Claim, 1000, refused)
+		st.start()
+		wait(time.Hour)
+		if ago := time.Since(st.pool.State().ActiveAt); ago != time.Hour {
+			st.Errorf("the pool was active %s ago, want only its start an hour ago", ago)
+		}
+	})
+
+	play(t, "progress of a job is activity", spec(func(t *runtime.Tuning) { t.StatusInterval, t.MaxJobs = 0, 1 }),
+		func(st *fixture) {
+			st.startJobs(runtimetest.Script{Running: 3 * time.Hour, Progress: []runtimetest.TimedProgress{
+				{After: time.Hour, Progress: runtime.Progress{Step: 1, Lines: 1, Status: runtime.Running}},
+			}}, "a")
+			for _, want := range []time.Duration{30 * time.Minute, 0, 30 * time.Minute} {
+				wait(30 * time.Minute)
+				if ago := time.Since(st.pool.State().ActiveAt); ago.Round(time.Minute) != want {
+					st.Errorf("the pool was active %s ago, want %s", ago, want)
+				}
+			}
+		})
+
 	play(t, "a full pool is not overdue", spec(), func(st *fixture) {
 		st.startJobs(runtimetest.Script{Running: 3 * time.Hour}, "a")
 		wait(time.Minute)

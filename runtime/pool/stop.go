@@ -119,7 +119,7 @@ func (r *jobRun) stop(cause error, endedCh <-chan struct{}, children *sync.WaitG
 func (r *jobRun) setStopping(cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.phase, r.ending.stopReason = runtime.Stopping, cause.Error()
+	r.phase, r.active, r.ending.stopReason = runtime.Stopping, time.Now(), cause.Error()
 }
 
 // interrupt interrupts the step, and waits until the job has ended, its step has ended, or
