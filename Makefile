@@ -31,6 +31,9 @@ RACE = $(LONGEST) $(filter-out $(PLAIN) $(LONGEST),$(shell go list ./...))
 # The flags of the programs that are built for the tests, so that Go compiles their packages only once.
 plain_test = CGO_ENABLED=0 go test -trimpath -count=1
 
+# Compiles tests before they run. Beside the compilers, the operations of a test would take longer than their limits.
+compile = go list -export -test -deps -f ''
+
 # A variable, because make runs a line with $(MAKE) even with --dry-run, which a test uses.
 oracle = cd $(ORACLE) && $(plain_test) -timeout 20m ./...
 
@@ -60,6 +63,9 @@ image: runners ## Build the container image of the agent into bin, as an archive
 	GOOS= GOARCH= go run -C $(TOOLCHAIN) ./image -version "$(VERSION)" -directory $(CURDIR)/bin
 
 test: toolchain ## Set up the toolchain and run all tests, without cached results and mostly with the race detector.
+	@echo "== compiling the tests"
+	@$(compile) -race $(RACE) >/dev/null && CGO_ENABLED=0 $(compile) -trimpath $(PLAIN) >/dev/null && \
+		cd $(ORACLE) && CGO_ENABLED=0 $(compile) -trimpath ./... >/dev/null
 	@echo "== running all tests, and comparing the check of Pod templates with the API server"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
 		go test -count=1 -race -p 3 -parallel 4 -timeout 44m $(RACE) & race=$$!; \
