@@ -39,7 +39,7 @@ oracle = cd $(ORACLE) && $(plain_test) -timeout 20m ./...
 
 SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))
 
-.PHONY: help build runners image test check oracle demo bench soak reference vet lint fmt cover toolchain clean
+.PHONY: help build runners image install uninstall test check oracle demo bench soak reference vet lint fmt cover toolchain clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,16 @@ image: runners ## Build the container image of the agent into bin, as an archive
 	install -m 644 LICENSE bin/
 	install -d -m 755 bin/state # an empty directory for examples/image/Dockerfile, which has no shell to create one
 	GOOS= GOARCH= go run -C $(TOOLCHAIN) ./image -version "$(VERSION)" -directory $(CURDIR)/bin
+
+# DESTDIR is the root directory of a package that is built.
+PREFIX ?= /usr/local
+export DESTDIR PREFIX BIN
+
+install: ## Install what make build has built below PREFIX (/usr/local): programs, unit, completions, pages for man.
+	@examples/systemd/install
+
+uninstall: ## Remove what make install has installed. The configuration and the state directory stay.
+	@examples/systemd/install --remove
 
 test: toolchain ## Set up the toolchain and run all tests, without cached results and mostly with the race detector.
 	@echo "== compiling the tests"

@@ -108,8 +108,8 @@ type SearchPaths struct {
 
 // Find reads the configuration file. A file that the command line or
 // PULUMI_AGENT_CONFIG names must exist. Otherwise Find uses the first file in the working
-// directory, the home directory, /etc and the directory of the executable; files are not
-// merged. It searches all directories for the current name before it searches for the old
+// directory, the home directory, /etc/cmwa, /etc and the directory of the executable; files are
+// not merged. It searches all directories for the current name before it searches for the old
 // name. It is not an error if no directory has a file, because the environment may contain
 // the whole configuration. It is an error if a file exists and cannot be read.
 func Find(paths SearchPaths) (Source, error) {
@@ -168,7 +168,9 @@ func (s SearchPaths) named() (path, by string) {
 // directories returns the directories to search, each once, in order.
 func (s SearchPaths) directories() []string {
 	var unique []string
-	for _, directory := range []string{cmp.Or(s.WorkingDirectory, "."), s.Home, "/etc", directoryOf(s.Executable)} {
+	for _, directory := range []string{
+		cmp.Or(s.WorkingDirectory, "."), s.Home, "/etc/cmwa", "/etc", directoryOf(s.Executable),
+	} {
 		if directory != "" && !slices.Contains(unique, directory) {
 			unique = append(unique, directory)
 		}

@@ -135,7 +135,8 @@ func TestFind(t *testing.T) {
 			t.Errorf("without a file, the id is %v", source.FileID)
 		}
 		want := []string{
-			filepath.Join(h.root, "here"), filepath.Join(h.root, "home"), "/etc", filepath.Join(h.root, "bin"),
+			filepath.Join(h.root, "here"), filepath.Join(h.root, "home"), "/etc/cmwa", "/etc",
+			filepath.Join(h.root, "bin"),
 		}
 		if diff := cmp.Diff(want, source.Searched); diff != "" {
 			t.Error(diff)

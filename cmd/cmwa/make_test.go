@@ -2,12 +2,15 @@ package main
 
 import (
 	"debug/buildinfo"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestMake checks targets of the Makefile that no other test uses.
@@ -41,6 +44,92 @@ func TestMake(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestMakeInstall installs into a directory, and removes what it has installed.
+func TestMakeInstall(t *testing.T) {
+	t.Parallel()
+	bin, root := t.TempDir(), t.TempDir()
+	for _, name := range []string{
+		"cmwa", "cmwa-cloud", "workflow-runner", "workflow-runner-linux-amd64", "workflow-runner-linux-arm64",
+	} {
+		script := "#!/bin/sh\ncase $1 in __complete) echo run ;; *) echo output of \"$@\" ;; esac\n"
+		noError(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700))
+	}
+	run := func(target string) {
+		t.Helper()
+		cmd := exec.Command("make", "-C", "../..", target, "DESTDIR="+root, "PREFIX=/opt/cmwa", "BIN="+bin)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("make %s: %v\n%s", target, err, out)
+		}
+	}
+	installed := func() (files []string) {
+		noError(t, fs.WalkDir(os.DirFS(root), "opt", func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				files = append(files, path)
+			}
+			return err
+		}))
+		return files
+	}
+
+	run("install")
+	share := "opt/cmwa/share/"
+	want := []string{
+		"opt/cmwa/bin/cmwa", "opt/cmwa/bin/cmwa-cloud", "opt/cmwa/bin/workflow-runner",
+		"opt/cmwa/bin/workflow-runner-linux-amd64", "opt/cmwa/bin/workflow-runner-linux-arm64",
+		"opt/cmwa/lib/systemd/system/cmwa.service",
+		share + "bash-completion/completions/cmwa", share + "bash-completion/completions/cmwa-cloud",
+		share + "fish/vendor_completions.d/cmwa-cloud.fish", share + "fish/vendor_completions.d/cmwa.fish",
+		share + "man/man1/cmwa-cloud.1", share + "man/man1/cmwa.1",
+		share + "zsh/site-functions/_cmwa", share + "zsh/site-functions/_cmwa-cloud",
+	}
+	if diff := cmp.Diff(want, installed()); diff != "" {
+		t.Error(diff)
+	}
+	if out, err := exec.Command(filepath.Join(root, want[0]), "version").CombinedOutput(); err != nil {
+		t.Errorf("the installed program: %v\n%s", err, out)
+	}
+	if info, err := os.Stat(filepath.Join(root, "etc/cmwa")); err != nil || !info.IsDir() {
+		t.Errorf("the directory of the configuration: %v", err)
+	}
+	for file, text := range map[string]string{
+		"lib/systemd/system/cmwa.service":        "\nExecStart=/opt/cmwa/bin/cmwa run ",
+		"share/bash-completion/completions/cmwa": "output of completion bash\n",
+		"share/man/man1/cmwa.1":                  "\noutput of help run\n",
+	} {
+		if !strings.Contains(readText(t, filepath.Join(root, "opt/cmwa", file)), text) {
+			t.Errorf("%s does not contain %q", file, text)
+		}
+	}
+
+	run("uninstall")
+	if files := installed(); files != nil {
+		t.Errorf("after make uninstall there are %q", files)
+	}
+}
+
+// TestMakeInstallUnit checks how much the unit is exposed, with and without the file for jobs
+// that are processes of the unit.
+func TestMakeInstallUnit(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip(err)
+	}
+	directory := t.TempDir()
+	unit := filepath.Join(directory, "cmwa.service")
+	noError(t, os.Mkdir(unit+".d", 0o755))
+	noError(t, os.WriteFile(unit, []byte(readText(t, "../../examples/systemd/cmwa.service")), 0o600))
+	for _, name := range []string{"docker", "process"} {
+		if name == "process" {
+			conf := readText(t, "../../examples/systemd/process.conf")
+			noError(t, os.WriteFile(filepath.Join(unit+".d", "process.conf"), []byte(conf), 0o600))
+		}
+		out, err := exec.Command("systemd-analyze", "security", "--offline=yes", "--threshold=30", unit).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
 }
 
 // notices builds the program that writes the licences of linked modules, and returns its
