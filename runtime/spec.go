@@ -163,7 +163,7 @@ type Kubernetes struct {
 	StartTimeout     time.Duration  // for the Pod to start; 0 is the executor's default
 	ImagePullTimeout time.Duration  // for which the pull of an image may fail; 0 is the executor's default
 	Handoff          string         // how the handoff is sent: sealed or secret; empty is sealed
-	KeepPods         string         // whose Pods are kept for a while after the job: failed or all; empty is none
+	KeepPods         string         // whose Pods are kept for a while after the job: failed or all; if empty, no
 	QPS              int            // requests per second to the API server; 0 is the executor's default
 	Template         []byte         // strategic merge patch on the Pod, in JSON; may be empty
 	TemplateRules    []TemplateRule // merged after Template, in order

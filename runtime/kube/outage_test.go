@@ -202,7 +202,7 @@ func TestRemoveOutage(t *testing.T) {
 	})
 }
 
-func TestKeepPods(t *testing.T) {
+func TestExecutorKeepPods(t *testing.T) {
 	for _, c := range []struct {
 		keep string
 		code int // exit code of the job
