@@ -78,10 +78,10 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 		cd $(ORACLE) && CGO_ENABLED=0 $(compile) -trimpath ./... >/dev/null
 	@echo "== running all tests, and comparing the check of Pod templates with the API server"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
-		go test -count=1 -race -p 3 -parallel 4 -timeout 44m $(RACE) & race=$$!; \
+		go test -count=1 -race -p 2 -parallel 3 -timeout 44m $(RACE) & race=$$!; \
 		{ $(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner && \
 			$(oracle); } & rest=$$!; \
-		code=0; $(plain_test) -parallel 6 -timeout 44m $(PLAIN) || code=1; \
+		code=0; $(plain_test) -parallel 4 -timeout 44m $(PLAIN) || code=1; \
 		wait $$race || code=1; wait $$rest || code=1; exit $$code; }
 
 check: build vet lint ## Build, vet, lint, and run the tests that need no engine and no cluster.
