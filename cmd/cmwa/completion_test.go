@@ -96,7 +96,7 @@ func TestCompletion(t *testing.T) {
 	// any text.
 	t.Run("every flag has known values", func(t *testing.T) {
 		free := []string{
-			"configure --organization", "configure --pool-id", "configure --service-url", "plan --url",
+			"configure --organization", "configure --pool-id", "configure --service-url",
 			"pod --job-image", "pod --operation", "pod --organization", "pod --pool", "pod --project", "pod --stack",
 			"run --service-url-pin", "status --url",
 		}
@@ -137,7 +137,7 @@ func TestNewProgramUsage(t *testing.T) {
 		"cmwa doctor [--config FILE] [--json] [--exchange]",
 		"cmwa vet [--format text|json|sarif|github] [--pod] [--local] [--strict] [FILE...]",
 		"cmwa plan [--format text|json] OLD NEW | " +
-			"cmwa plan --live [--format text|json] [--config FILE | --url URL] NEW",
+			"cmwa plan --live [--format text|json] [--config FILE] NEW",
 		"cmwa pod [--job-image IMAGE] [--pool NAME] [--organization NAME] [--project NAME] [--stack NAME] " +
 			"[--operation NAME] [--format yaml|json | -o yaml|json] [FILE]",
 		"cmwa configure [FLAGS]",

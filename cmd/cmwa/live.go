@@ -2,50 +2,98 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"strings"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/control"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/input"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/pods"
 	"github.com/cmwa-project/cmwa/reconcile"
-	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-// loadLive loads the configuration that the running agent has in force, and the file that
-// would replace it. The agent must not send tokens. It reports only the path of its file
-// and the digest of its configuration. loadLive reads that file itself, and accepts it if
-// the digests are equal. The digest covers variables and token files.
-func (s stdio) loadLive(
-	ctx context.Context, c *client, names []string,
-) (before, after *schema.Config, findings []report.Finding, err error) {
-	d, err := c.fetch(ctx)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	if d.Agent.Version != cli.Version() {
-		fmt.Fprintf(s.stderr, "cmwa: warning: the agent has version %s and this program %s: "+
-			"they may treat some keys differently\n", printable.Text(d.Agent.Version), cli.Version())
-	}
-	if before, err = inForceHere(d, c.environ); err != nil {
-		return nil, nil, nil, err
-	}
+// livePlan is the response of an agent to cmwa plan --live. Like each plan, it has a mark in place
+// of a secret.
+type livePlan struct {
+	Reloads  []reconcile.Reload `json:"reloads"`
+	Pods     []pods.Changes     `json:"pods"`
+	Problems []report.Problem   `json:"problems"`
+	Refused  bool               `json:"refused"`
+	Error    string             `json:"error,omitempty"`
+}
 
+// planLive plans the reload from the configuration that a running agent has in force to a file. The
+// agent computes the plan.
+func (s stdio) planLive(ctx context.Context, c *client, names []string) (planned, error) {
 	files, err := input.Reader{Environ: c.environ, Stdin: s.stdin}.Read(ctx, names)
 	if err != nil {
-		return nil, nil, nil, err
+		return planned{}, err
 	}
-	problems := files.Unread[0]
-	if problems == nil {
-		after, problems = asAgent(files.Sources[0])
+	source := files.Sources[0]
+	if problems := files.Unread[0]; problems != nil {
+		return planned{findings: report.Findings(source.Path, problems, map[position.Problem]bool{}), refused: true}, nil
 	}
-	return before, after, report.Findings(files.Sources[0].Path, problems, map[position.Problem]bool{}), nil
+
+	path, err := filepath.Abs(source.Path)
+	if err != nil {
+		return planned{}, err
+	}
+	response, err := c.ask(ctx, control.Request{
+		Command: control.Plan, File: &control.File{Path: path, Content: source.Content, Mode: source.Mode},
+	})
+	if err != nil {
+		return planned{}, err
+	}
+	var plan livePlan
+	if json.Unmarshal(response.Result, &plan) != nil {
+		return planned{}, errors.New("the response is not that of a cmwa agent")
+	}
+	if plan.Error != "" {
+		return planned{}, errors.New(printable.Text(plan.Error))
+	}
+	p := planned{reloads: plan.Reloads, pods: plan.Pods, refused: plan.Refused}
+	for _, problem := range plan.Problems {
+		if problem.File == path {
+			problem.File = source.Path // as the user named it
+		}
+		p.findings = append(p.findings, report.Finding{Problem: problem.Position(), Checked: source.Path})
+	}
+	return p, nil
+}
+
+// planner returns the function with which an agent responds to cmwa plan --live.
+func planner(environ environment, inForce func() *schema.Config) func(control.File) any {
+	executable, _ := os.Executable()
+	return func(file control.File) any {
+		defer debug.FreeOSMemory() // as after a reload
+		after, problems := asAgent(schema.Source{
+			Path: file.Path, Content: file.Content, Mode: file.Mode, Environ: environ, Executable: executable,
+			PinnedServiceURL: strings.TrimSpace(environ[pinVariable]),
+		})
+		plan := livePlan{Refused: after == nil}
+		for _, p := range problems {
+			plan.Problems = append(plan.Problems, report.NewProblem(p))
+		}
+		if after != nil {
+			before := inForce()
+			plan.Reloads = reconcile.Preview(before, after)
+			var err error
+			if plan.Pods, err = podRelease().Reload(before, after); err != nil {
+				plan.Error = err.Error()
+			}
+		}
+		return plan
+	}
 }
 
 // asAgent loads a source as the agent of this release does. The configuration is
@@ -53,42 +101,6 @@ func (s stdio) loadLive(
 func asAgent(source schema.Source) (*schema.Config, position.Problems) {
 	source.Release = carriedOut
 	return schema.Load(source)
-}
-
-// inForceHere loads the configuration that an agent has in force from the files of this
-// machine.
-func inForceHere(d status.Document, environ environment) (*schema.Config, error) {
-	executable, _ := os.Executable()
-	source := schema.Source{Environ: environ, Executable: executable}
-	if path := d.Config.Path; path != "" {
-		if !filepath.IsAbs(path) {
-			return nil, errors.New("/status has no path of a configuration file: is this a cmwa agent?")
-		}
-		var err error
-		paths := schema.SearchPaths{Config: path, Executable: executable, Environ: environ}
-		if source, err = schema.Find(paths); err != nil {
-			return nil, fmt.Errorf("the file of the agent, %s, cannot be read here: "+
-				"run this where the agent runs, as its user", printable.QuoteName(path))
-		}
-	}
-
-	outcome := schema.Evaluate(source)
-	switch here, _ := os.Getwd(); {
-	case outcome.Config != nil && outcome.Digest == d.Config.Digest:
-		return outcome.Config, nil
-	case d.Config.Rejection != nil:
-		return nil, errors.New("the agent refused the last edit of its file, so no file has the configuration in " +
-			"force: undo that edit first (cmwa status prints why it was refused), or compare two files with " +
-			"cmwa plan OLD NEW")
-	case d.Agent.Directory != "" && d.Agent.Directory != here:
-		return nil, fmt.Errorf("the file, as it is read here, differs from the configuration in force: "+
-			"run this as the agent's user, with its PULUMI_AGENT_ variables, and in its working directory %s",
-			printable.QuoteName(d.Agent.Directory))
-	default:
-		return nil, errors.New("the file, as it is read here, differs from the configuration in force: " +
-			"run this as the agent's user, with its PULUMI_AGENT_ variables; if the file was saved just now, " +
-			"wait a second")
-	}
 }
 
 // dryRun is cmwa run --dry-run: it loads the configuration as the agent would, and

@@ -8,30 +8,14 @@ import (
 	"testing"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
-	"github.com/cmwa-project/cmwa/reconcile/status"
-	"github.com/cmwa-project/cmwa/schema"
+	"github.com/cmwa-project/cmwa/schema/position"
 )
-
-// agentWithFile starts a server that returns the /status of an agent, and returns the
-// server's URL. The agent has the configuration of the file at path, which it has read
-// with these variables. The function change, which may be nil, changes each response.
-func agentWithFile(t *testing.T, path string, environ []string, change func(*status.Document)) string {
-	t.Helper()
-	source, err := schema.Find(schema.SearchPaths{Config: path, Environ: readEnvironment(environ)})
-	noError(t, err)
-	digest := schema.Evaluate(source).Digest
-	return agentOf(t, func(d *status.Document) {
-		d.Agent.Version, d.Config.Path, d.Config.Digest, d.Config.Rejection = cli.Version(), path, digest, nil
-		if change != nil {
-			change(d)
-		}
-	})
-}
 
 func TestLivePlan(t *testing.T) {
 	t.Run("prints what saving a file would do", func(t *testing.T) {
 		old := fileOf(t, "agent.yaml", "token: pul-a\ndeploy_target: process\npolling_interval: 10s\n")
-		url := agentWithFile(t, old, nil, nil)
+		agent := []string{runningAgent(t, old)}
+		noError(t, os.WriteFile(old, []byte("polling_interval: rejected\n"), 0o600)) // what is in force stays
 		changed := fileOf(t, "new.yaml", "token: pul-b\ndeploy_target: process\npolling_interval: 20s\n")
 		same := fileOf(t, "same.yaml", "deploy_target: process # the same\npolling_interval: 10s\ntoken: pul-a\n")
 		for candidate, want := range map[string]output{
@@ -40,16 +24,11 @@ func TestLivePlan(t *testing.T) {
 				"  live      polling_interval  10s -> 20s\n", ""},
 			same: {cli.ExitOK, "no change\n", ""},
 		} {
-			if got := cmwa(nil, "plan", "--live", "--url", url, candidate); got != want {
+			if got := cmwa(agent, "plan", "--live", "--config", old, candidate); got != want {
 				t.Errorf("%+v", got)
 			}
 		}
-		result := cmwa(nil, "plan", "--live", "--url", "http://127.0.0.1:1", changed)
-		if result.code != exitInvalid || result.stdout != "" || strings.Count(result.stderr, "\n") != 1 ||
-			!strings.Contains(result.stderr, "connection refused") {
-			t.Errorf("without an agent: %+v", result)
-		}
-		result = cmwa(nil, "plan", "--live", changed, "--format", "json", "--url", url)
+		result := cmwa(agent, "plan", "--live", changed, "--format", "json", "--config", old)
 		var document planDocument
 		if err := json.Unmarshal([]byte(result.stdout), &document); err != nil || result.code != exitChanges ||
 			len(document.Reloads) != 1 || strings.Contains(result.stdout, "pul-") {
@@ -57,78 +36,52 @@ func TestLivePlan(t *testing.T) {
 		}
 	})
 
-	t.Run("needs the file that is in force", func(t *testing.T) {
+	t.Run("uses the variables of the agent, not those of the command", func(t *testing.T) {
 		path := fileOf(t, "agent.yaml", "token: pul-a\ndeploy_target: process\n")
-		candidate := fileOf(t, "new.yaml", "token: pul-b\ndeploy_target: process\n")
-		variables := []string{"PULUMI_AGENT_POLLING_INTERVAL=20s"}
-		for name, test := range map[string]struct {
-			environ []string // of the agent
-			change  func(*status.Document)
-			want    string
-		}{
-			"a file that has been changed since": {nil, func(d *status.Document) { d.Config.Digest = "0" },
-				"differs from the configuration in force"},
-			"the agent's variables": {variables, nil, "with its PULUMI_AGENT_ variables"},
-			"another directory": {variables, func(d *status.Document) { d.Agent.Directory = "/srv/agent" },
-				"in its working directory /srv/agent"},
-			"a refused file": {nil, func(d *status.Document) {
-				d.Config.Digest, d.Config.Rejection = "0", &status.Rejection{}
-			}, "cmwa status prints why"},
-			"another machine": {nil, func(d *status.Document) { d.Config.Path = "/not/here/\x1b[2J.yaml" },
-				"cannot be read here"},
-			"a relative name": {nil, func(d *status.Document) { d.Config.Path = "agent.yaml" },
-				"is this a cmwa agent?"},
-			"a device": {nil, func(d *status.Document) { d.Config.Path = "/dev/zero" }, "cannot be read here"},
-		} {
-			t.Run(name, func(t *testing.T) {
-				url := agentWithFile(t, path, test.environ, test.change)
-				result := cmwa(nil, "plan", "--live", "--url", url, candidate)
-				if result.code != exitInvalid || result.stdout != "" || !strings.Contains(result.stderr, test.want) ||
-					strings.Count(result.stderr, "\n") != 1 || strings.ContainsAny(result.stderr, "\x1b") {
-					t.Errorf("%+v", result)
-				}
-			})
+		agent := runningAgent(t, path, "PULUMI_AGENT_POLLING_INTERVAL=20s")
+		candidate := fileOf(t, "new.yaml", "token: pul-a\ndeploy_target: process\npolling_interval: 10s\n")
+		result := cmwa([]string{agent, "PULUMI_AGENT_POLLING_INTERVAL=30s"}, "plan", "--live", "--config", path, candidate)
+		if result.code != cli.ExitOK || result.stdout != "no change\n" ||
+			!strings.Contains(result.stderr, candidate+":3:1: warning: polling_interval: is set by") {
+			t.Errorf("%+v", result)
 		}
-		if result := cmwa(variables, "plan", "--live", "--url", agentWithFile(t, path, variables, nil),
-			candidate); result.code != exitChanges {
-			t.Errorf("with the agent's variables: %+v", result)
+	})
+
+	t.Run("shows what changes in Pods", func(t *testing.T) {
+		path := fileOf(t, "agent.yaml", "token: pul-a\ndeploy_target: kubernetes\n")
+		candidate := fileOf(t, "new.yaml", "token: pul-a\ndeploy_target: kubernetes\nkubernetes: {memory: 7Gi}\n")
+		result := cmwa([]string{runningAgent(t, path)}, "plan", "--live", "--config", path, candidate)
+		if result.code != exitChanges || !strings.Contains(result.stdout, "Pods of the next jobs") {
+			t.Errorf("%+v", result)
 		}
 	})
 
 	t.Run("rejects what the agent would reject", func(t *testing.T) {
 		path := fileOf(t, "agent.yaml", "token: pul-a\ndeploy_target: process\n")
-		url := agentWithFile(t, path, nil, nil)
+		agent := []string{runningAgent(t, path)}
 		for name, test := range map[string]struct{ file, want string }{
 			"a wrong value": {"token: pul-a\nhttp_server_port: many\n",
 				":2:19: http_server_port: must be a whole number"},
 			"no token": {"deploy_target: process\n", "there is no pool access token"},
 			"a file that is not here": {"token_file: /not/here\ndeploy_target: process\n",
 				"there is no file /not/here"},
+			"a file that is too large": {strings.Repeat("# ", position.MaxFile/2) + "\n", "larger than 1024 KiB"},
 		} {
 			t.Run(name, func(t *testing.T) {
-				result := cmwa(nil, "plan", "--live", "--url", url, fileOf(t, "new.yaml", test.file))
+				result := cmwa(agent, "plan", "--live", "--config", path, fileOf(t, "new.yaml", test.file))
 				if result.code != exitInvalid || result.stdout != "" || !strings.Contains(result.stderr, test.want) {
 					t.Errorf("%+v", result)
 				}
 			})
 		}
 		for _, args := range [][]string{
-			{"--live", "--url", url, path + "x"},
-			{"--url", url, path, path}, {"-", "-"}, {path, filepath.Dir(path)},
+			{"--live", "--config", path, path + "x"}, {"--live", "--config", path + "x", path},
+			{"--config", path, path, path}, {"-", "-"}, {path, filepath.Dir(path)},
 		} {
-			if result := cmwa(nil, append([]string{"plan"}, args...)...); result.code != exitInvalid ||
+			if result := cmwa(agent, append([]string{"plan"}, args...)...); result.code != exitInvalid ||
 				result.stdout != "" || result.stderr == "" {
 				t.Errorf("%v: %+v", args, result)
 			}
-		}
-	})
-
-	t.Run("warns about an agent of another version", func(t *testing.T) {
-		path := fileOf(t, "agent.yaml", "token: pul-a\ndeploy_target: process\n")
-		url := agentWithFile(t, path, nil, func(d *status.Document) { d.Agent.Version = "v0.0.1" })
-		if result := cmwa(nil, "plan", "--live", "--url", url, path); result.code != cli.ExitOK ||
-			!strings.Contains(result.stderr, "warning: the agent has version v0.0.1") {
-			t.Errorf("%+v", result)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/control"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/input"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/pods"
 	"github.com/cmwa-project/cmwa/reconcile"
@@ -38,7 +39,6 @@ func planCommand(s stdio) command.Command {
 			command.Optional(
 				command.String(&running.config, "config", command.File,
 					"with --live: configuration file of the agent; otherwise the file that cmwa run would use"),
-				command.String(&running.url, "url", command.URL, "with --live: URL of the agent's HTTP server"),
 			),
 			command.Argument("NEW", command.File),
 		}},
@@ -59,29 +59,36 @@ Each file may be a pipe, or - for standard input. A file that the agent would re
 Either file may be a Kubernetes manifest with one configuration in it; then the environment
 variables of this machine are ignored.
 
-With --live, run this on the agent's machine, as its user and with its variables.
+With --live, the running agent computes the plan, with its variables and files. ` + control.FindsAgent + `
 
 Problems go to standard error; --format json always prints a document, which has them too. Exit code
 0: no change; 2: changes; 1: a file cannot be read or used.`,
 		Run: func(ctx context.Context, files []string) error {
-			load := func() (*schema.Config, *schema.Config, []report.Finding, error) { return s.loadBoth(ctx, files) }
+			compute := s.planFiles
 			if live {
-				load = func() (*schema.Config, *schema.Config, []report.Finding, error) {
-					return s.loadLive(ctx, &running, files)
+				compute = func(ctx context.Context, files []string) (planned, error) {
+					return s.planLive(ctx, &running, files)
 				}
 			}
-			return s.plan(ctx, load, format)
+			return s.plan(ctx, files, compute, format)
 		},
 	}
 }
 
-// plan is cmwa plan. The function load returns the two configurations and their problems.
-// A configuration is nil if one of its problems is an error.
+// planned is what a reload would do.
+type planned struct {
+	reloads  []reconcile.Reload
+	pods     []pods.Changes
+	findings []report.Finding // problems of the configurations
+	refused  bool             // one of the problems is an error, so there is no plan
+}
+
+// plan is cmwa plan.
 func (s stdio) plan(
-	ctx context.Context, load func() (before, after *schema.Config, findings []report.Finding, err error),
-	format string,
+	ctx context.Context, files []string, compute func(context.Context, []string) (planned, error), format string,
 ) error {
-	before, after, findings, err := load()
+	p, err := compute(ctx, files)
+	findings := p.findings
 	if ctx.Err() != nil {
 		return cli.ExitError(exitInvalid)
 	}
@@ -95,7 +102,7 @@ func (s stdio) plan(
 		findings = append(findings, report.Finding{Problem: problem})
 	}
 	document := planDocument{Version: 1, Reloads: []planReload{}, Problems: report.NewDocument(findings).Problems}
-	if err != nil || before == nil || after == nil {
+	if err != nil || p.refused {
 		if format == "json" {
 			if err := report.WriteJSON(s.stdout, document); err != nil {
 				return err
@@ -104,23 +111,27 @@ func (s stdio) plan(
 		return cli.ExitError(exitInvalid)
 	}
 
-	reloads := reconcile.Preview(before, after)
-	changed, err := podRelease().Reload(before, after)
-	switch {
-	case err != nil:
-		return err
-	case format == "json":
-		document.add(reloads, changed)
+	if format == "json" {
+		document.add(p.reloads, p.pods)
 		err = report.WriteJSON(s.stdout, document)
-	default:
-		if _, err = fmt.Fprint(s.stdout, reconcile.Describe(reloads)); err == nil {
-			err = pods.WriteReload(s.stdout, changed)
-		}
+	} else if _, err = fmt.Fprint(s.stdout, reconcile.Describe(p.reloads)); err == nil {
+		err = pods.WriteReload(s.stdout, p.pods)
 	}
-	if err == nil && len(reloads) > 0 {
+	if err == nil && len(p.reloads) > 0 {
 		err = cli.ExitError(exitChanges)
 	}
 	return err
+}
+
+// planFiles plans the reload from the first file to the second.
+func (s stdio) planFiles(ctx context.Context, files []string) (p planned, err error) {
+	before, after, findings, err := s.loadBoth(ctx, files)
+	p = planned{findings: findings, refused: before == nil || after == nil}
+	if err == nil && !p.refused {
+		p.reloads = reconcile.Preview(before, after)
+		p.pods, err = podRelease().Reload(before, after)
+	}
+	return p, err
 }
 
 // loadBoth loads the two files of a plan, each as the agent of this release would.

@@ -75,9 +75,9 @@ func TestPlanJudgesAsTheAgent(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			old, young := fileOf(t, "old.yaml", good), fileOf(t, "new.yaml", test.file)
-			live := []string{"plan", "--live", "--url", agentWithFile(t, old, nil, nil)}
+			agent, live := []string{runningAgent(t, old)}, []string{"plan", "--live", "--config", old, young}
 			answers := map[string]output{
-				"plan --live":               cmwa(nil, append(live, young)...),
+				"plan --live":               cmwa(agent, live...),
 				"plan":                      cmwa(nil, "plan", old, young),
 				"plan of manifests":         cmwa(nil, "plan", old, fileOf(t, "new.yaml", secret(test.file))),
 				"plan from the second file": cmwa(nil, "plan", young, old),

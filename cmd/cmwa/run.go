@@ -112,14 +112,17 @@ func runAgent(
 	counters := status.NewCounters(cloud.Routes()...)
 	build := builder(environ, agent, executors, d.slots, counters, log.Logger)
 	loop := reconcile.New(build, d.prepare, first.Process, log.Logger)
-	d.handle(status.Handler(status.Snapshots{
+	snapshots := status.Snapshots{
 		Version: cli.Version(), StartedAt: started, Config: reloader.State, Loop: loop.Status,
 		WatchMode: watcher.Mode, Counters: counters,
-	}))
+	}
+	d.handle(status.Handler(snapshots))
 	log.Info("agent starts", "version", cli.Version(), "config", c.Path, "pools", len(c.Pools),
 		"agent", agent.ID, "state", agent.Directory)
 	controlled := control.Agent{
 		Directory: agent.Directory, Started: started, Loop: loop, Drain: func() { drain(errDrain) },
+		Status: func() any { return snapshots.Document(time.Now()) },
+		Plan:   planner(environ, func() *schema.Config { return reloader.State().Config }),
 	}
 	var names []string
 	for _, pool := range c.Pools {

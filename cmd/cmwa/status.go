@@ -1,31 +1,23 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"net/url"
 	"path"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/control"
 	"github.com/cmwa-project/cmwa/reconcile/status"
-	"github.com/cmwa-project/cmwa/schema"
-	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
-const (
-	watchInterval = time.Second // between two requests of --watch
-	defaultPort   = 8080        // of http_server_port, for a file that does not set it
-)
+// watchInterval is the time between two requests of --watch.
+const watchInterval = time.Second
 
 func statusCommand(s stdio) command.Command {
 	c := client{environ: s.environ}
@@ -36,16 +28,15 @@ func statusCommand(s stdio) command.Command {
 			command.Optional(
 				command.String(&c.config, "config", command.File, "configuration file of the agent; "+
 					"otherwise the file that cmwa run would use"),
-				command.String(&c.url, "url", command.URL, "URL of the agent's HTTP server; "+
-					"otherwise http_server_address and http_server_port of the configuration on this machine"),
+				command.String(&c.url, "url", command.URL, "URL of the HTTP server of an agent on another machine, "+
+					"of another user, or without a state directory"),
 			),
 			command.Optional(command.Bool(&asJSON, "json",
 				"print the whole response in JSON; with --watch, one line for each request")),
 			command.Optional(command.Bool(&watched, "watch", "repeat every second, until an INT or TERM")),
 		}},
-		Long: `Requests the status of the agent from its HTTP server, at the http_server_address and
-http_server_port of its configuration, or at --url. Prints the configuration in force, what the last
-change did, why a change was rejected, and what each pool does.
+		Long: `Prints the configuration in force, what the last change did, why a change was rejected, and what
+each pool does. ` + control.FindsAgent + `
 
 With --watch, the output on a terminal is the present status; other output contains only the changed
 lines.
@@ -82,32 +73,40 @@ printed.`,
 type client struct {
 	config, url string
 	environ     environment
-	last        string // address that responded last
+
+	directory, name string // state directory of the agent, and name of its configuration; empty before the first call
 }
 
 // fetch fetches the status once. Its errors are messages for users, and quote nothing of
 // the response.
-//
-// If the file becomes invalid between two requests, its port may be unreadable. The agent
-// rejects that file and keeps its port, so fetch uses the address that responded last.
 func (c *client) fetch(ctx context.Context) (status.Document, error) {
-	at, guessed, err := c.address()
+	if c.url != "" && c.config != "" {
+		return status.Document{}, errors.New("name either --config or --url")
+	}
+	if c.url != "" {
+		at, err := statusURL(c.url)
+		if err != nil {
+			return status.Document{}, err
+		}
+		return status.Fetch(ctx, at, false)
+	}
+	response, err := c.ask(ctx, control.Request{Command: control.Status})
 	if err != nil {
-		return status.Document{}, err
+		return status.Document{}, fmt.Errorf("%w; or name the agent with --url", err)
 	}
-	if guessed != "" && c.last != "" {
-		at, guessed = c.last, ""
+	return status.Decode(response.Result, "the control socket")
+}
+
+// ask sends a request to the agent over its control socket. It finds the agent by its
+// configuration once, because a running agent stays the same when its file becomes invalid.
+func (c *client) ask(ctx context.Context, request control.Request) (control.Response, error) {
+	if c.directory == "" {
+		var err error
+		if c.directory, c.name, err = stateDirectory(c.config, c.environ); err != nil {
+			return control.Response{}, err
+		}
 	}
-	d, err := status.Fetch(ctx, at, c.url == "")
-	switch {
-	case err == nil:
-		c.last = at
-	case guessed != "":
-		err = fmt.Errorf("%w: that port is a guess, because %s: name the agent with --url", err, guessed)
-	case errors.Is(err, status.ErrNoAgent):
-		err = fmt.Errorf("%w: is it running, and is this its http_server_port?", err)
-	}
-	return d, err
+	return control.Ask(ctx, c.directory, c.name, request)
 }
 
 // watch fetches and shows the status until ctx ends, and returns the last status. It
@@ -134,32 +133,6 @@ func (c *client) watch(ctx context.Context, last status.Document, show printer) 
 	}
 }
 
-// address returns the URL of the agent's status. Guessed is the reason why the port could
-// not be read; it is empty if the port was read.
-func (c *client) address() (at, guessed string, err error) {
-	if c.url != "" && c.config != "" {
-		return "", "", errors.New("name either --config or --url")
-	}
-	if c.url != "" {
-		at, err := statusURL(c.url)
-		return at, "", err
-	}
-	source, err := find(c.config, c.environ)
-	if err != nil {
-		return "", "", fmt.Errorf("%w; or name the agent with --url", err)
-	}
-	address, port, guessed := serverOf(source)
-	if port == 0 {
-		return "", "", errors.New("the agent of this configuration has no HTTP server: " +
-			"set http_server_port, or name another agent with --url")
-	}
-	if ip, err := netip.ParseAddr(address); address == "" || err == nil && ip.IsUnspecified() {
-		address = "127.0.0.1" // the agent listens on all addresses
-	}
-	u := url.URL{Scheme: "http", Host: net.JoinHostPort(address, strconv.Itoa(port)), Path: "/status"}
-	return u.String(), guessed, nil
-}
-
 func statusURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -171,48 +144,6 @@ func statusURL(text string) (string, error) {
 	}
 	return u.String(), nil
 }
-
-// serverOf returns where the agent's HTTP server listens. It also reads a file that the
-// agent rejects, because a running agent keeps its HTTP server when it rejects an edit.
-// guessed is the reason why the port could not be read.
-func serverOf(source schema.Source) (address string, port int, guessed string) {
-	const portVariable = "PULUMI_AGENT_HTTP_SERVER_PORT"
-	text := strings.TrimSpace(source.Environ[portVariable])
-	empty := len(bytes.TrimSpace(source.Content)) == 0
-	source.Elsewhere = true
-	if c, _ := schema.Load(source); c != nil && (text != "" || !empty) {
-		return c.HTTPServerAddress, c.HTTPServerPort, ""
-	}
-
-	// From an invalid configuration, read only these two keys.
-	address = strings.TrimSpace(source.Environ["PULUMI_AGENT_HTTP_SERVER_ADDRESS"])
-	if address == "" {
-		address = schema.TopLevelScalar(source.Content, "http_server_address")
-		if strings.Trim(address, hostCharacters) != "" {
-			address = ""
-		}
-	}
-	switch {
-	case text != "":
-		guessed = portVariable + " is not a port number"
-	case source.Path == "":
-		guessed = fmt.Sprintf("there is no %s in %s", schema.FileName, strings.Join(source.Searched, ", "))
-	case empty:
-		guessed = printable.QuoteName(source.Path) + " is empty"
-	default:
-		guessed = printable.QuoteName(source.Path) + " cannot be used (see cmwa vet)"
-		text = schema.TopLevelScalar(source.Content, "http_server_port")
-	}
-	number, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
-		return address, defaultPort, guessed
-	}
-	return address, int(number), ""
-}
-
-// hostCharacters are the characters of host names and IP addresses. An address with another
-// character would not pass validation, and could contain control characters of a terminal.
-const hostCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.:%_-"
 
 // printer shows a status. The error is the reason why there is no newer status; it may be
 // nil.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,13 +14,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/control"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/status"
+	"github.com/cmwa-project/cmwa/runtime/agentid"
+	"github.com/cmwa-project/cmwa/schema"
 )
 
 // statusTestdata is a directory with a status document, and with the text that cmwa status
@@ -53,22 +58,71 @@ func agentOf(t *testing.T, change func(*status.Document)) string {
 	return server.URL
 }
 
-// portOf returns the port in a URL of agentOf.
-func portOf(url string) string { return url[strings.LastIndex(url, ":")+1:] }
+// runningAgent serves the control socket of an agent with a configuration file until the test ends.
+// Its status is fixedStatus, and its configuration in force is that of the file. It returns the
+// variable with the agent's state directory.
+func runningAgent(t *testing.T, config string, environ ...string) (variable string) {
+	t.Helper()
+	directory := t.TempDir()
+	owner, err := agentid.Take(directory, config)
+	noError(t, err)
+	t.Cleanup(owner.Close)
+	variables := readEnvironment(environ)
+	source, err := findForRun(placesOf(config, variables))
+	noError(t, err)
+	inForce, _ := schema.Load(source) // nil if the file is invalid
+	serve := control.Open(control.Agent{
+		Directory: directory, Loop: idleLoop{}, Status: func() any { return fixedStatus(t) },
+		Plan: planner(variables, func() *schema.Config { return inForce }),
+	}, slog.New(slog.DiscardHandler))
+	ctx, stop := context.WithCancel(context.Background())
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = serve(ctx) })
+	t.Cleanup(func() {
+		stop()
+		serving.Wait()
+	})
+	return "PULUMI_AGENT_STATE_DIRECTORY=" + directory
+}
+
+// idleLoop is the loop of an agent without pools.
+type idleLoop struct{}
+
+func (idleLoop) Status() reconcile.Status { return reconcile.Status{} }
+func (idleLoop) Pause(string) bool        { return false }
+func (idleLoop) Resume(string) bool       { return false }
 
 func TestStatusText(t *testing.T) {
-	url := agentOf(t, nil)
-	good := fileOf(t, "agent.yaml", "token: pul-a\n")
-	refused := fileOf(t, "agent.yaml",
-		"token: pul-a\nhttp_server_port: "+portOf(url)+" # taken\npoling_interval: x\nlog_level: loud\n")
+	good, refused := "token: pul-a\n", "token: pul-a\nhttp_server_port: 0 # none\npoling_interval: x\nlog_level: loud\n"
 	want := output{cli.ExitFailure, readText(t, filepath.Join(statusTestdata, "document.txt")), ""}
-	for name, got := range map[string]output{
-		"by its URL":        cmwa(nil, "status", "--url", url),
-		"by a refused file": cmwa(nil, "status", "--config", refused),
-		"by a variable":     cmwa([]string{"PULUMI_AGENT_HTTP_SERVER_PORT=" + portOf(url)}, "status", "--config", good),
-	} {
-		if got != want {
-			t.Errorf("%s: %+v", name, got)
+	for name, content := range map[string]string{"a good file": good, "a refused file": refused, "an empty file": ""} {
+		t.Run(name, func(t *testing.T) {
+			config := fileOf(t, "agent.yaml", content)
+			if got := cmwa([]string{runningAgent(t, config)}, "status", "--config", config); got != want {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+	if got := cmwa(nil, "status", "--url", agentOf(t, nil)); got != want {
+		t.Errorf("by its URL: %+v", got)
+	}
+}
+
+// TestStatusOtherAgent has two agents on one machine. The file of one of them names the port of the
+// other.
+func TestStatusOtherAgent(t *testing.T) {
+	url := agentOf(t, nil) // the agent with another file
+	config := fileOf(t, "agent.yaml", "token: pul-a\nhttp_server_port: "+url[strings.LastIndex(url, ":")+1:]+"\n")
+	other := runningAgent(t, fileOf(t, "other.yaml", "token: pul-b\n"))
+	alone := "PULUMI_AGENT_STATE_DIRECTORY=" + t.TempDir()
+	for _, args := range [][]string{{"status", "--config", config}, {"plan", "--live", "--config", config, config}} {
+		for variable, want := range map[string]string{
+			alone: "no agent runs with " + config, other: "the last process that used its state directory",
+		} {
+			if got := cmwa([]string{variable}, args...); got.code == cli.ExitOK || got.stdout != "" ||
+				!strings.Contains(got.stderr, want) || strings.Count(got.stderr, "\n") != 1 {
+				t.Errorf("%v with %s: %+v", args, variable, got)
+			}
 		}
 	}
 }
@@ -111,102 +165,17 @@ func TestStatusJSON(t *testing.T) {
 	}
 }
 
-func TestStatusAddress(t *testing.T) {
-	const address, port = "PULUMI_AGENT_HTTP_SERVER_ADDRESS=", "PULUMI_AGENT_HTTP_SERVER_PORT="
-	directory := t.TempDir()
-	t.Chdir(directory)
-	t.Setenv("HOME", directory)
-	for name, test := range map[string]struct {
-		file    string // if empty, there is no file
-		environ []string
-		host    string // of the URL
-		guessed string // if empty, the port is not a guess
-	}{
-		"a good file":              {"token: pul-a\n", nil, "127.0.0.1:8080", ""},
-		"no token on this machine": {"http_server_port: 7001\n", nil, "127.0.0.1:7001", ""},
-		"a refused file with a port": {
-			"token: pul-a\nlog_level: loud\nhttp_server_port: 7001\n", nil, "127.0.0.1:7001", "",
-		},
-		"a refused file without a port": {
-			"token: pul-a\nlog_level: loud\n", nil, "127.0.0.1:8080", "agent.yaml cannot be used",
-		},
-		"a file that is no YAML, with a port": {"token: [\nhttp_server_port: 7001\n", nil, "127.0.0.1:7001", ""},
-		"a file that is no YAML": {
-			"\x00\x01", nil, "127.0.0.1:8080", "agent.yaml cannot be used (see cmwa vet)",
-		},
-		"a file that is empty": {" \n", nil, "127.0.0.1:8080", "agent.yaml is empty"},
-		"no file": {
-			"", nil, "127.0.0.1:8080", "there is no pulumi-workflow-agent.yaml in " + directory,
-		},
-		"a port that is too large": {
-			"token: pul-a\nhttp_server_port: 99999\n", nil, "127.0.0.1:8080", "agent.yaml cannot be used",
-		},
-		"a port that is a text": {
-			"token: pul-a\nhttp_server_port: secret\n", nil, "127.0.0.1:8080", "agent.yaml cannot be used",
-		},
-
-		"the variable":                   {"token: pul-a\n", []string{port + "7002"}, "127.0.0.1:7002", ""},
-		"an empty file and the variable": {"\n", []string{port + "7002"}, "127.0.0.1:7002", ""},
-		"no file, and the variable":      {"", []string{port + "7002"}, "127.0.0.1:7002", ""},
-		"a refused file, and the variable": {
-			"token: pul-a\nlog_level: loud\nhttp_server_port: 1\n", []string{port + "7002"}, "127.0.0.1:7002", "",
-		},
-		"a variable that is not a port number": {
-			"token: pul-a\n", []string{port + "secret"}, "127.0.0.1:8080",
-			"PULUMI_AGENT_HTTP_SERVER_PORT is not a port number",
-		},
-
-		"an address": {"token: pul-a\nhttp_server_address: 10.0.0.5\n", nil, "10.0.0.5:8080", ""},
-		"a name":     {"token: pul-a\nhttp_server_address: localhost\n", nil, "localhost:8080", ""},
-		"an address of IPv6": {
-			"token: pul-a\nhttp_server_address: '::1'\nhttp_server_port: 1\n", nil, "[::1]:1", "",
-		},
-		"an address with a zone": {
-			"token: pul-a\nhttp_server_address: fe80::1%eth0\n", nil, "[fe80::1%25eth0]:8080", "",
-		},
-		"all addresses of IPv4": {"token: pul-a\nhttp_server_address: 0.0.0.0\n", nil, "127.0.0.1:8080", ""},
-		"all addresses":         {"token: pul-a\nhttp_server_address: '::'\n", nil, "127.0.0.1:8080", ""},
-		"the variable of the address": {
-			"token: pul-a\nhttp_server_address: 10.0.0.5\n", []string{address + "10.0.0.6"}, "10.0.0.6:8080", "",
-		},
-		"a refused file with an address": {
-			"token: pul-a\nlog_level: loud\nhttp_server_address: 10.0.0.5 # ours\nhttp_server_port: 7\n", nil,
-			"10.0.0.5:7", "",
-		},
-		"a refused file, and the variable of the address": {
-			"token: pul-a\nlog_level: loud\nhttp_server_address: 10.0.0.5\nhttp_server_port: 7\n",
-			[]string{address + "10.0.0.6"}, "10.0.0.6:7", "",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := client{environ: readEnvironment(test.environ)}
-			if test.file != "" {
-				c.config = fileOf(t, "agent.yaml", test.file)
-			}
-			at, guessed, err := c.address()
-			if want := "http://" + test.host + "/status"; err != nil || at != want {
-				t.Errorf("%s, %v, want %s", at, err, want)
-			}
-			if !strings.Contains(guessed, test.guessed) || (guessed == "") != (test.guessed == "") ||
-				strings.Contains(guessed, "secret") {
-				t.Errorf("guessed because of %q, want %q", guessed, test.guessed)
-			}
-		})
-	}
-}
-
 func TestStatusErrors(t *testing.T) {
-	config := fileOf(t, "agent.yaml", fmt.Sprintf("token: pul-a\nhttp_server_port: %d\n", freePort(t)))
+	config := fileOf(t, "agent.yaml", "token: pul-a\n")
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
 	for name, test := range map[string]struct {
 		args []string
 		want string
 	}{
-		"nothing listens": {[]string{"--config", config}, "connection refused"},
+		"no agent":        {[]string{"--config", config}, "no agent runs with " + config},
+		"nothing listens": {[]string{"--url", fmt.Sprintf("http://127.0.0.1:%d", freePort(t))}, "connection refused"},
 		"another program": {[]string{"--url", other.URL}, "code 404"},
-		"no server": {[]string{"--config", fileOf(t, "a.yaml", "token: pul-a\nhttp_server_port: 0\n")},
-			"set http_server_port"},
 		"no file": {[]string{"--config", config + "x"},
 			"no such file or directory: make it readable, or name another; or name the agent with --url"},
 		"no URL":            {[]string{"--url", "localhost:8080"}, "--url must be a URL"},
@@ -215,7 +184,8 @@ func TestStatusErrors(t *testing.T) {
 		"an argument":       {[]string{"agent.yaml"}, "takes no argument"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			result := cmwa(nil, append([]string{"status"}, test.args...)...)
+			result := cmwa([]string{"PULUMI_AGENT_STATE_DIRECTORY=" + t.TempDir()},
+				append([]string{"status"}, test.args...)...)
 			if result.code != cli.ExitUsage || result.stdout != "" || !strings.Contains(result.stderr, test.want) ||
 				strings.Count(result.stderr, "\n") != 1 || strings.Contains(result.stderr, "secret") {
 				t.Errorf("%+v", result)
@@ -224,26 +194,12 @@ func TestStatusErrors(t *testing.T) {
 	}
 }
 
-func TestStatusPortFromDamagedFile(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // so that the request fails even if a program listens on the default port
-	c := client{config: fileOf(t, "agent.yaml", "token: [\n"), environ: environment{}}
-	_, err := c.fetch(ctx)
-	want := "no response from an agent at http://127.0.0.1:8080/status: connection failed: " +
-		"that port is a guess, because " + c.config + " cannot be used (see cmwa vet): name the agent with --url"
-	if err == nil || err.Error() != want {
-		t.Errorf("%v\nwant %s", err, want)
-	}
-}
-
 func TestStatusInvalidFile(t *testing.T) {
-	good := "token: pul-a\nhttp_server_port: " + portOf(agentOf(t, nil)) + "\n"
-	c := client{config: fileOf(t, "agent.yaml", good), environ: environment{}}
-	for _, content := range []string{"", "\n", "garbage\n", "http_server_port: 99999\n"} {
-		_, err := c.fetch(t.Context())
-		noError(t, err)
-		noError(t, os.WriteFile(c.config, []byte(content), 0o600))
-	}
+	c := client{config: fileOf(t, "agent.yaml", "token: pul-a\n")}
+	c.environ = readEnvironment([]string{runningAgent(t, c.config)})
+	_, err := c.fetch(t.Context())
+	noError(t, err)
+	noError(t, os.Remove(c.config)) // while cmwa status --watch runs
 	if d, err := c.fetch(t.Context()); err != nil || d.Agent.PID != 4711 {
 		t.Errorf("%v, %v", d.Agent, err)
 	}
@@ -374,9 +330,9 @@ func TestStatusWatch(t *testing.T) {
 		return strings.Contains(page, "\ncmwa_config_rejected_total 1\n") &&
 			!strings.Contains(page, "\ncmwa_config_problems 0\n")
 	})
-	if result := w.once(plan...); result.code != exitInvalid ||
-		!strings.Contains(result.stderr, "the agent refused the last edit of its file") {
-		t.Errorf("the plan after a rejected edit: %+v", result)
+	repair := []string{"plan", "--live", "--config", config, fileOf(t, "repair.yaml", good)}
+	if result := w.once(repair...); result.code != exitChanges || !strings.Contains(result.stdout, "300ms -> 200ms") {
+		t.Errorf("the plan of a repair after a rejected edit: %+v", result)
 	}
 	if result := w.once("status", "--config", config); result.code != cli.ExitFailure ||
 		!strings.Contains(result.stdout, "REJECTED") || !strings.Contains(result.stdout, "log_level") {

@@ -60,22 +60,22 @@ func Fetch(ctx context.Context, address string, local bool) (Document, error) {
 		return Document{}, fmt.Errorf("the response of %s is larger than %d MiB: not a cmwa agent",
 			address, maxDocument>>20)
 	}
-	return decode(content, address)
+	return Decode(content, address)
 }
 
-// decode returns the Document in the content of a response from an address.
-func decode(content []byte, address string) (Document, error) {
+// Decode returns the Document in the content of a response. From is who responded, for errors.
+func Decode(content []byte, from string) (Document, error) {
 	var version struct{ Version int }
 	if json.Unmarshal(content, &version) != nil || version.Version <= 0 {
-		return Document{}, fmt.Errorf("the response of %s is not that of a cmwa agent", address)
+		return Document{}, fmt.Errorf("the response of %s is not that of a cmwa agent", from)
 	}
 	if version.Version != Version {
-		return Document{}, fmt.Errorf("the agent at %s reports its status in version %d, and this program reads "+
-			"version %d: use the program of the agent's release", address, version.Version, Version)
+		return Document{}, fmt.Errorf("%s has a status of version %d, and this program reads version %d: "+
+			"use the program of the agent's release", from, version.Version, Version)
 	}
 	var d Document
 	if json.Unmarshal(content, &d) != nil {
-		return Document{}, fmt.Errorf("the response of %s is not that of a cmwa agent", address)
+		return Document{}, fmt.Errorf("the response of %s is not that of a cmwa agent", from)
 	}
 	return d, nil
 }

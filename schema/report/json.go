@@ -37,12 +37,20 @@ func NewProblem(p position.Problem) Problem {
 	}
 }
 
-// String returns the same as [position.Problem.String].
-func (p Problem) String() string {
-	return position.Problem{
-		File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message, Hint: p.Hint,
-	}.String()
+// Position returns the problem from which [NewProblem] made this one.
+func (p Problem) Position() position.Problem {
+	original := position.Problem{
+		Rule: position.Rule(p.Rule), File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message,
+		Hint: p.Hint,
+	}
+	if p.Severity == position.Warning.String() {
+		original.Severity = position.Warning
+	}
+	return original
 }
+
+// String returns the same as [position.Problem.String].
+func (p Problem) String() string { return p.Position().String() }
 
 // NewDocument returns the findings as a document. The document of no findings has an
 // empty list of problems, not null.

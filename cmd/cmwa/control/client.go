@@ -25,7 +25,11 @@ var errNoAgent = errors.New("no agent runs with this state directory")
 // Call sends a request to the agent with a directory, and returns the response. If the agent
 // refuses the request, Call returns the agent's reason as an error.
 func Call(ctx context.Context, directory string, request Request) (Response, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectionLimit+time.Second)
+	limit := connectionLimit
+	if request.Command == Plan {
+		limit = planLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit+time.Second)
 	defer cancel()
 	response, err := exchange(ctx, directory, request)
 	switch {
@@ -42,6 +46,17 @@ func Call(ctx context.Context, directory string, request Request) (Response, err
 		return response, errors.New(printable.Text(response.Error))
 	}
 	return response, nil
+}
+
+// Ask is Call for the agent with a configuration, whose name is that of its file for people. If no
+// such agent runs, the error has what to do.
+func Ask(ctx context.Context, directory, name string, request Request) (Response, error) {
+	response, err := Call(ctx, directory, request)
+	if errors.Is(err, errNoAgent) {
+		err = fmt.Errorf("no agent runs with %s: name its file with --config, and run this on its machine, as "+
+			"its user, with its variables (PULUMI_AGENT_STATE_DIRECTORY, STATE_DIRECTORY, XDG_STATE_HOME, HOME)", name)
+	}
+	return response, err
 }
 
 // exchange sends the request over a new connection, and returns the response.

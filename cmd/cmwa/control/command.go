@@ -26,9 +26,12 @@ func Commands(t Terminal) []command.Command {
 	return []command.Command{pauseCommand(t), resumeCommand(t), drainCommand(t)}
 }
 
-// findsAgent is the part of a help text about how a command finds the agent.
-const findsAgent = `The agent is found by its configuration file and its state directory, on this machine: run this as
-the agent's user (or root), with its variables. Exit code 2: no agent, or no such pool.`
+// FindsAgent is the part of a help text about how a command finds the agent.
+const FindsAgent = `The agent is found by its configuration file and its state directory, on this machine: run this as
+the agent's user (or root), with its variables.`
+
+// exitCodes is the part of a help text about exit codes.
+const exitCodes = " Exit code 2: no agent, or no such pool."
 
 // form returns the form of a command with a further item. Config is the value of --config.
 func form(config *string, further command.Item) command.Form {
@@ -45,11 +48,7 @@ func (t Terminal) call(ctx context.Context, config string, request Request) (dir
 	if err != nil {
 		return "", Response{}, cli.Usage(err)
 	}
-	response, err := Call(ctx, directory, request)
-	if errors.Is(err, errNoAgent) {
-		err = fmt.Errorf("no agent runs with %s: name its file with --config, and run this on its machine, as "+
-			"its user, with its variables (PULUMI_AGENT_STATE_DIRECTORY, STATE_DIRECTORY, XDG_STATE_HOME, HOME)", name)
-	}
+	response, err := Ask(ctx, directory, name, request)
 	if err != nil {
 		return "", Response{}, cli.Usage(err)
 	}
@@ -72,7 +71,7 @@ TERM does.
 A supervisor that always restarts the agent, such as Kubernetes or systemd with Restart=always,
 starts it again. To keep it from claiming jobs, use cmwa pause.
 
-` + findsAgent,
+` + FindsAgent + exitCodes,
 		Run: func(ctx context.Context, _ []string) error {
 			directory, agent, err := t.call(ctx, config, Request{Command: Drain})
 			if err != nil {
@@ -123,7 +122,7 @@ func resumeCommand(t Terminal) command.Command {
 func pausing(t Terminal, do Command, name, help, long string) command.Command {
 	config := ""
 	return command.Command{
-		Name: name, Help: help, Long: long + "\n\n" + findsAgent,
+		Name: name, Help: help, Long: long + "\n\n" + FindsAgent + exitCodes,
 		Forms: []command.Form{form(&config, command.Argument("POOL", command.Text("POOL")))},
 		Run: func(ctx context.Context, args []string) error {
 			pool := args[0]

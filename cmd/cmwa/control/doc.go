@@ -1,14 +1,16 @@
 // Package control has the local socket of a running agent, and the commands cmwa drain, pause
-// and resume, which use it. It knows the protocol, the socket file and which pools are paused.
-// It does not know how an agent is configured, or how a pool pauses.
+// and resume, which use it; cmwa status and cmwa plan --live use it too. It knows the protocol,
+// the socket file and which pools are paused. It does not know how an agent is configured, how a
+// pool pauses, or what a status and a plan contain.
 //
 // # Protocol
 //
 // The socket is the file control in the state directory of the agent (see package
 // runtime/agentid). A connection carries one request and one response, each a JSON object on
 // one line. Both have the version of the protocol; a message of another version is refused
-// with an error that names both versions. A request has at most 4 KiB. A connection is closed
-// after 5 s. At most 8 connections are served at a time; others wait.
+// with an error that names both versions. A request may contain a configuration file. A
+// connection is closed after 5 s, or after a minute for a plan. At most 8 connections are served
+// at a time; others wait.
 //
 // # Who may connect
 //
@@ -17,6 +19,11 @@
 // mistake.
 //
 // # Decisions
+//
+// The commands find the agent by its state directory, not by its port: a port may be in use by
+// another agent, and an agent needs none. The agent computes a plan itself, because only it has
+// its variables, its working directory and the configuration in force, of which the present file
+// may be a rejected edit.
 //
 // The HTTP server of the agent is not used, because every client that reaches its port can
 // read its pages, and a command that stops an agent must be limited to its owner.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"testing"
 	"testing/iotest"
 )
@@ -16,6 +17,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		"", "\n", "{}\n", "[]\n", `{"version":1,"command":"drain"}` + "\n",
 		`{"version":1,"command":"pause","pool":"blue"}` + "\nmore", `{"version":1,"command":"pause"}` + "\n",
 		`{"version":1e0,"command":"show"}` + "\n", `{"version":99999999999999999999}` + "\n",
+		`{"version":1,"command":"plan","file":{"path":"/a","content":"YQ==","mode":384}}` + "\n",
 		`{"version":null,"command":"drain"}` + "\n", `{"VERSION":1,"COMMAND":"drain"}` + "\n",
 	} {
 		f.Add([]byte(text))
@@ -34,7 +36,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		}
 		request, err := DecodeRequest(line)
 		if err != nil {
-			if request != (Request{}) {
+			if !reflect.DeepEqual(request, Request{}) {
 				t.Fatalf("a refused request is %+v", request)
 			}
 			return
@@ -43,7 +45,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if second, err := DecodeRequest(again); err != nil || second != request {
+		if second, err := DecodeRequest(again); err != nil || !reflect.DeepEqual(second, request) {
 			t.Fatalf("%+v is sent as %s and decoded as %+v, %v", request, again, second, err)
 		}
 	})

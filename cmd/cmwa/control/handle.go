@@ -1,6 +1,7 @@
 package control
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -21,7 +22,9 @@ type Agent struct {
 		Pause(name string) (changed bool)
 		Resume(name string) (changed bool)
 	}
-	Drain func() // does what the first TERM does
+	Drain  func()              // does what the first TERM does
+	Status func() any          // returns the status, which is encoded in JSON
+	Plan   func(file File) any // returns what a reload to a file would do, which is encoded in JSON
 }
 
 // Handle carries out a request.
@@ -37,8 +40,22 @@ func (a Agent) Handle(request Request) Response {
 		return response
 	case Pause, Resume:
 		return a.setPaused(request.Pool, request.Command == Pause, before)
+	case Status:
+		return a.withResult(before, a.Status())
+	case Plan:
+		return a.withResult(before, a.Plan(*request.File))
 	}
 	return a.response(before)
+}
+
+func (a Agent) withResult(before reconcile.Status, result any) Response {
+	response := a.response(before)
+	text, err := json.Marshal(result)
+	if err != nil {
+		response.Error = fmt.Sprintf("encode the response: %v", err)
+	}
+	response.Result = text
+	return response
 }
 
 // setPaused pauses or resumes a pool, and stores the names of the paused pools.

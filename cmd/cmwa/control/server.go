@@ -17,6 +17,7 @@ import (
 // Limits of the server.
 const (
 	connectionLimit = 5 * time.Second // for one request and its response
+	planLimit       = time.Minute     // for a plan, of which a thousand pools take seconds
 	maxConnections  = 8               // at a time
 	acceptRetry     = time.Second     // after a failure to accept, such as too many open files
 )
@@ -61,7 +62,7 @@ func Open(agent Agent, log *slog.Logger) (serve func(context.Context) error) {
 }
 
 // Serve serves requests until ctx ends, and then removes the socket. Its error is always
-// nil. Serve calls handle for one valid request at a time.
+// nil. Serve calls handle for one valid request at a time, apart from plans.
 func (s *Server) Serve(ctx context.Context, handle func(Request) Response) error {
 	var connections sync.WaitGroup
 	defer connections.Wait()
@@ -93,6 +94,10 @@ func (s *Server) Serve(ctx context.Context, handle func(Request) Response) error
 			stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Now()) })
 			defer stop()
 			s.serve(conn, func(request Request) Response {
+				if request.Command == Plan { // it takes long and changes nothing
+					_ = conn.SetDeadline(time.Now().Add(planLimit))
+					return handle(request)
+				}
 				one.Lock()
 				defer one.Unlock()
 				return handle(request)

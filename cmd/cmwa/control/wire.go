@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"time"
+
+	"github.com/cmwa-project/cmwa/schema/position"
 )
 
 // Version is the version of the protocol.
@@ -14,8 +17,8 @@ const Version = 1
 
 // Limits of the protocol.
 const (
-	maxRequest  = 4 << 10 // bytes
-	maxResponse = 1 << 20 // bytes: the pools of an agent
+	maxRequest  = 32<<10 + 4*position.MaxFile/3 // bytes: a File, encoded in base64
+	maxResponse = 16 << 20                      // bytes: a plan for a thousand pools
 )
 
 // Command is the command of a request.
@@ -24,6 +27,8 @@ type Command string
 // The commands.
 const (
 	Show   Command = "show"   // changes nothing
+	Status Command = "status" // changes nothing
+	Plan   Command = "plan"   // changes nothing: what a reload to a file would do
 	Drain  Command = "drain"  // what the first TERM does
 	Pause  Command = "pause"  // one pool
 	Resume Command = "resume" // one pool
@@ -34,6 +39,14 @@ type Request struct {
 	Version int     `json:"version"`
 	Command Command `json:"command"`
 	Pool    string  `json:"pool,omitempty"` // name, of pause and resume
+	File    *File   `json:"file,omitempty"` // of plan
+}
+
+// File is a configuration file.
+type File struct {
+	Path    string      `json:"path"` // absolute
+	Content []byte      `json:"content"`
+	Mode    fs.FileMode `json:"mode,omitempty"` // permissions; 0 if unknown
 }
 
 // Response is the response of an agent.
@@ -45,6 +58,9 @@ type Response struct {
 	Started time.Time `json:"started"`           // of the agent
 	StopAt  time.Time `json:"stopAt,omitzero"`   // while draining: when running jobs are stopped
 	Pools   []Pool    `json:"pools"`             // a pool and its replacement have the same name
+
+	// Result is what Agent.Status or Agent.Plan returned, for these commands.
+	Result json.RawMessage `json:"result,omitempty"`
 }
 
 // Pool is one pool of an agent.
@@ -68,9 +84,9 @@ var errTooLong = errors.New("the line is too long")
 
 // readLine reads one line of at most limit bytes, and returns it without the newline.
 func readLine(r io.Reader, limit int) ([]byte, error) {
-	line, err := bufio.NewReaderSize(r, limit+1).ReadSlice('\n')
+	line, err := bufio.NewReader(io.LimitReader(r, int64(limit)+1)).ReadBytes('\n')
 	switch {
-	case errors.Is(err, bufio.ErrBufferFull):
+	case errors.Is(err, io.EOF) && len(line) > limit:
 		return nil, errTooLong
 	case errors.Is(err, io.EOF) && len(line) > 0:
 		return nil, io.ErrUnexpectedEOF
@@ -106,8 +122,12 @@ func DecodeRequest(line []byte) (Request, error) {
 		return Request{}, err
 	}
 	switch request.Command {
-	case Show, Drain:
-		request.Pool = ""
+	case Show, Status, Drain:
+		request.Pool, request.File = "", nil
+	case Plan:
+		if request.File == nil {
+			return Request{}, errors.New("plan needs a file")
+		}
 	case Pause, Resume:
 		if request.Pool == "" {
 			return Request{}, fmt.Errorf("%s needs the name of a pool", request.Command)
