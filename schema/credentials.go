@@ -36,7 +36,7 @@ func (s *scope) chooseCredentials() {
 	c := s.pool
 	if at := s.origins["token"]; !c.Token.Empty() && at.Line > 0 && s.load.source.Mode&0o044 != 0 {
 		s.warn(position.RuleReadableToken, "other users can read the file with the token",
-			"run chmod 600 on it, or move the token to another file and name that in token_file", "token")
+			chownHint()+"; or move the token to another file and name that in token_file", "token")
 	}
 
 	hasToken, hasFile := !c.Token.Empty(), c.TokenFile != ""

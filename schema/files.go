@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -62,11 +63,17 @@ func (s *scope) reportUnread(key, name, hint string, err error) {
 	case missing(err):
 		s.refuse(position.RuleMissingFile, "there is no "+file, hintForPath(name, hint+", or correct the name"), key)
 	case errors.Is(err, fs.ErrPermission):
-		s.refuse(position.RuleMissingFile, "this user cannot read the "+strings.TrimPrefix(file, "such "),
-			"give the agent's user permission to read it", key)
+		s.refuse(position.RuleMissingFile,
+			fmt.Sprintf("user %d cannot read the %s", os.Geteuid(), strings.TrimPrefix(file, "such ")), chownHint(), key)
 	default:
 		s.refuse(position.RuleFile, "cannot read the "+strings.TrimPrefix(file, "such "), "name a regular file", key)
 	}
+}
+
+// chownHint returns the hint for a file that the agent's user, and no other, should be able to read.
+func chownHint() string {
+	return fmt.Sprintf("make the agent's user its owner, with mode 0600: if the agent runs as this user, "+
+		"run chown %d and chmod 600 on it", os.Geteuid())
 }
 
 func (s *scope) readToken() secret.String {
@@ -83,7 +90,7 @@ func (s *scope) readToken() secret.String {
 		s.refuse(position.RuleFile, "the file must contain one token and nothing else", "", "token_file")
 		return secret.String{}
 	case mode&0o004 != 0:
-		s.warn(position.RuleReadableToken, "every user can read the file", "run chmod 600 on it", "token_file")
+		s.warn(position.RuleReadableToken, "every user can read the file", chownHint(), "token_file")
 	}
 	return secret.New(token)
 }
@@ -185,8 +192,8 @@ func (s *scope) readMountedTemplate() {
 	default:
 		s.load.report(position.Problem{
 			Rule: position.RuleMissingFile, File: DefaultPodTemplateFile, Path: s.path("pod_template_file"),
-			Message: "the Pod template exists, but this user cannot read it",
-			Hint:    "give the agent's user permission to read it, or set pod_template",
+			Message: fmt.Sprintf("the Pod template exists, but user %d cannot read it", os.Geteuid()),
+			Hint:    "make it readable for the agent's user, or set pod_template",
 		})
 	}
 }

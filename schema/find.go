@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/secret"
@@ -30,7 +33,7 @@ type Source struct {
 	Executable string            // path of the program; empty if unknown
 	Searched   []string          // directories without a file, for the message about a missing token
 	Before     []string          // missing files that would be read instead of Path
-	Mode       fs.FileMode       // permissions of the file; 0 if unknown
+	Mode       fs.FileMode       // permissions of the file; 0 if unknown, or if they cannot be changed
 	FileID     FileID            // identifies the file that was read, after all links
 
 	// Elsewhere means that the agent runs on another machine: a file that is missing here, or
@@ -94,8 +97,22 @@ func (s Source) read(name string) ([]byte, fs.FileMode, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	return content, info.Mode().Perm(), nil
+	return content, permissions(name, info), nil
 }
+
+// permissions returns the permissions of a file, and 0 if they cannot be changed here, because its
+// file system is mounted read-only. So is a volume of Kubernetes with a Secret, whose files have
+// mode 0644 by default.
+func permissions(path string, info fs.FileInfo) fs.FileMode {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(path, &stat); err == nil && stat.Flags&readOnly != 0 {
+		return 0
+	}
+	return info.Mode().Perm()
+}
+
+// readOnly is ST_RDONLY of Linux, and MNT_RDONLY of macOS.
+const readOnly = 1
 
 // SearchPaths are the locations in which [Find] searches.
 type SearchPaths struct {
@@ -146,7 +163,10 @@ func Find(paths SearchPaths) (Source, error) {
 func (s *Source) readFrom(path string) error {
 	content, info, err := readRegular(path)
 	if err == nil {
-		s.Path, s.Content, s.Mode, s.FileID = path, content, info.Mode().Perm(), fileID(info)
+		s.Path, s.Content, s.Mode, s.FileID = path, content, permissions(path, info), fileID(info)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w for user %d", err, os.Geteuid())
 	}
 	return err
 }

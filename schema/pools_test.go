@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io/fs"
 	"math/big"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -365,6 +367,31 @@ func TestLoadReadableToken(t *testing.T) {
 			t.Errorf("%s with mode %o: %v", test.file, test.mode, problems)
 		}
 	}
+	t.Run("of mode 0644 is no problem on a read-only file system, such as a Secret's", func(t *testing.T) {
+		directory := t.TempDir()
+		config := filepath.Join(directory, "agent.yaml")
+		for path, text := range map[string]string{config: "token_file: t", filepath.Join(directory, "t"): "pul-a"} {
+			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		load := func() position.Problems {
+			src, err := schema.Find(schema.SearchPaths{Config: config})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, problems := schema.Load(src)
+			return problems
+		}
+		if problems := load(); !strings.Contains(problems.Error(), fmt.Sprintf("run chown %d and chmod 600", os.Geteuid())) {
+			t.Errorf("in a directory: %v", problems)
+		}
+		mountReadOnly(t, directory)
+		if problems := load(); len(problems) != 0 {
+			t.Errorf("on a read-only file system: %v", problems)
+		}
+	})
+
 	src := source("token: pul-a")
 	src.Mode, src.Environ = 0o644, map[string]string{"PULUMI_AGENT_TOKEN": "pul-b"}
 	mustBeOverlaid(t, src, 1)
