@@ -39,6 +39,7 @@ type container struct {
 	names  map[string]*yaml.Node // names of all variables of the agent
 	values map[string]*yaml.Node // values of the variables with a literal value, which may be empty
 	open   bool                  // settings may come from other sources too
+	image  *yaml.Node            // of the container; may be nil
 }
 
 // containers returns the containers of an object that have a variable of the agent.
@@ -57,6 +58,7 @@ func (m *manifests) containers(o resource) []container {
 		}
 		c := container{names: map[string]*yaml.Node{}, values: map[string]*yaml.Node{}, open: m.mounts(spec)}
 		_, from := m.get(n, "envFrom")
+		_, c.image = m.get(n, "image")
 		for _, variable := range variables.Content {
 			if m.variables++; m.variables > maxVariables {
 				return nil
@@ -166,6 +168,14 @@ func (m *manifests) vetContainer(o resource, c container) {
 		}
 	}
 
+	// An image of the runner that no Pod uses.
+	if name := d.variableOf("runner_image"); d.ignoresRunnerImage(c) {
+		reportAt(position.Problem{Severity: position.Warning, Rule: position.RuleUnused, Path: name,
+			Message: "has no effect: Pods copy the runner from the image of this container",
+			Hint: "remove it, or set " + d.variableOf("kubernetes.image") +
+				" to use another image of the agent's release"}, c.values[name])
+	}
+
 	// A token, which should be in a Secret.
 	token := d.variableOf("token")
 	isPlaceholder := func(p position.Problem) bool { return p.Rule == position.RulePlaceholder && p.Path == token }
@@ -175,4 +185,11 @@ func (m *manifests) vetContainer(o resource, c container) {
 			Message: "many users can read a token in a manifest",
 			Hint:    "put it into a Secret, and refer to the Secret in valueFrom"}, n)
 	}
+}
+
+// ignoresRunnerImage reports whether a container of the agent has PULUMI_AGENT_IMAGE with another image
+// than its own. The agent then copies the runner from its own image; see runtime/kube/doc.go.
+func (d *definition) ignoresRunnerImage(c container) bool {
+	set := c.values[d.variableOf("runner_image")]
+	return set != nil && set.Value != "" && c.image != nil && c.image.Value != set.Value
 }

@@ -61,6 +61,14 @@ func TestVetWorkloads(t *testing.T) {
 			`{name: PULUMI_AGENT_ENABLED_WORKFLOW_TYPES, value: insights_scan}`),
 			"m.yaml:8:58: PULUMI_AGENT_ENABLED_WORKFLOW_TYPES: the pool gets no jobs, because leased_work is never\n" +
 				"  hint: add deployment, or remove leased_work"},
+		"the image of the runner is not that of the agent": {strings.Replace(pod(
+			`{name: PULUMI_AGENT_IMAGE, value: "pulumi/customer-managed-workflow-agent:latest"}`),
+			"- name: agent", "- name: agent\n    image: registry.example.com/cmwa:1", 1),
+			"m.yaml:8:41: PULUMI_AGENT_IMAGE: has no effect: Pods copy the runner from the image of this container\n" +
+				"  hint: remove it, or set PULUMI_AGENT_KUBERNETES_IMAGE to use another image of the agent's release"},
+		"the image of the runner is that of the agent": {strings.Replace(pod(
+			`{name: PULUMI_AGENT_IMAGE, value: "registry.example.com/cmwa:1"}`),
+			"- name: agent", "- name: agent\n    image: registry.example.com/cmwa:1", 1), ""},
 		"a Pod of the agent": {pod(`{name: PULUMI_AGENT_LOG_LEVEL, value: loud}`),
 			"m.yaml:7:45: PULUMI_AGENT_LOG_LEVEL: must be one of debug, info, warn, error"},
 		"a Pod without variables is a template": {strings.Replace(pod(`{name: LOG_LEVEL, value: loud}`),

@@ -76,10 +76,6 @@ func builder(
 	}
 }
 
-// agentImage is the image of the agent, without its tag, which is the version. Pods copy
-// the runner from this image unless kubernetes.image names another one.
-const agentImage = "cmwa/cmwa:"
-
 // executors creates the executors of pools and of the recovery.
 type executors struct {
 	environ environment
@@ -145,8 +141,9 @@ func (x *executors) engine(ctx context.Context) (*docker.Executor, error) {
 	return made, nil
 }
 
-func podOptions() kube.Options {
-	return kube.Options{RunnerDirectory: podtemplate.RunnerDirectory, Image: agentImage + cli.Version()}
+func podOptions(environ environment) kube.Options {
+	image, _ := environ.lookup("PULUMI_AGENT_IMAGE")
+	return kube.Options{RunnerDirectory: podtemplate.RunnerDirectory, Environ: environ.lookup, Image: image}
 }
 
 // kubernetes returns the connection to the cluster of a kubeconfig context. All executors
@@ -155,9 +152,8 @@ func (x *executors) kubernetes(context string) (*kube.Cluster, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.clusters[context] == nil {
-		options := podOptions()
-		options.Context = context
-		options.Environ, options.Agent = x.environ.lookup, x.agent.ID
+		options := podOptions(x.environ)
+		options.Context, options.Agent = context, x.agent.ID
 		options.Log = x.log.With("component", "kubernetes")
 		cluster, err := kube.New(options)
 		if err != nil {

@@ -60,8 +60,8 @@ could run; 2: the command line is wrong. A check that does not end within 30 sec
 func doctorParts(environ environment, config string, exchange bool) doctor.Parts {
 	// The checks print their results, and log nothing.
 	log := slog.New(slog.DiscardHandler)
-	cluster := podOptions()
-	cluster.Environ, cluster.Log = environ.lookup, log
+	cluster := podOptions(environ)
+	cluster.Log = log
 	return doctor.Parts{
 		Find: func() (schema.Source, error) { return findForRun(placesOf(config, environ)) }, Environ: environ.lookup,
 		OwnPod: func(grace time.Duration, files []string) (selfcheck.Check, bool) {

@@ -14,7 +14,8 @@ import (
 const jobImage = "cmwa/job:local"
 
 // TestInstallOriginalDeployment installs the manifests that the installer of Pulumi's own
-// agent creates. The test replaces the image, the URL of the service and the token.
+// agent creates, with another image in the Deployment. The test replaces the URL of the service and the
+// token.
 func TestInstallOriginalDeployment(t *testing.T) {
 	t.Parallel()
 	install := func(t *testing.T, template string) (*world, *deployment) {
@@ -49,8 +50,11 @@ func TestInstallOriginalDeployment(t *testing.T) {
 		w, agents := install(t, "")
 		w.runs("one", job("echo it runs"), "it runs")
 		for _, line := range agents.warnings() {
-			if !strings.Contains(line, "cannot detect a replacement of this file") ||
-				!strings.Contains(line, "file=/mnt/worker-pod.json") {
+			template := strings.Contains(line, "cannot detect a replacement of this file") &&
+				strings.Contains(line, "file=/mnt/worker-pod.json")
+			image := strings.Contains(line, "PULUMI_AGENT_IMAGE has no effect") &&
+				strings.Contains(line, "variable=pulumi/customer-managed-workflow-agent:latest agent_image="+imageName)
+			if !template && !image {
 				t.Errorf("an agent logs an unexpected warning: %s", line)
 			}
 		}

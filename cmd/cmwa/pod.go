@@ -80,7 +80,7 @@ func (s stdio) pod(ctx context.Context, files []string, pool, image, format stri
 	if err != nil {
 		return err
 	}
-	document, err := kube.Preview(spec, image, work, podOptions())
+	document, err := kube.Preview(spec, image, work, podOptions(nil))
 	switch {
 	case err != nil:
 		return err
@@ -91,4 +91,4 @@ func (s stdio) pod(ctx context.Context, files []string, pool, image, format stri
 	}
 }
 
-func podRelease() pods.Release { return pods.Release{Schema: carriedOut, Options: podOptions()} }
+func podRelease() pods.Release { return pods.Release{Schema: carriedOut, Options: podOptions(nil)} }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	sigsjson "sigs.k8s.io/json"
 
-	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/runtime/kube/patch"
 )
 
@@ -67,7 +66,7 @@ func TestPodPrintsWhatAJobGets(t *testing.T) {
 	main := pod.Spec.Containers[0]
 	if pod.Namespace != "jobs" || pod.Spec.NodeSelector["disk"] != "ssd" || main.Name != "pulumi-workflow" ||
 		main.Image != "registry.example.com/job:1" || main.Resources.Requests.Cpu().String() != "500m" ||
-		pod.Spec.InitContainers[0].Image != agentImage+cli.Version() {
+		pod.Spec.InitContainers[0].Image != "example" { // the image of the agent's Pod
 		t.Errorf("the Pod is\n%s", got.stdout)
 	}
 

@@ -20,10 +20,10 @@ const (
 	runnerDirectory = "/mnt/pulumi/workflow" // of the runner in the Pods of tests
 )
 
-// newCluster returns the Cluster of an agent. The options need no image and no log.
+// newCluster returns the Cluster of an agent. The options need no log, and no image unless a test is about it.
 func newCluster(t testing.TB, options Options) *Cluster {
 	t.Helper()
-	options.Image, options.RunnerDirectory = agentImage, runnerDirectory
+	options.Image, options.RunnerDirectory = cmp.Or(options.Image, agentImage), runnerDirectory
 	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
 	cluster, err := New(options)
 	if err != nil {
@@ -59,6 +59,7 @@ func openExecutor(t *testing.T, n *kubetest.Namespace) *Executor {
 // cluster.
 func useTestImages(job *runtime.Job) {
 	job.Definition.Image.Reference = kubetest.BaseImage
+	job.Tuning.Instance.Kubernetes.Image = agentImage // the agents in Pods have another image
 	job.Tuning.Instance.Kubernetes.ImagePullPolicy = "Never"
 	job.Tuning.Instance.Kubernetes.StartTimeout = clusterLimit
 	job.Tuning.Instance.Kubernetes.Template = []byte(

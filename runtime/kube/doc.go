@@ -31,7 +31,15 @@
 //
 // # The runner
 //
-// An init container with the agent's image copies the runner into a volume in memory. From
+// The image of the runner is that of the agent's own Pod, which the agent gets anyway. So an installation
+// of Pulumi's own agent moves to this one by a change of only the image, although its ConfigMap still sets
+// PULUMI_AGENT_IMAGE to the image of that agent, and an upgrade cannot forget the second of two names.
+// The variable counts only if the agent does not know its own image. It was meant for mirrors; a user of
+// a mirror sets kubernetes.image, whose explicit value always wins. A rule that compares repositories would
+// keep an earlier release of the same repository. The agent cannot see which release an image contains before
+// a Pod runs it; the init container reports the release, and a job with another one fails before its handoff.
+//
+// An init container with this image copies the runner into a volume in memory. From
 // the create to the first line of the job's container, this takes 1.1 s. With a sidecar
 // that copies the runner in a postStart hook it would take 0.7 s, but this works only since
 // Kubernetes 1.36, and the sidecar would run during the whole job.

@@ -64,7 +64,11 @@ func (c *Cluster) Identify(ctx context.Context) error {
 		c.self = own
 		c.mu.Unlock()
 		c.options.Log.Info("agent pod identified", "namespace", pod.Namespace, "agent_pod", pod.Name, "group",
-			own.group)
+			own.group, "image", own.image)
+		if c.ignoresVariable(own) {
+			c.options.Log.Warn("PULUMI_AGENT_IMAGE has no effect, pods copy the runner from the agent's image",
+				"variable", c.options.Image, "agent_image", own.image, "hint", variableHint)
+		}
 		return nil
 	case isForbidden(err):
 		c.warnOwnPod("grant get on pods in the agent's namespace, as the documented Role does, and restart the agent",

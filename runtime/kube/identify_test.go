@@ -2,13 +2,18 @@ package kube
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 func TestIdentify(t *testing.T) {
@@ -170,4 +175,95 @@ func TestIdentifyUnanswered(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestRunnerImage(t *testing.T) {
+	const vendor, own = "pulumi/customer-managed-workflow-agent:v2.3.0", "registry.example.com/cmwa:1"
+	agent, mesh := corev1.Container{Name: "agent", Image: own}, corev1.Container{Name: "mesh", Image: "mesh:1"}
+	for name, c := range map[string]struct {
+		containers    []corev1.Container // of the agent's Pod; none if the agent runs in no Pod
+		variable, key string
+		want          string // empty for an error
+		warns         bool
+	}{
+		"only the image of an installation has changed": {[]corev1.Container{agent}, vendor, "", own, true},
+		"variable has an earlier release":               {[]corev1.Container{agent}, own + "-rc", "", own, true},
+		"variable is the image of the agent":            {[]corev1.Container{agent}, own, "", own, false},
+		"no variable and no key":                        {[]corev1.Container{agent}, "", "", own, false},
+		"key of a mirror": {
+			[]corev1.Container{agent}, "", "mirror/cmwa:1", "mirror/cmwa:1", false,
+		},
+		"sidecar": {[]corev1.Container{mesh, agent}, vendor, "", own, true},
+		"container with another name": {
+			[]corev1.Container{{Name: "cmwa", Image: own}}, vendor, "", own, true,
+		},
+		"several containers, none of them the agent": {[]corev1.Container{mesh, mesh}, own, "", own, false},
+		"agent outside of a cluster":                 {nil, own, "", own, false},
+		"agent outside of a cluster without image":   {nil, "", "", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _ := newAgents(t)
+			pod := ""
+			if c.containers != nil {
+				pod = "agent-x"
+				a.put(pod, "agent")
+				a.Change(testNamespace, pod, func(pod *corev1.Pod) { pod.Spec.Containers = c.containers })
+			}
+			cluster, err := New(Options{
+				Config: a.Config(), Namespace: testNamespace, Pod: pod, RunnerDirectory: runnerDirectory,
+				Image: c.variable, Log: slog.New(slog.NewTextHandler(&a.log, nil)),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := cluster.Identify(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			e := executorOf(t, cluster)
+			job := testJob()
+			job.Tuning.Instance.Kubernetes.Image = c.key
+			built, err := podOf(job, "name", e.podSettings())
+			switch {
+			case c.want == "":
+				if err == nil || !strings.Contains(err.Error(), "set kubernetes.image") {
+					t.Errorf("got the error %v", err)
+				}
+				if err := e.Check(t.Context(), job.Tuning); err == nil {
+					t.Error("the agent claims jobs that cannot start")
+				}
+			case err != nil || built.Spec.InitContainers[0].Image != c.want:
+				t.Errorf("got %+v, %v; want the image %s", built, err, c.want)
+			}
+
+			warnings, check := strings.Count(a.log.String(), "level=WARN"), cluster.runnerCheck(t, job.Tuning)
+			if c.warns != (warnings == 1) || !c.warns && warnings > 0 ||
+				c.warns && (!strings.Contains(a.log.String(), c.variable) || !strings.Contains(a.log.String(), own)) {
+				t.Errorf("the log:\n%s", &a.log)
+			}
+			level := selfcheck.LevelOK
+			switch {
+			case c.want == "":
+				level = selfcheck.LevelFailed
+			case c.warns:
+				level = selfcheck.LevelWarning
+			}
+			if check.Level != level || !strings.Contains(check.Message, c.want) {
+				t.Errorf("cmwa doctor reports %+v, want %s with %s", check, level, c.want)
+			}
+		})
+	}
+}
+
+// runnerCheck returns the result of the check of the runner for a pool with these settings.
+func (c *Cluster) runnerCheck(t *testing.T, tuning runtime.Tuning) selfcheck.Result {
+	t.Helper()
+	for _, check := range SelfChecks(c.options, runtime.PoolSpec{Tuning: tuning}) {
+		if check.Name == runnerCheck {
+			return check.Run(t.Context())
+		}
+	}
+	t.Fatal("there is no check " + runnerCheck)
+	return selfcheck.Result{}
 }

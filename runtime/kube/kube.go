@@ -35,7 +35,7 @@ type Options struct {
 	RunnerDirectory string
 
 	Agent string // id of the agent whose Pods are watched; if empty, the Pods of all agents
-	Image string // default of kubernetes.image, from which the runner is copied
+	Image string // of PULUMI_AGENT_IMAGE; see runnerImage
 	Log   *slog.Logger
 }
 

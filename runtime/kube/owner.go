@@ -28,6 +28,7 @@ type self struct {
 	owner  owner
 	group  string // value of labelGroup; empty if the agent's Pod is not known
 	agents string // selector of the Pods of the group's agents; empty if their labels do not select them
+	image  string // of the agent; empty if it is not known
 }
 
 // known reports whether the agent knows its own Pod. If not, it finds its jobs by its agent
@@ -41,6 +42,7 @@ func selfOf(pod *corev1.Pod, home string) self {
 		owner:  owner{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID)},
 		group:  groupOf(pod, home),
 		agents: agentSelector(pod),
+		image:  imageOf(pod),
 	}
 }
 

@@ -35,7 +35,7 @@ const (
 
 // podSettings are the settings that all Pods of an agent share.
 type podSettings struct {
-	image           string // default of kubernetes.image, from which the runner is copied
+	image           string // see Options.Image
 	runnerDirectory string // directory of the runner in a job's container
 	self            self   // the agent
 	handoffSize     int    // in bytes; 0 if not known
@@ -62,6 +62,10 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 	if err != nil {
 		return nil, err
 	}
+	image, err := settings.runnerImage(place)
+	if err != nil {
+		return nil, err
+	}
 	delivery := deliveryOf(place.Handoff, settings.handoffSize)
 	pod := &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -74,7 +78,7 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 			EnableServiceLinks:            new(false),
 			TerminationGracePeriodSeconds: new(stopSeconds(job)),
 			Volumes:                       ownVolumes(delivery.volume(name)),
-			InitContainers:                []corev1.Container{prepareOf(place, settings, resources)},
+			InitContainers:                []corev1.Container{prepareOf(place, image, settings.runnerDirectory, resources)},
 			Containers: []corev1.Container{{
 				Name:      mainContainer,
 				Image:     cmp.Or(job.Tuning.Instance.OverrideImage, job.Definition.Image.Reference),
@@ -150,12 +154,11 @@ func amountsOf(resources runtime.Resources, suffix string) (corev1.ResourceList,
 // This costs nothing, because those of a Pod are the larger of the two; a quota may
 // require it.
 func prepareOf(
-	place runtime.Kubernetes, settings podSettings, resources corev1.ResourceRequirements,
+	place runtime.Kubernetes, image, directory string, resources corev1.ResourceRequirements,
 ) corev1.Container {
-	directory := settings.runnerDirectory
 	return corev1.Container{
 		Name:            prepareContainer,
-		Image:           cmp.Or(place.Image, settings.image),
+		Image:           image,
 		ImagePullPolicy: corev1.PullPolicy(place.ImagePullPolicy),
 		Command:         []string{programImagePath, "prepare", directory, corev1.TerminationMessagePathDefault},
 		Resources:       *resources.DeepCopy(),
@@ -219,7 +222,8 @@ const exampleName = "example" // the placeholder for values that differ between 
 // Preview returns the Pod that [Executor.Start] creates for a job of a pool. The name, the
 // job and the agent are placeholders. Image is the image of the job, unless the
 // configuration overrides it. Work selects the rules of the template. Preview needs no cluster:
-// equal arguments give equal documents. It uses the options Image and RunnerDirectory.
+// equal arguments give equal documents. It uses the options Image and RunnerDirectory. Without an image, it
+// shows a placeholder for the image of the agent's Pod.
 func Preview(spec runtime.PoolSpec, image string, work runtime.Work, options Options) (patch.Document, error) {
 	job := exampleJob(spec, image)
 	job.Definition.Work = work
@@ -261,7 +265,9 @@ func exampleJob(spec runtime.PoolSpec, image string) *runtime.Job {
 
 // previewOf returns the Pod of a job, in the namespace of its pool, without a status.
 func previewOf(spec runtime.PoolSpec, job *runtime.Job, options Options) (patch.Document, error) {
-	settings := podSettings{image: options.Image, runnerDirectory: options.RunnerDirectory, sender: exampleName}
+	settings := podSettings{
+		image: cmp.Or(options.Image, exampleName), runnerDirectory: options.RunnerDirectory, sender: exampleName,
+	}
 	pod, err := podOf(job, namePrefix+exampleName, settings)
 	if err != nil {
 		return nil, err

@@ -21,8 +21,9 @@ import (
 
 // Names of checks that other checks need.
 const (
-	apiCheck = "kubernetes-api"
-	podCheck = "kubernetes-pod"
+	apiCheck    = "kubernetes-api"
+	runnerCheck = "kubernetes-runner"
+	podCheck    = "kubernetes-pod"
 )
 
 // SelfChecks returns the checks for the Pods of a pool: the API server, the namespace, the
@@ -68,7 +69,8 @@ func SelfChecks(options Options, spec runtime.PoolSpec) []selfcheck.Check {
 		})
 	}
 	return append(checks,
-		selfcheck.Check{Name: podCheck, Needs: apiCheck, Run: c.with(c.checkPod)},
+		selfcheck.Check{Name: runnerCheck, Needs: apiCheck, Run: c.with(c.checkRunner)},
+		selfcheck.Check{Name: podCheck, Needs: runnerCheck, Run: c.with(c.checkPod)},
 		selfcheck.Check{Name: "kubernetes-pod-security", Needs: podCheck, Run: c.with(c.checkPodSecurity)},
 		selfcheck.Check{Name: "kubernetes-pod-storage", Needs: podCheck, Run: c.with(c.checkPodStorage)},
 		selfcheck.Check{Name: "kubernetes-service", Run: c.checkService},
