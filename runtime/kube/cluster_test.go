@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	agentImage      = "cmwa-test/runner:1"   // of the agent in all tests
-	runnerDirectory = "/mnt/pulumi/workflow" // of the runner in the Pods of tests
+	agentImage      = "cmwa-test/runner:1" // of the agent in all tests
+	runnerDirectory = "/mnt/pulumi/runner" // of the runner in the Pods of tests
 )
 
 // newCluster returns the Cluster of an agent. The options need no log, and no image unless a test is about it.

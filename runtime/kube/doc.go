@@ -181,6 +181,11 @@
 // could not change a volume of the template. Package schema/podtemplate reports the same errors earlier,
 // with line and column; a test in cmd/cmwa/pods compares the errors of both packages.
 //
+// The Pod has a volume at /mnt/pulumi/workflow, which is also mounted into the init containers of a
+// template: in the documentation of Pulumi's own agent, one leaves a file there. The runner is in another
+// volume, at /mnt/pulumi/runner: an init container of a template that can write there could replace the
+// program that gets the handoff, or read the key.
+//
 // # Labels
 //
 // The agent finds its Pods by labels, and instances by their annotations. It does not read the

@@ -24,6 +24,7 @@ const (
 	runnerVolume  = "pulumi-workflow-runner"
 	handoffVolume = "pulumi-workflow-handoff"
 	oidcVolume    = "pulumi-workflow-oidc"
+	filesVolume   = "pulumi-workflow-files"
 )
 
 // Paths in a job's Pod.
@@ -31,6 +32,10 @@ const (
 	programImagePath = "/usr/local/bin/" + handoff.Program // in the image of the init container
 	handoffDirectory = "/mnt/pulumi/handoff"
 	oidcDirectory    = "/mnt/pulumi" // directory of the file pulumi.oidc, which contains a job's OIDC token
+
+	// filesDirectory is where the init containers of a template leave files for the job. An example in the
+	// documentation of Pulumi's own agent does.
+	filesDirectory = "/mnt/pulumi/workflow"
 )
 
 // podSettings are the settings that all Pods of an agent share.
@@ -183,10 +188,12 @@ func mainCommand(directory string, d delivery, sender string) []string {
 	return append([]string{path.Join(directory, handoff.Program), "run"}, d.arguments(directory, sender)...)
 }
 
-// ownVolumes returns the two volumes that the executor needs. The first is in memory,
-// because it holds the private key; it is as fast as a volume on disk.
+// ownVolumes returns the volumes that the executor needs. The first is in memory, because it contains
+// the private key; it is as fast as a volume on disk. The last is on disk, because the files that
+// init containers leave may be large.
 func ownVolumes(handoff corev1.Volume) []corev1.Volume {
-	return []corev1.Volume{memoryVolume(runnerVolume), handoff}
+	files := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+	return []corev1.Volume{memoryVolume(runnerVolume), handoff, {Name: filesVolume, VolumeSource: files}}
 }
 
 func memoryVolume(name string) corev1.Volume {
@@ -206,6 +213,7 @@ func ownMounts(directory string) []corev1.VolumeMount {
 	return []corev1.VolumeMount{
 		{Name: runnerVolume, MountPath: directory},
 		{Name: handoffVolume, MountPath: handoffDirectory, ReadOnly: true},
+		{Name: filesVolume, MountPath: filesDirectory},
 	}
 }
 

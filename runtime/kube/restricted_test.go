@@ -110,11 +110,11 @@ func TestOIDCVolume(t *testing.T) {
 		t.Errorf("got mounted volume %q, want volume own of the template", name)
 	}
 	pod := newPod(t, testJob())
-	if len(pod.Spec.Volumes) != 2 {
-		t.Errorf("a job without a token has %d volumes, want 2", len(pod.Spec.Volumes))
+	if len(pod.Spec.Volumes) != 3 {
+		t.Errorf("a job without a token has %d volumes, want 3", len(pod.Spec.Volumes))
 	}
 	for _, v := range pod.Spec.Volumes {
-		if v.EmptyDir != nil && v.EmptyDir.Medium != corev1.StorageMediumMemory {
+		if v.EmptyDir != nil && v.Name != filesVolume && v.EmptyDir.Medium != corev1.StorageMediumMemory {
 			t.Errorf("volume %s is on disk, want it in memory", v.Name)
 		}
 	}

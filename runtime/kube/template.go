@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -110,7 +111,8 @@ func mountToken(fields map[string]any) {
 
 // restore undoes the changes that a template must not make: names, labels and annotations
 // of the agent, its init container, its volumes and their mounts, and the commands. With
-// another init container or other volumes, a template could get the private key. It also
+// another init container or other volumes, a template could get the private key. Init containers
+// of a template get only the volume for files. It also
 // removes fields that only the cluster sets: a template may be a Pod that was read from a
 // cluster.
 func restore(pod, plain *corev1.Pod) error {
@@ -142,7 +144,7 @@ func restore(pod, plain *corev1.Pod) error {
 	main.TerminationMessagePolicy = original.TerminationMessagePolicy
 	mountPath := func(m corev1.VolumeMount) string { return m.MountPath }
 	own := slices.DeleteFunc(slices.Clone(original.VolumeMounts), func(m corev1.VolumeMount) bool {
-		return m.Name == oidcVolume // a template may mount another volume there
+		return m.Name == oidcVolume || m.Name == filesVolume // a template may mount another volume there
 	})
 	main.VolumeMounts = ownFirst(own, main.VolumeMounts, mountPath)
 	pod.Spec.Containers = ownFirst([]corev1.Container{main}, pod.Spec.Containers, containerName)
@@ -158,7 +160,20 @@ func restore(pod, plain *corev1.Pod) error {
 			}
 		}
 	}
+	for i := range pod.Spec.InitContainers[1:] {
+		mountFiles(&pod.Spec.InitContainers[1+i])
+	}
 	return nil
+}
+
+// mountFiles mounts the volume for files of the job into an init container of a template, unless the
+// template mounts a volume there.
+func mountFiles(c *corev1.Container) {
+	if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+		return path.Clean(m.MountPath) == filesDirectory
+	}) {
+		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: filesVolume, MountPath: filesDirectory})
+	}
 }
 
 func containerName(c corev1.Container) string { return c.Name }

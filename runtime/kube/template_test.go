@@ -51,7 +51,7 @@ func TestApplyTemplate(t *testing.T) {
 					"env": [{"name": "A", "value": "b"}], "resources": {"requests": {"cpu": "10m"}}}],
 				"containers": [{"name": "pulumi-workflow", "command": ["steal"], "args": ["all"],
 					"terminationMessagePath": "/x",
-					"volumeMounts": [{"name": "other", "mountPath": "/mnt/pulumi/workflow"}]}],
+					"volumeMounts": [{"name": "other", "mountPath": "/mnt/pulumi/runner"}]}],
 				"volumes": [
 					{"name": "pulumi-workflow-runner", "hostPath": {"path": "/tmp"}},
 					{"name": "pulumi-workflow-handoff", "$patch": "delete"},

@@ -32,9 +32,9 @@ func isReserved(name string) bool {
 	return name == mainContainer || strings.HasPrefix(name, mainContainer+"-")
 }
 
-// RunnerDirectory is the directory of the runner and its files in a job's container (Pulumi
-// documentation, "Customer-managed runners", example of an init container).
-const RunnerDirectory = "/mnt/pulumi/workflow"
+// RunnerDirectory is the directory of the runner and its files in a job's container. It is not
+// /mnt/pulumi/workflow, where init containers of a template may leave files for the job.
+const RunnerDirectory = "/mnt/pulumi/runner"
 
 // handoffDirectory is the directory of the runner's input in a job's container.
 const handoffDirectory = "/mnt/pulumi/handoff"

@@ -66,7 +66,7 @@ func TestTemplatesMerge(t *testing.T) {
 }
 
 // TestTemplatesOwnMounts checks that vet refuses the mount paths of the agent's own
-// volumes.
+// volumes. The volume for files is not one: a template may mount another volume there.
 func TestTemplatesOwnMounts(t *testing.T) {
 	spec := templatePool(nil)
 	options := kube.Options{RunnerDirectory: podtemplate.RunnerDirectory}
@@ -83,7 +83,7 @@ func TestTemplatesOwnMounts(t *testing.T) {
 		path := mount.(map[string]any)["mountPath"].(string)
 		template := "spec: {volumes: [{name: a, emptyDir: {}}], containers: [" +
 			"{name: pulumi-workflow, volumeMounts: [{name: a, mountPath: " + path + "}]}]}"
-		if problems := podtemplate.CheckFile("worker-pod.yaml", []byte(template)); len(problems.Errors()) != 1 {
+		if problems := podtemplate.CheckFile("worker-pod.yaml", []byte(template)); (len(problems.Errors()) == 1) != (path != "/mnt/pulumi/workflow") {
 			t.Errorf("%s: problems %v", path, problems)
 		}
 	}
