@@ -60,6 +60,8 @@ image: runners ## Build the container image of the agent into bin, as an archive
 	GOOS=linux GOARCH=arm64 $(go_build) -o bin/cmwa-linux-arm64 ./cmd/cmwa
 	install -m 644 LICENSE bin/
 	install -d -m 755 bin/state # an empty directory for examples/image/Dockerfile, which has no shell to create one
+	install -d -m 755 bin/names # a directory, because Docker would follow a link
+	ln -sfn cmwa bin/names/customer-managed-workflow-agent
 	GOOS= GOARCH= go run -C $(TOOLCHAIN) ./image -version "$(VERSION)" -directory $(CURDIR)/bin
 
 # DESTDIR is the root directory of a package that is built.

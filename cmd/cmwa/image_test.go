@@ -212,7 +212,7 @@ func entries(t testing.TB, archive []byte) (headers map[string]*tar.Header, cont
 var imagePaths = []string{
 	"etc/", "etc/ssl/", "etc/ssl/certs/", "etc/ssl/certs/ca-certificates.crt",
 	"usr/", "usr/local/", "usr/local/bin/",
-	"usr/local/bin/cmwa", "usr/local/bin/workflow-runner",
+	"usr/local/bin/cmwa", "usr/local/bin/customer-managed-workflow-agent", "usr/local/bin/workflow-runner",
 	"usr/local/bin/workflow-runner-linux-amd64", "usr/local/bin/workflow-runner-linux-arm64",
 	"usr/share/", "usr/share/doc/", "usr/share/doc/cmwa/",
 	"usr/share/doc/cmwa/LICENSE", "usr/share/doc/cmwa/THIRD_PARTY_NOTICES",
@@ -312,6 +312,10 @@ func testImageContents(t *testing.T, architecture string, layer []byte) {
 	}
 	if own := headers["usr/local/bin/workflow-runner"].Linkname; own != "workflow-runner-linux-"+architecture {
 		t.Errorf("workflow-runner in the image for %s is a link to %q", architecture, own)
+	}
+
+	if own := headers["usr/local/bin/customer-managed-workflow-agent"].Linkname; own != "cmwa" {
+		t.Errorf("customer-managed-workflow-agent in the image for %s is a link to %q", architecture, own)
 	}
 
 	// 4. The other files have content.

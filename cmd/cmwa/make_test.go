@@ -76,7 +76,8 @@ func TestMakeInstall(t *testing.T) {
 	run("install")
 	share := "opt/cmwa/share/"
 	want := []string{
-		"opt/cmwa/bin/cmwa", "opt/cmwa/bin/cmwa-cloud", "opt/cmwa/bin/workflow-runner",
+		"opt/cmwa/bin/cmwa", "opt/cmwa/bin/cmwa-cloud", "opt/cmwa/bin/customer-managed-workflow-agent",
+		"opt/cmwa/bin/workflow-runner",
 		"opt/cmwa/bin/workflow-runner-linux-amd64", "opt/cmwa/bin/workflow-runner-linux-arm64",
 		"opt/cmwa/lib/systemd/system/cmwa.service",
 		share + "bash-completion/completions/cmwa", share + "bash-completion/completions/cmwa-cloud",

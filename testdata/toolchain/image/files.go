@@ -55,6 +55,8 @@ func filesFor(architecture, inputs string) []file {
 		{path: trustDirectory + "/" + certificatesFile, mode: 0o644, source: input(certificatesFile)},
 		directory("/usr"), directory("/usr/local"), directory(programDirectory),
 		{path: programDirectory + "/cmwa", mode: 0o755, source: input("cmwa-linux-" + architecture)},
+		// The name of the program in the image of Pulumi's own agent, for manifests with a command.
+		{path: programDirectory + "/customer-managed-workflow-agent", mode: 0o777, target: "cmwa"},
 		{path: programDirectory + "/workflow-runner", mode: 0o777, target: "workflow-runner-linux-" + architecture},
 	}
 	for _, each := range architectures {
