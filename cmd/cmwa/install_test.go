@@ -71,7 +71,7 @@ func (w *world) chartValues(token string, config map[string]any) string {
 	w.t.Helper()
 	w.adapt(config)
 	text, err := yaml.Marshal(map[string]any{
-		"image":  map[string]any{"tag": strings.TrimPrefix(imageName, "cmwa/cmwa:")},
+		"image":  map[string]any{"repository": "cmwa/cmwa", "tag": imageVersion},
 		"agent":  map[string]any{"token": token},
 		"config": config, "networkPolicy": map[string]any{"enabled": true},
 	})

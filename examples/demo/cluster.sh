@@ -64,7 +64,7 @@ install_agent() {
   cat >"$work/overlay/kustomization.yaml" <<END
 namespace: $namespace
 resources: [$(realpath --relative-to "$work/overlay" "$root/examples/kubernetes/base")]
-images: [{name: cmwa/cmwa, newTag: demo}]
+images: [{name: registry.invalid/cmwa, newName: cmwa/cmwa, newTag: demo}]
 configMapGenerator:
   - {name: workflow-agent, behavior: replace, files: [pulumi-workflow-agent.yaml]}
 secretGenerator:

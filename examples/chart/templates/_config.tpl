@@ -20,7 +20,7 @@ follow from agent and other values, and the keys of config, which override them.
 
 {{- /* The Pods of jobs. */}}
 {{- if eq (default $agent.deployTarget $own.deploy_target) "kubernetes" }}
-{{- $pods := dict "image" (include "cmwa.image" .) "image_pull_policy" .Values.image.pullPolicy }}
+{{- $pods := dict "image_pull_policy" .Values.image.pullPolicy }}
 {{- with .Values.workerNamespace.name }}{{ $_ := set $pods "namespace" . }}{{ end }}
 {{- with include "cmwa.workerServiceAccount" . }}{{ $_ := set $pods "service_account" . }}{{ end }}
 {{- with $agent.numCpus }}{{ $_ := set $pods "cpu" (toString .) }}{{ end }}
