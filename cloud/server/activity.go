@@ -96,7 +96,7 @@ func (a *activityState) retry(status, reason string) {
 // cancel ends an activity that has not ended.
 func (a *activityState) cancel(reason string) error {
 	if a.ended() {
-		return conflict("the activity has ended already: it is %s", a.status)
+		return conflict("the activity has already ended: %s", a.status)
 	}
 	a.status, a.reason = activityCanceled, reason
 	return nil

@@ -71,7 +71,7 @@ func TestCancelDeployment(t *testing.T) {
 		c.status(0, running)
 		c.status(0, failed)
 		got := w.want(409, w.user, "POST", at+"/"+id+"/cancel", nil, nil)
-		if want := "the deployment has ended already: it is failed"; !strings.Contains(got.body, want) {
+		if want := "the deployment has already ended: failed"; !strings.Contains(got.body, want) {
 			t.Errorf("got %s, want %s", got.body, want)
 		}
 		if got := show(w, at, id); got != "failed (failed), failed (failed)" {

@@ -93,7 +93,7 @@ func (j *jobState) report(step int, to string) (changed bool, err error) {
 	case from == to:
 		return false, nil
 	case j.ended != "":
-		return false, conflict("the job has ended already: it is %s", j.status)
+		return false, conflict("the job has already ended: %s", j.status)
 	case from == notStarted && to == running:
 		// 2. All steps before it have succeeded.
 		if step > 0 && j.steps[step-1].status != succeeded {
@@ -151,7 +151,7 @@ func (j *jobState) stop(by string) error {
 	case accepted, running:
 		j.status = failed
 	default:
-		return conflict("the deployment has ended already: it is %s", j.status)
+		return conflict("the deployment has already ended: %s", j.status)
 	}
 	j.ended = by
 	for i := range j.steps {

@@ -280,7 +280,7 @@ func TestExchangeToken(t *testing.T) {
 		w.want(204, a.Token, "GET", "/api/deployments/poll", nil, nil)
 		w.want(200, w.user, "GET", "/api/orgs/organization/agent-pools/"+p.ID, nil, nil)
 		w.want(403, a.Token, "GET", "/api/orgs/organization/agent-pools/"+p.ID, nil, nil)
-		w.want(204, w.user, "DELETE", "/api/orgs/organization/agent-pools/"+p.ID, nil, nil)
+		w.want(204, w.user, "DELETE", "/api/orgs/organization/agent-pools/"+p.ID+"?force=true", nil, nil)
 		w.want(401, a.Token, "GET", "/api/deployments/poll", nil, nil)
 		w.want(204, b.Token, "GET", "/api/deployments/poll", nil, nil)
 		w.close()

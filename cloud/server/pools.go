@@ -47,9 +47,11 @@ func (p poolText) check() error {
 // than twice the default polling interval.
 const onlineLimit = 3 * time.Minute
 
+const agentOnline = "online"
+
 func agentStatus(seen int64, now time.Time) string {
 	if now.Sub(fromNanos(seen)) < onlineLimit {
-		return "online"
+		return agentOnline
 	}
 	return "offline"
 }
@@ -214,6 +216,14 @@ func (s *Server) deletePool(c *call) (reply, error) {
 			}
 			if users > 0 {
 				return badRequest("the pool has running jobs (%d): wait for their end, or send force=true", users)
+			}
+			agents, err := listAgents(t, id, c.now)
+			if err != nil {
+				return err
+			}
+			if len(agents) > 0 && agents[0].Status == agentOnline {
+				return badRequest("an agent on %s used the pool less than %s ago: stop the agent, or send force=true",
+					agents[0].Hostname, onlineLimit)
 			}
 		}
 

@@ -21,13 +21,23 @@ func TestDeletePool(t *testing.T) {
 		c.status(0, running)
 		w.shows(at, id, running, running, notStarted)
 	})
-	t.Run("a pool whose jobs have ended is deleted", func(t *testing.T) {
+	t.Run("a pool whose jobs have ended is deleted without its agent", func(t *testing.T) {
 		w := newWorld(t)
 		p, at := w.pool("p"), w.stack("s")
 		w.deploy(at, steps(1))
 		c := w.mustClaim(p)
 		c.status(0, running)
 		c.status(0, failed)
+		got := w.want(400, w.user, "DELETE", pools+"/"+p.ID, nil, nil)
+		if want := "used the pool less than 3m0s ago: stop the agent"; !strings.Contains(got.body, want) {
+			t.Errorf("got %s, want %s", got.body, want)
+		}
+		if err := w.server.store.write(t.Context(), func(t *tx) error {
+			_, err := t.exec(`UPDATE agents SET seen = 0`) // long ago
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
 		w.want(204, w.user, "DELETE", pools+"/"+p.ID, nil, nil)
 	})
 }

@@ -1,6 +1,9 @@
 package server
 
-import "net/http"
+import (
+	"net/http"
+	"strings"
+)
 
 // routes returns the handler of the API. Each route lists the kinds of tokens that
 // it accepts.
@@ -72,7 +75,11 @@ func (s *Server) routes() http.Handler {
 	route("GET /api/deployments/executor", s.executor, stackToken, userToken)
 
 	route("/", func(c *call) (reply, error) {
-		return reply{}, notFound("unknown path or method: %s %s", c.Method, c.URL.Path)
+		hint := ""
+		if strings.HasPrefix(c.URL.Path, "/api/stacks/") { // such as a call of pulumi about the state of a stack
+			hint = ": this service stores no stack state; for pulumi, set PULUMI_BACKEND_URL, such as file:///state"
+		}
+		return reply{}, notFound("unknown path or method: %s %s%s", c.Method, c.URL.Path, hint)
 	})
 	return mux
 }

@@ -111,7 +111,7 @@ func (s *Server) definition(c *call) (reply, error) {
 			return err
 		}
 		if j.ended != "" {
-			return conflict("the job has ended already: it is %s", j.status)
+			return conflict("the job has already ended: %s", j.status)
 		}
 
 		if j.leased() {

@@ -235,7 +235,8 @@ func activityList(s stdio) command.Command {
 			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "ID\tKIND\tSTATUS\tRETRIES LEFT\tCREATED\tNAME")
 			for _, a := range all.Activities {
-				fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\n", a.ID, a.Kind, a.Status, a.RetriesLeft, a.Created, a.Name)
+				fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\n", a.ID, a.Kind, a.Status, a.RetriesLeft, localTime(a.Created),
+					a.Name)
 			}
 			return table.Flush()
 		},
@@ -271,7 +272,7 @@ func activityStatus(s stdio) command.Command {
 			fmt.Fprintf(s.stdout, "%s (%s %s, %d retries left)\n", a.describe(), a.Kind, a.ID, a.RetriesLeft)
 			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
 			for i, lease := range a.Leases {
-				fmt.Fprintf(table, "lease %d\t%s\t%s\t%s\n", i+1, lease.Agent, lease.Acquired, lease.Status)
+				fmt.Fprintf(table, "lease %d\t%s\t%s\t%s\n", i+1, lease.Agent, localTime(lease.Acquired), lease.Status)
 				for number, step := range lease.Steps {
 					fmt.Fprintf(table, "  %d\t%s\t\t%s\n", number, step.Name, step.Status)
 				}

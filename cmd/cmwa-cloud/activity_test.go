@@ -77,7 +77,7 @@ func TestActivity(t *testing.T) {
 	id = regexp.MustCompile(`[0-9a-f-]{36}`).FindString(made)
 	p.run(cli.ExitOK, "activity", "cancel", "demo", id)
 	_, stderr = p.run(cli.ExitFailure, "activity", "cancel", "demo", id)
-	if !strings.Contains(stderr, "it is Canceled") {
+	if !strings.Contains(stderr, "has already ended: Canceled") {
 		t.Errorf("the second activity cancel printed %s", stderr)
 	}
 

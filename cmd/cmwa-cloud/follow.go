@@ -90,6 +90,17 @@ func follow(ctx context.Context, subject string, read func() (followState, error
 	}
 }
 
+// poolName returns the name of the pool of a deployment, after a space. The result is "" if it is unknown.
+func (c *client) poolName(ctx context.Context, path string) string {
+	var d struct {
+		Pool struct{ Name string } `json:"agentPool"`
+	}
+	if err := c.call(ctx, http.MethodGet, path, nil, &d); err != nil || d.Pool.Name == "" {
+		return ""
+	}
+	return " " + d.Pool.Name
+}
+
 // follow prints the log of a deployment until it ends, and returns an error unless the
 // deployment succeeds. The end of ctx does not stop the deployment.
 func (c *client) follow(ctx context.Context, path string, s stdio) error {
@@ -100,7 +111,8 @@ func (c *client) follow(ctx context.Context, path string, s stdio) error {
 		select {
 		case <-notice:
 			if silent {
-				fmt.Fprintln(s.stderr, "waiting for an agent of the pool, or for an earlier deployment of the stack")
+				fmt.Fprintf(s.stderr, "waiting for an agent of the pool%s, or for an earlier deployment of the stack: "+
+					"see cmwa-cloud pool list\n", c.poolName(ctx, path))
 			}
 		default:
 		}

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 	"text/tabwriter"
+	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 )
@@ -146,6 +147,15 @@ func cancelCommand(s stdio) command.Command {
 	return deploymentCommand(s, "cancel", "cancel a deployment", cancel)
 }
 
+// localTime returns a time in RFC 3339 without fractions of a second, in the time zone of this process.
+func localTime(text string) string {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return text
+	}
+	return at.Local().Format(time.DateTime)
+}
+
 func listCommand(s stdio) command.Command {
 	connection := newConnection(s)
 	return command.Command{
@@ -167,7 +177,7 @@ func listCommand(s stdio) command.Command {
 			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "VERSION\tOPERATION\tSTATUS\tCREATED\tID")
 			for _, d := range all.Deployments {
-				fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", d.Version, d.Operation, d.outcome(), d.Created, d.ID)
+				fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", d.Version, d.Operation, d.outcome(), localTime(d.Created), d.ID)
 			}
 			return table.Flush()
 		},

@@ -12,6 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -179,7 +180,7 @@ func poolDelete(s stdio) command.Command {
 		Name: "delete", Help: "delete a pool; its tokens become invalid",
 		Forms: flags.form([]command.Item{poolArgument},
 			command.Bool(&force, "force",
-				"delete the pool even if it has running jobs, or if a stack's settings refer to it")),
+				"delete the pool even if it has running jobs or agents, or if a stack's settings refer to it")),
 		Run: func(ctx context.Context, args []string) error {
 			c, pools, err := flags.open(ctx)
 			if err != nil {
@@ -250,6 +251,9 @@ func newTokenSink(path string, s stdio) (*tokenSink, error) {
 	if path == "" {
 		return sink, nil
 	}
+	if _, err := os.Lstat(path); err == nil {
+		return nil, cli.Usagef("--output: the file %s exists: name a new file, or remove it", path)
+	}
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
 		return nil, fmt.Errorf("write the pool's token: %w", err)
@@ -273,7 +277,8 @@ func (t *tokenSink) write(token secret.String) error {
 		return fmt.Errorf("write the pool's token: %w", err)
 	}
 	t.written = true
-	return nil
+	_, err = fmt.Fprintf(t.s.stderr, "the token is in %s\n", t.path)
+	return err
 }
 
 // close removes the temporary file if the token was not written.

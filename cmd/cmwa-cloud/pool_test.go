@@ -48,6 +48,18 @@ func TestPoolDelete(t *testing.T) {
 	}
 }
 
+func TestPoolDeleteOnline(t *testing.T) {
+	p := newService(t)
+	out, _ := p.run(cli.ExitOK, "pool", "create", "demo")
+	a := agent{p, strings.TrimSpace(out)}
+	a.call(a.token, "GET", "/api/deployments/poll", "", nil)
+	_, stderr := p.run(cli.ExitFailure, "pool", "delete", "demo")
+	if want := "used the pool less than 3m0s ago: stop the agent, or use --force"; !strings.Contains(stderr, want) {
+		t.Errorf("got %q, want %q", stderr, want)
+	}
+	p.run(cli.ExitOK, "pool", "delete", "demo", "--force")
+}
+
 func TestPoolToken(t *testing.T) {
 	p := newService(t)
 	out, _ := p.run(cli.ExitOK, "pool", "create", "demo")
@@ -59,8 +71,12 @@ func TestPoolToken(t *testing.T) {
 		t.Errorf("the tokens get %d and %d, want 204", polls(first), polls(second))
 	}
 	file := filepath.Join(t.TempDir(), "token")
-	if out, _ := p.run(cli.ExitOK, "pool", "token", "demo", "--revoke-others", "--output", file); out != "" {
-		t.Errorf("pool token --output printed %q, want nothing", out)
+	arguments := []string{"pool", "token", "demo", "--revoke-others", "--output", file}
+	if out, stderr := p.run(cli.ExitOK, arguments...); out != "" || stderr != "the token is in "+file+"\n" {
+		t.Errorf("pool token --output printed %q and %q", out, stderr)
+	}
+	if _, stderr := p.run(cli.ExitUsage, arguments...); !strings.Contains(stderr, file+" exists: name a new file") {
+		t.Errorf("pool token --output with an existing file: %q", stderr)
 	}
 	text, err := os.ReadFile(file)
 	if third := strings.TrimSpace(string(text)); err != nil || polls(first) != 401 || polls(third) != 204 {

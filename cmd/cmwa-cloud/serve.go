@@ -146,6 +146,17 @@ func newLogger(sink io.Writer, format string) *slog.Logger {
 		NoColor: true}))
 }
 
+// listenAddress returns the host of an address to listen on, with the port of the listener, which may
+// have been chosen by the system. For 0.0.0.0, Go reports the address [::].
+func listenAddress(address string, bound net.Addr) string {
+	host, _, err := net.SplitHostPort(address)
+	_, port, boundErr := net.SplitHostPort(bound.String())
+	if err != nil || boundErr != nil || host == "" {
+		return bound.String()
+	}
+	return net.JoinHostPort(host, port)
+}
+
 // serve runs the listener and the regular work of the service until ctx ends. If one of them
 // fails, the other stops too.
 func serve(ctx context.Context, address string, options server.Options, s stdio) (err error) {
@@ -164,7 +175,7 @@ func serve(ctx context.Context, address string, options server.Options, s stdio)
 		ErrorLog: slog.NewLogLogger(options.Log.Handler(), slog.LevelDebug),
 	}
 	fmt.Fprintf(s.stdout, "listening on http://%s (the access token is in %s)\n",
-		listener.Addr(), filepath.Join(options.Directory, server.AccessTokenFile))
+		listenAddress(address, listener.Addr()), filepath.Join(options.Directory, server.AccessTokenFile))
 
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return service.Run(ctx) })

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -99,6 +100,17 @@ func TestServePublicIssuer(t *testing.T) {
 		cancel()
 		if code != c.code || !strings.Contains(log.String(), c.want) {
 			t.Errorf("%s: exit code %d, want %d with %q:\n%s", issuer, code, c.code, c.want, log.String())
+		}
+	}
+}
+
+func TestListenAddress(t *testing.T) {
+	bound := &net.TCPAddr{IP: net.IPv6zero, Port: 4000}
+	for address, want := range map[string]string{
+		"0.0.0.0:0": "0.0.0.0:4000", "localhost:0": "localhost:4000", "[::1]:0": "[::1]:4000", ":0": "[::]:4000",
+	} {
+		if got := listenAddress(address, bound); got != want {
+			t.Errorf("%s: got %s, want %s", address, got, want)
 		}
 	}
 }
