@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +21,7 @@ func TestDemo(t *testing.T) {
 	for _, target := range []string{"docker", "process"} {
 		t.Run(target, func(t *testing.T) { runDemo(t, target) })
 	}
+	t.Run("what KEEP=1 prints", tryDemo)
 	t.Run("kubernetes", func(t *testing.T) {
 		kubetest.Admin(t)
 		out := runDemo(t, "kubernetes")
@@ -63,4 +66,53 @@ func runDemo(t *testing.T, target string) string {
 		t.Errorf("the demo leaves volumes: before %q, after %q", before, after)
 	}
 	return string(out)
+}
+
+// tryDemo runs the commands that the demo prints for a user, in their order.
+func tryDemo(t *testing.T) {
+	cmd := exec.Command("../../examples/demo/run")
+	cmd.Env = append(os.Environ(), "TARGET=process", "KEEP=1", "TMPDIR="+t.TempDir())
+	output, err := cmd.StdoutPipe()
+	noError(t, err)
+	noError(t, cmd.Start())
+	defer func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_, _ = io.Copy(io.Discard, output)
+		_ = cmd.Wait()
+	}()
+	var shown strings.Builder
+	lines := bufio.NewScanner(output)
+	for !strings.HasSuffix(lines.Text(), "/deploy destroy") {
+		if !lines.Scan() {
+			t.Fatalf("the demo has ended:\n%s", shown.String())
+		}
+		shown.WriteString(lines.Text() + "\n")
+	}
+
+	var export, printed string
+	for _, line := range regexp.MustCompile(`(?m)^      (.*)$`).FindAllStringSubmatch(shown.String(), -1) {
+		command := line[1]
+		switch {
+		case strings.HasPrefix(command, "export "):
+			export = command + "\n"
+			continue
+		case strings.Contains(command, "tail "), strings.Contains(command, " --watch"): // run until Ctrl-C
+			command = "timeout --foreground 3 " + strings.TrimSuffix(command, "&") + "|| [ $? = 124 ]"
+		case strings.Contains(command, "plan "):
+			command += " || [ $? = 2 ]" // there are changes
+		}
+		out, err := exec.Command("bash", "-c", export+command).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", line[1], err, out)
+		}
+		printed += string(out)
+	}
+	for _, want := range []string{
+		"configuration reloaded", `max_concurrent_workflows="1 -> 4"`, "polling_interval", "Hello, you!",
+		"== the deployment succeeded",
+	} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("the commands do not print %q:\n%s", want, printed)
+		}
+	}
 }

@@ -25,17 +25,29 @@ choose_target() {
   target=process
 }
 
+# pulumi_programs: prints the directory of the pulumi on the PATH, if it is the whole
+# program, with the language of the demo.
+pulumi_programs() {
+  command -v pulumi-language-yaml >/dev/null && dirname "$(command -v pulumi)"
+}
+
 # choose_image: sets image to an image with pulumi and git. It is the published image if
 # the engine has it. Otherwise it is the image of job-image, if the engine has that one
-# already or cannot pull the published image.
+# already or cannot pull the published image. Before it builds that image, which takes
+# minutes, it chooses the target process, if pulumi is on the PATH and TARGET is not set.
 choose_image() {
   local published=pulumi/pulumi:latest
   if docker image inspect "$published" >/dev/null 2>&1; then
     image=$published
-  elif docker image inspect cmwa/job:local >/dev/null 2>&1 || ! pull "$published"; then
+  elif docker image inspect cmwa/job:local >/dev/null 2>&1; then
     image=$("$HERE/job-image") || exit 1
-  else
+  elif pull "$published"; then
     image=$published
+  elif [ -z "${TARGET:-}" ] && pulumi_programs >/dev/null; then
+    note "the job runs as a process of this machine, with the pulumi on the PATH, and without isolation"
+    TARGET=process prepare_target
+  else
+    image=$("$HERE/job-image") || exit 1
   fi
 }
 
