@@ -97,7 +97,7 @@ func tryDemo(t *testing.T) {
 			export = command + "\n"
 			continue
 		case strings.Contains(command, "tail "), strings.Contains(command, " --watch"): // run until Ctrl-C
-			command = "timeout --foreground 3 " + strings.TrimSuffix(command, "&") + "|| [ $? = 124 ]"
+			command = "timeout --foreground 10 " + strings.TrimSuffix(command, "&") + "|| [ $? = 124 ]"
 		case strings.Contains(command, "plan "):
 			command += " || [ $? = 2 ]" // there are changes
 		}
@@ -108,8 +108,7 @@ func tryDemo(t *testing.T) {
 		printed += string(out)
 	}
 	for _, want := range []string{
-		"configuration reloaded", `max_concurrent_workflows="1 -> 4"`, "polling_interval", "Hello, you!",
-		"== the deployment succeeded",
+		"max_concurrent_workflows 1 -> 4", "polling_interval  1s -> 5s", "Hello, you!", "== the deployment succeeded",
 	} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("the commands do not print %q:\n%s", want, printed)
