@@ -23,6 +23,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 const runnerName = "workflow-runner" // in a container
@@ -125,7 +126,7 @@ func (p *programs) examineFile(path, arch string) (program, error) {
 }
 
 // examine reads a program and checks that it can run in every image of an architecture: it is
-// for that architecture and statically linked.
+// for that architecture and statically linked. It is not the runner of another project.
 func examine(path, arch string) (program, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -145,6 +146,10 @@ func examine(path, arch string) (program, error) {
 		if part.Type == elf.PT_INTERP {
 			return program{}, errors.New("is not static")
 		}
+	}
+
+	if err := selfcheck.ForeignProgram(path); err != nil {
+		return program{}, err
 	}
 
 	sum := sha256.New()

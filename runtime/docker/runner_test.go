@@ -6,11 +6,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/runtimetest"
 )
 
 // binaryFor returns the smallest 64-bit program for a machine.
@@ -90,6 +92,13 @@ func TestProgramsFind(t *testing.T) {
 			if !strings.Contains(err.Error(), part) {
 				t.Errorf("the error does not have %q: %v", part, err)
 			}
+		}
+	})
+
+	t.Run("runner of another project is refused", func(t *testing.T) {
+		_, err := new(programs).find(runtimetest.ForeignRunner(t), goruntime.GOARCH)
+		if err == nil || !strings.Contains(err.Error(), "is a program of another project (example.com/vendor)") {
+			t.Errorf("find returned %v", err)
 		}
 	})
 

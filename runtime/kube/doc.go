@@ -36,8 +36,8 @@
 // PULUMI_AGENT_IMAGE to the image of that agent, and an upgrade cannot forget the second of two names.
 // The variable counts only if the agent does not know its own image. It was meant for mirrors; a user of
 // a mirror sets kubernetes.image, whose explicit value always wins. A rule that compares repositories would
-// keep an earlier release of the same repository. The agent cannot see which release an image contains before
-// a Pod runs it; the init container reports the release, and a job with another one fails before its handoff.
+// keep an earlier release of the same repository. The agent cannot see which release the image of
+// kubernetes.image contains before a Pod runs it.
 //
 // An init container with this image copies the runner into a volume in memory. From
 // the create to the first line of the job's container, this takes 1.1 s. With a sidecar

@@ -13,7 +13,7 @@ import (
 
 // Check returns why no job can be started now: there is no runner that this user may
 // execute, no shell, or no parent directory in which directories for jobs can be created. If the
-// parent directory was removed, Check creates it again. It takes about ten system calls.
+// parent directory was removed, Check creates it again. It reads some kilobytes of the runner.
 func (e *Executor) Check(ctx context.Context, tuning runtime.Tuning) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

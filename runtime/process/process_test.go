@@ -150,7 +150,10 @@ func TestStart(t *testing.T) {
 		e := newExecutor(t, t.TempDir())
 		notExecutable := scriptRunner(t, "exit 0")
 		noError(t, os.Chmod(filepath.Join(notExecutable, "workflow-runner"), 0o644))
-		for working, hint := range map[string]string{t.TempDir(): "working_directory", notExecutable: "chmod +x"} {
+		for working, hint := range map[string]string{
+			t.TempDir(): "working_directory", notExecutable: "chmod +x",
+			runtimetest.ForeignRunner(t): "another project (example.com/vendor): install the workflow-runner of this",
+		} {
 			_, err := start(t.Context(), e, jobIn(working))
 			for _, err := range []error{err, e.Check(t.Context(), jobIn(working).Tuning)} {
 				if err == nil || errors.Is(err, runtime.ErrJobFault) ||

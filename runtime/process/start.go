@@ -18,6 +18,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
+	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 const runnerName = "workflow-runner" // in a working directory
@@ -95,6 +96,10 @@ func findRunner(directory string) (string, error) {
 	case info.IsDir() || unix.Access(runner, unix.X_OK) != nil:
 		return "", fmt.Errorf("%s is not a program that this user may execute: "+
 			"install it again, or make it executable with chmod +x", runner)
+	}
+	if err := selfcheck.ForeignProgram(runner); err != nil {
+		return "", fmt.Errorf("%s %w: install the workflow-runner of this agent's release there, "+
+			"or set working_directory to its directory", runner, err)
 	}
 	return filepath.Abs(runner)
 }

@@ -54,6 +54,25 @@ var buildRunner = sync.OnceValues(func() (string, error) {
 	return directory, nil
 })
 
+// ForeignRunner returns a directory with a static Go program of another module that is named
+// workflow-runner, like the one of Pulumi's own agent.
+func ForeignRunner(t testing.TB) string {
+	t.Helper()
+	directory := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module example.com/vendor\n", "main.go": "package main\n\nfunc main() {}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	environ := append(os.Environ(), "CGO_ENABLED=0")
+	if _, err := goTool(environ, "build", "-C", directory, "-o", hostRunner, "."); err != nil {
+		t.Fatalf("build a runner of another module: %v", err)
+	}
+	return directory
+}
+
 // build builds a program under another name and then renames it to its target, because other
 // tests may be running the old program.
 func build(module, system, target string) error {
