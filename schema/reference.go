@@ -71,7 +71,7 @@ func (r *reference) introduction() {
 		}
 	}
 	r.prose("", "A variable that is not empty overrides the file. It keeps the value that it has when the agent "+
-		"starts. Spaces around the value are ignored. Units of a duration are h, m, s and ms, as in 1h30m.")
+		"starts. Spaces around the value are ignored. Units of a duration are h, m, s, ms, us and ns, as in 1h30m.")
 	r.paragraph("A relative path in the file starts at the directory of the file, and one in a variable at the " +
 		"working directory of the agent. ~ and $HOME are not expanded.")
 	r.paragraph("This file is generated from schema/schema.cue by make reference.")
