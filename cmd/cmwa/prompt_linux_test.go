@@ -180,11 +180,11 @@ func (p *person) end(code int) {
 func TestConfigurePrompt(t *testing.T) {
 	desk(t)
 	p := sit(t)
+	p.answer("URL of the service [https://api.pulumi.com]", "")
 	p.answer("(token or oidc) [token]", "")
 	p.answer("Pool access token", canary)
 	p.expect(fmt.Sprintf("(%d characters)", len(canary)))
 	p.answer("(config or file) [config]", "")
-	p.answer("URL of the service [https://api.pulumi.com]", "")
 	p.answer("Where jobs run (docker, kubernetes, process) [docker]", "process")
 	p.expect("wrote " + schema.FileName)
 	p.expect("cmwa vet " + schema.FileName)
@@ -202,6 +202,9 @@ func TestConfigurePrompt(t *testing.T) {
 func TestConfigurePromptWrongAnswer(t *testing.T) {
 	desk(t)
 	p := sit(t, "--config", "x.yaml")
+	p.answer("URL of the service", "pulumi.example.com")
+	p.expect("must be a URL such as https://api.pulumi.com")
+	p.answer("URL of the service", "https://pulumi.example.com")
 	p.answer("(token or oidc)", "password")
 	p.expect("must be one of: token, oidc")
 	p.answer("(token or oidc)", "token")
@@ -209,11 +212,10 @@ func TestConfigurePromptWrongAnswer(t *testing.T) {
 	p.expect("must not be empty")
 	p.answer("Pool access token", canary+" "+canary)
 	p.expect("must be printable ASCII characters")
+	p.answer("Pool access token", "https://pulumi.example.com")
+	p.expect("is not a pool access token, which begins with pul-")
 	p.answer("Pool access token", canary)
 	p.answer("(config or file)", "file")
-	p.answer("URL of the service", "pulumi.example.com")
-	p.expect("must be a URL such as https://api.pulumi.com")
-	p.answer("URL of the service", "https://pulumi.example.com")
 	p.answer("Where jobs run", "dokcer")
 	p.expect("must be one of")
 	p.answer("Where jobs run", "docker")
@@ -233,6 +235,7 @@ func TestConfigurePromptWrongAnswer(t *testing.T) {
 func TestConfigurePromptRepeats(t *testing.T) {
 	desk(t)
 	p := sit(t, "--token-stdin=false", "--target", "docker")
+	p.answer("URL of the service", "")
 	for range 5 {
 		p.answer("(token or oidc)", "what?")
 		p.expect("must be one of: token, oidc")
@@ -248,10 +251,10 @@ func TestConfigureChecksToken(t *testing.T) {
 	t.Run("after a rejected token only the prompt for the token is repeated", func(t *testing.T) {
 		desk(t)
 		p := sit(t, "--config", "x.yaml")
+		p.answer("URL of the service", w.url)
 		p.answer("(token or oidc)", "token")
 		p.answer("Pool access token", canary)
 		p.answer("(config or file)", "file")
-		p.answer("URL of the service", w.url)
 		p.answer("Where jobs run", "process")
 		p.expect("rejects the token")
 		p.answer("Pool access token (not shown)", w.pool)
@@ -293,6 +296,7 @@ func TestConfigurePromptInterrupted(t *testing.T) {
 			p := sit(t, "--config", "x.yaml")
 			p.answer("x.yaml exists. Change only the keys that prompts and flags set, "+
 				"and keep all other keys? [y/N]", "yes")
+			p.answer("URL of the service", "")
 			p.answer("(token or oidc) [token]", "token")
 			p.expect("Pool access token (not shown) [unchanged]")
 			leave(p)
@@ -331,7 +335,7 @@ func TestConfigurePromptEmptyAnswer(t *testing.T) {
 	filetest.Put(t, "x.yaml", before, 0o600)
 	p := sit(t, "--config", "x.yaml")
 	p.answer("Change only", "y")
-	for range 4 { // kind of credentials, token, URL, target
+	for range 4 { // URL, kind of credentials, token, target
 		p.answer("]", "")
 	}
 	p.expect("x.yaml is unchanged")
@@ -339,13 +343,13 @@ func TestConfigurePromptEmptyAnswer(t *testing.T) {
 	wantContent(t, "x.yaml", before)
 
 	p = sit(t, "--config", "x.yaml", "--yes")
+	p.answer("URL of the service", "")
 	p.answer("(token or oidc) [token]", "oidc")
 	p.answer("File that holds the OIDC token", "pul-x")
 	p.expect("looks like a token")
 	p.answer("File that holds the OIDC token", "jwt")
 	p.answer("Organization", "acme")
 	p.answer("ID of the pool", "p1")
-	p.answer("URL of the service", "")
 	p.answer("Where jobs run", "")
 	p.expect("wrote x.yaml")
 	p.end(cli.ExitOK)
@@ -359,8 +363,8 @@ func TestConfigurePromptEmptyAnswer(t *testing.T) {
 func TestConfigurePromptTypedAhead(t *testing.T) {
 	desk(t)
 	p := sit(t, "--config", "x.yaml")
-	p.expect("(token or oidc) [token]: ")
-	p.press("token\r" + canary + "\rconfig\rhttp://localhost:9\rdocker\r")
+	p.expect("URL of the service [https://api.pulumi.com]: ")
+	p.press("http://localhost:9\rtoken\r" + canary + "\rconfig\rdocker\r")
 	p.expect("wrote x.yaml")
 	p.end(cli.ExitOK)
 	if filetest.Settings(t, "x.yaml").Token.Reveal() != canary {
@@ -408,13 +412,13 @@ func TestConfigurePromptUnusedToken(t *testing.T) {
 		filetest.Put(t, "x.yaml", filetest.OwnTokens, 0o600)
 		p := sit(t, "--config", "x.yaml")
 		p.answer("Change only", "yes")
+		p.answer("URL of the service", "")
 		p.answer(prompt, answer)
 		if answer == "yes" {
 			p.answer("(token or oidc) [token]", "token")
 			p.answer("Pool access token", canary)
 			p.answer("(config or file)", "config")
 		}
-		p.answer("URL of the service", "")
 		p.answer("Where jobs run", "process")
 		p.expect("wrote x.yaml")
 		p.end(cli.ExitOK)
@@ -428,6 +432,7 @@ func TestConfigurePromptUnusedToken(t *testing.T) {
 	filetest.Put(t, "token", "pul-0", 0o600)
 	p := sit(t, "--config", "x.yaml", "--token-file", "token")
 	p.answer("Change only", "yes")
+	p.answer("URL of the service", "")
 	p.answer(prompt, "no")
 	p.expect("nothing has been changed")
 	p.end(cli.ExitFailure)

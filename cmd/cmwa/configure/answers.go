@@ -128,29 +128,31 @@ func (s *session) set(key, value string) {
 	s.changes = append(s.changes, schema.Change{Key: key, Value: value, Comment: s.fields[key].Doc})
 }
 
-// service records the changes of the service's URL and of the deploy target.
-func (s *session) service() error {
-	for _, k := range []struct{ key, flag, value, text string }{
-		{"service_url", "service-url", s.o.ServiceURL, "URL of the service"},
-		{"deploy_target", "target", s.o.Target, "Where jobs run (" + strings.Join(s.o.Targets, ", ") + ")"},
-	} {
-		// The default of the query is the value of the file, or else that of the schema.
-		had := cmp.Or(s.present[k.key], strings.Trim(s.fields[k.key].Default, `"`))
-		q := query{text: k.text, defaultText: had, defaultValue: had, check: s.valid(k.key)}
-		if k.key == "deploy_target" {
-			q.check = s.validTarget
-		}
-		if q.check(had) != nil || secret.ContainsToken(had) {
-			q.defaultText = keep
-		}
-		value, err := s.ask(k.flag, k.value, q)
-		if err != nil {
-			return err
-		}
-		if s.config.info != nil && k.value == "" && value == had {
-			continue // neither a flag nor an answer changes the file
-		}
-		s.set(k.key, value)
+// serviceURL records the change of the service's URL.
+func (s *session) serviceURL() error {
+	return s.setting("service_url", "service-url", s.o.ServiceURL, "URL of the service", s.valid("service_url"))
+}
+
+// target records the change of the deploy target.
+func (s *session) target() error {
+	text := "Where jobs run (" + strings.Join(s.o.Targets, ", ") + ")"
+	return s.setting("deploy_target", "target", s.o.Target, text, s.validTarget)
+}
+
+// setting records the change of a key that has a default.
+func (s *session) setting(key, flag, value, text string, check func(string) error) error {
+	// The default of the query is the value of the file, or else that of the schema.
+	had := cmp.Or(s.present[key], strings.Trim(s.fields[key].Default, `"`))
+	q := query{text: text, defaultText: had, defaultValue: had, check: check}
+	if q.check(had) != nil || secret.ContainsToken(had) {
+		q.defaultText = keep
+	}
+	answer, err := s.ask(flag, value, q)
+	if err != nil {
+		return err
+	}
+	if s.config.info == nil || value != "" || answer != had { // otherwise, nothing changes the file
+		s.set(key, answer)
 	}
 	return nil
 }

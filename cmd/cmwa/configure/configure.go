@@ -85,11 +85,12 @@ func runSession(ctx context.Context, o Options) error {
 	if err := s.confirm(s.config, text); err != nil {
 		return err
 	}
-	if err := s.credentials(ctx); err != nil {
-		return err
-	}
-	if err := s.service(); err != nil {
-		return err
+	for _, ask := range []func() error{
+		s.serviceURL, func() error { return s.credentials(ctx) }, s.target,
+	} {
+		if err := ask(); err != nil {
+			return err
+		}
 	}
 
 	content, err := s.checked(ctx)
@@ -283,7 +284,8 @@ func (s *session) write(content []byte) error {
 	lines = append(lines, fmt.Sprintf(done, s.config.name))
 	s.warn()
 	quoted := shellQuoted(s.config.path)
-	lines = append(lines, "next:", "  cmwa vet "+quoted, "  cmwa run --config "+quoted)
+	lines = append(lines, "next:", "  cmwa vet "+quoted, "  cmwa doctor --config "+quoted,
+		"  cmwa run --config "+quoted)
 	_, err = fmt.Fprintln(s.o.Stdout, strings.Join(lines, "\n"))
 	return err
 }

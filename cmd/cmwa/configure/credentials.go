@@ -211,7 +211,7 @@ func (s *session) replaceToken(token string) {
 // readToken returns the new token, or an empty text if the configuration keeps the token
 // that it has.
 func (s *session) readToken(ctx context.Context, had bool) (string, error) {
-	check := s.valid("token")
+	check := s.validToken
 	prompt := s.prompt
 	if s.o.TokenStdin {
 		prompt, had = newTokenPrompt(ctx, s.o.Stdin, s.o.Stderr), false
@@ -231,6 +231,17 @@ func (s *session) readToken(ctx context.Context, had bool) (string, error) {
 		}
 	}
 	return prompt.ask(q)
+}
+
+// validToken checks a pool access token. It rejects an answer that is meant for another prompt.
+func (s *session) validToken(answer string) error {
+	if err := s.valid("token")(answer); err != nil {
+		return err
+	}
+	if !strings.HasPrefix(answer, secret.AccessTokenPrefix) {
+		return errors.New("is not a pool access token, which begins with " + secret.AccessTokenPrefix)
+	}
+	return nil
 }
 
 func (s *session) tokenFromInput(ctx context.Context, check func(string) error) (string, error) {
