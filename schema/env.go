@@ -23,6 +23,11 @@ const defaultImage = "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE"
 // overrideImage is the only variable of the agent whose name does not begin with prefix.
 const overrideImage = "PULUMI_DEPLOY_OVERRIDE_IMAGE_REFERENCE"
 
+// decideToken are the keys that decide which token the agent sends, and to which service.
+var decideToken = []string{
+	"service_url", "token", "token_file", "oidc_token_file", "organization_name", "runner_pool_id",
+}
+
 // fromVariable parses the text of a field's variable, which must have no white space around
 // it. ok is false if the text does not have the kind of the field. Bounds are not checked here.
 func (f *Field) fromVariable(text string) (v position.Value, ok bool) {
@@ -62,7 +67,8 @@ func (f *Field) fromVariable(text string) (v position.Value, ok bool) {
 }
 
 // unknownVariables returns warnings about variables whose names resemble those of the agent's
-// variables, but which have no effect, and errors about removed ones.
+// variables, but which have no effect, and errors about removed ones and about those that
+// resemble a variable of decideToken.
 func (d *definition) unknownVariables(environ map[string]string) position.Problems {
 	var problems position.Problems
 	linked := regexp.MustCompile(`^` + prefix +
@@ -87,6 +93,9 @@ func (d *definition) unknownVariables(environ map[string]string) position.Proble
 				p.Severity = position.Error
 			} else if best := position.Closest(name, slices.Collect(maps.Keys(d.byVariable))); best != "" {
 				p.Hint = "did you mean " + best + "?"
+				if slices.Contains(decideToken, d.byVariable[best].Key) {
+					p.Severity = position.Error // without the variable, the token may go to another service
+				}
 			}
 		default:
 			continue

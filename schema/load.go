@@ -149,12 +149,17 @@ func (l *load) run() *Config {
 	return config
 }
 
-// refuseLoose turns the warnings about unknown keys and about a file without settings into
-// errors. This is the effect of the key strict.
+// refuseLoose turns the warnings about unknown keys, about a file without settings, and about
+// variables that resemble those of the agent into errors. This is the effect of the key strict.
 func (l *load) refuseLoose() {
 	for i := range l.problems {
-		if rule := l.problems[i].Rule; rule == position.RuleUnknownKey || rule == position.RuleSyntax {
-			l.problems[i].Severity = position.Error
+		switch p := &l.problems[i]; p.Rule {
+		case position.RuleUnknownKey, position.RuleSyntax:
+			p.Severity = position.Error
+		case position.RuleUnknownVariable:
+			if p.Hint != "" {
+				p.Severity = position.Error
+			}
 		}
 	}
 }
