@@ -161,7 +161,7 @@ func (s *scope) readTemplate() {
 		s.refuse(position.RuleFile, "cannot be set together with pod_template", "remove one of the two",
 			"pod_template_file")
 	case isInline:
-		problems := podtemplate.Check(inline, s.path("pod_template"))
+		problems := s.load.checkTemplate(inline, s.path("pod_template"))
 		s.load.report(problems...)
 		s.use(inline, problems)
 		s.unusedTemplate(inline.Key, "pod_template", nil)
@@ -178,6 +178,14 @@ func (s *scope) readTemplate() {
 	case s.pool.DeployTarget == "kubernetes":
 		s.readMountedTemplate()
 	}
+}
+
+// checkTemplate checks a template that applies to every job.
+func (l *load) checkTemplate(v position.Value, path string) position.Problems {
+	if l.source.vetted {
+		return podtemplate.CheckWhole(v, path)
+	}
+	return podtemplate.Check(v, path)
 }
 
 // readMountedTemplate reads the template from [DefaultPodTemplateFile]. The file may be
@@ -201,7 +209,7 @@ func (s *scope) readMountedTemplate() {
 func (s *scope) parseTemplate(name string, content []byte) {
 	v, problems, ok := podtemplate.Parse(name, content)
 	if ok {
-		problems = append(problems, podtemplate.Check(v, "")...)
+		problems = append(problems, s.load.checkTemplate(v, "")...)
 		s.use(v, problems)
 	}
 	s.load.report(problems...)

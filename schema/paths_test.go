@@ -207,7 +207,7 @@ func TestVetLocal(t *testing.T) {
 			"error missing-file ca_file: there is no file"},
 		"text that is no PEM": {"token: pul-a\nca_file: ca.pem\n", map[string]string{"ca.pem": "x"},
 			"error file ca_file: the file contains no certificate in PEM form"},
-		"missing template": {"token: pul-a\npod_template_file: pod.yaml\n", nil,
+		"missing template": {"token: pul-a\ndeploy_target: kubernetes\npod_template_file: pod.yaml\n", nil,
 			"error missing-file pod_template_file: there is no file"},
 		"missing programs": {"token: pul-a\nworking_directory: bin\n", nil,
 			"error missing-file working_directory: there is no file"},

@@ -134,6 +134,12 @@ func ruleHelps() map[position.Rule]ruleHelp {
 			cause: "An environment variable overrides the key, so that a change in the file has no effect.",
 			hint:  "Remove the key from the file, or unset the variable.",
 		},
+		position.RuleClearText: {
+			cause: "The URL of the service begins with http:// and is not on this machine, so others in the " +
+				"network can read the token.",
+			example: "token: pul-...\nservice_url: http://pulumi.example.com\n",
+			hint:    "Write https://, or run the agent on the machine of the service.",
+		},
 		position.RulePlaceholder: {
 			cause:   "The value is the text of an example, or a variable that nothing expands.",
 			example: "token: <your-token>\n",

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"maps"
 	"math/big"
 	"net/netip"
 	"net/url"
@@ -45,6 +46,7 @@ func (s *scope) check() {
 // check applies the rules that concern several pools or the whole agent.
 func (l *load) check(c *Config, t position.Mapping) {
 	l.acrossPools()
+	l.checkTargets()
 	top := &scope{load: l, origins: map[string]position.Origin{}}
 	t.Origins("", top.origins)
 	l.checkTimes(c, top)
@@ -62,6 +64,9 @@ func (s *scope) checkServiceURL() {
 		}
 		if err != nil || u.Hostname() == "" {
 			s.refuse(position.RuleValue, "must be "+s.load.schema.byKey["service_url"].sentence(), "", "service_url")
+		} else if u.Scheme == "http" && !isLoopback(u.Hostname()) {
+			s.warn(position.RuleClearText, "the token is sent without TLS: others in the network can read it",
+				"write https://, or a URL of this machine", "service_url")
 		}
 	}
 	s.pool.ServiceURL = strings.TrimRight(s.pool.ServiceURL, "/")
@@ -69,6 +74,52 @@ func (s *scope) checkServiceURL() {
 	if pin != "" && s.pool.ServiceURL != strings.TrimRight(pin, "/") && s.valid("service_url") {
 		s.refuse(position.RuleValue, fmt.Sprintf("must be %s, because the agent was started with this pin", pin),
 			"correct it, or start the agent with another --service-url-pin or CMWA_SERVICE_URL_PIN", "service_url")
+	}
+}
+
+// isLoopback reports whether a host name or an address is that of this machine.
+func isLoopback(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || err == nil && address.IsLoopback()
+}
+
+// checkTargets warns about settings for a deploy_target that the pool does not have, if the source
+// is vetted. A setting that pools inherit has an effect if one of the pools has the target.
+func (l *load) checkTargets() {
+	if !l.source.vetted {
+		return
+	}
+	reported := map[string]bool{}
+	for _, s := range l.pools {
+		for _, key := range slices.Sorted(maps.Keys(s.values)) {
+			target := targetOf(key)
+			path := s.path(key)
+			isUser := func(user *scope) bool {
+				return !user.valid("deploy_target") || user.pool.DeployTarget == target && (user == s || !s.own(key))
+			}
+			value := s.values[key]
+			fields, isMapping := value.Data.(position.Mapping)
+			if target == "" || value.Key.Line == 0 || isMapping && len(fields) == 0 || reported[path] ||
+				slices.ContainsFunc(l.pools, isUser) {
+				continue
+			}
+			reported[path] = true
+			l.report(position.NewWarning(position.RuleUnused, value.Key, path,
+				"has no effect, because deploy_target is "+s.pool.DeployTarget,
+				fmt.Sprintf("set deploy_target: %s, or remove it", target)))
+		}
+	}
+}
+
+// targetOf returns the deploy_target for which a key of a pool is, and "" if it is for all.
+func targetOf(key string) string {
+	switch {
+	case strings.HasPrefix(key, "pod_template"):
+		return "kubernetes"
+	case key == "docker", key == "kubernetes", key == "ecs":
+		return key
+	default:
+		return ""
 	}
 }
 

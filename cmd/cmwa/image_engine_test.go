@@ -68,8 +68,10 @@ func testImageInDocker(t *testing.T, directory, id string) {
 		container := start(t, "--volume", volume+":/var/lib/cmwa")
 		w.runs("image", oneStep("echo it runs"), "it runs")
 		w.engine("stop", container)
-		if output := logsOf(container); strings.Contains(output, "WRN") {
-			t.Errorf("the agent logs a warning:\n%s", output)
+		for line := range strings.Lines(logsOf(container)) {
+			if strings.Contains(line, "WRN") && !strings.Contains(line, "without TLS") {
+				t.Errorf("the agent logs a warning: %s", line)
+			}
 		}
 	})
 	t.Run("an agent without a volume works, and names the volume to mount", func(t *testing.T) {

@@ -12,9 +12,34 @@ import (
 func CheckFile(file string, content []byte) position.Problems {
 	v, problems, ok := Parse(file, content)
 	if ok {
-		problems = append(problems, Check(v, "")...)
+		problems = append(problems, CheckWhole(v, "")...)
 	}
 	problems.Sort()
+	return problems
+}
+
+// CheckWhole is [Check] for a template that applies to every job of a pool. In a valid template, it
+// also warns about containers with an image if no entry of the list has the name of the job's container: a
+// container that is for the job may have another name by mistake.
+func CheckWhole(v position.Value, path string) position.Problems {
+	problems := Check(v, path)
+	if len(problems.Errors()) > 0 {
+		return problems
+	}
+	n := node{v: v, path: path}
+	list := n.get("spec", "containers").entries()
+	for _, container := range list {
+		if container.get("name").text() == mainContainer {
+			return problems
+		}
+	}
+	for _, container := range list {
+		if name := container.get("name"); name.text() != "" && container.get("image").text() != "" {
+			problems = append(problems, position.NewWarning(position.RulePodTemplate, name.v.At, name.path,
+				"adds a container: the job runs in "+mainContainer,
+				"if it is for the job, name it "+mainContainer+"; otherwise also list - name: "+mainContainer))
+		}
+	}
 	return problems
 }
 

@@ -30,6 +30,7 @@ const (
 	RuleProtectedField  Rule = "protected-field"  // a part of a Pod or a container that belongs to the agent
 	RuleManifest        Rule = "manifest"         // a manifest without a configuration, template or variable
 	RuleUnreadable      Rule = "unreadable"       // a file to check that cannot be read
+	RuleClearText       Rule = "clear-text"       // a token that travels without TLS
 	RuleInternal        Rule = "internal"         // an error of the program itself
 )
 
@@ -67,5 +68,6 @@ func Rules() []RuleInfo {
 		{RuleRelease, "This release does not support a setting"},
 		{RuleOverlaid, "A variable overrides a key of the file"},
 		{RulePlaceholder, "A token is a placeholder"},
+		{RuleClearText, "A token would be sent without TLS"},
 	}
 }
