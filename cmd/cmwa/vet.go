@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -128,7 +129,10 @@ func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
 			return cli.ExitError(exitUnread)
 		}
 		problems := files.Unread[i]
-		if problems == nil {
+		if source.Path == input.Stdin && len(bytes.TrimSpace(source.Content)) == 0 && problems == nil {
+			problems = position.Problems{{Rule: position.RuleSyntax, File: source.Path,
+				Message: "standard input is empty", Hint: "check whether the command before the pipe has failed"}}
+		} else if problems == nil {
 			source.Release, source.Strict = carriedOut, source.Strict || f.strict
 			problems = check(source)
 			if f.pods && problems.Err() == nil {
