@@ -30,6 +30,7 @@ type Source struct {
 	Path       string            // path of the file, as messages show it; empty if there is no file
 	Content    []byte            // content of the file
 	Environ    map[string]string // environment of the process when it started
+	Unknown    []string          // variables that are set, to values that are not known here
 	Executable string            // path of the program; empty if unknown
 	Searched   []string          // directories without a file, for the message about a missing token
 	Before     []string          // missing files that would be read instead of Path
@@ -53,6 +54,10 @@ type Source struct {
 
 	// TerminationGrace is the grace period of the agent's own Pod; 0 if unknown.
 	TerminationGrace time.Duration
+
+	// Objects are those of the other files in the directory of a manifest. Variables may come from
+	// a ConfigMap among them. Nil means that there are no other files.
+	Objects *Objects
 
 	// ReadFile reads a file that the configuration names. Nil reads regular
 	// files of at most position.MaxFile bytes from disk.

@@ -34,7 +34,7 @@ type LoadResult struct {
 // Evaluate is [Load] for a caller that loads again when files change. Its result also
 // identifies the input and has the files to watch, even if the configuration is invalid.
 func Evaluate(source Source) LoadResult {
-	l := &load{source: source, invalid: map[string]bool{}, digest: sha256.New()}
+	l := &load{source: source, invalid: map[string]bool{}, unknown: map[string]bool{}, digest: sha256.New()}
 	l.digest.Write(source.Content)
 	config := l.runRecovering()
 	slices.Sort(l.files)
@@ -63,6 +63,7 @@ type load struct {
 	source   Source
 	problems position.Problems
 	invalid  map[string]bool // paths of values that were reported as invalid; no rule reports them again
+	unknown  map[string]bool // keys whose variable has an unknown value, which no rule can check
 	files    []string        // that the configuration names
 	digest   hash.Hash
 
@@ -171,6 +172,9 @@ func (l *load) variables() (keys, variableOnly position.Mapping) {
 	for i := range l.schema.fields {
 		f := &l.schema.fields[i]
 		text := strings.TrimSpace(l.source.Environ[f.Variable])
+		if f.Variable != "" && slices.Contains(l.source.Unknown, f.Variable) {
+			l.unknown[f.Key] = true
+		}
 		if f.Variable == "" || text == "" {
 			continue
 		}

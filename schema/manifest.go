@@ -3,6 +3,7 @@ package schema
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ type manifests struct {
 	source   Source
 	lines    []string
 	objects  []resource
+	known    []resource // objects, and those of the other files in the directory
 	problems position.Problems
 	checked  int      // number of configurations, templates and containers of the agent
 	others   []string // keys of data that are neither a configuration nor a template
@@ -39,11 +41,13 @@ type manifests struct {
 // defines them. Vet also reports the problems of manifests; Configurations omits what
 // cannot be read.
 //
-// A configuration is for another machine: it has no variables. The only files that it can
-// read are Pod templates: a template in the same object, or in another object if exactly one
-// template of the file has the name. If the manifest contains the text of the configuration
-// line by line, the line numbers of the configuration are those of the manifest; columns are
-// counted after the indentation.
+// A configuration is for another machine: its variables are those of the container that uses
+// it, as far as their values are in the manifests. Containers that use one file with different
+// variables are different configurations, and so is a container with variables and no file. The
+// only files that a configuration can read are Pod templates: a template in the same object, or
+// in another object if exactly one template of the file has the name. If the manifest contains
+// the text of the configuration line by line, the line numbers of the configuration are those of
+// the manifest; columns are counted after the indentation.
 //
 // Configurations never panics, and is safe for concurrent use.
 func Configurations(source Source) (configurations []Source, ok bool) {
@@ -106,12 +110,48 @@ func manifestFiles(source Source) (all []manifestFile, ok bool) {
 	}
 	for i, o := range m.objects {
 		m.check(o, func(e *embedded) {
-			one := manifestFile{e.template, i, e.key.Value, m.sourceOf(o)}
-			one.source.Content, _ = e.inPlace()
-			all = append(all, one)
+			setups := m.setups(o)
+			if e.template {
+				setups = setups[:1]
+			}
+			var before []Source
+			for _, s := range setups {
+				s.source.Content, _ = e.inPlace()
+				if !slices.ContainsFunc(before, s.source.hasVariablesOf) {
+					before = append(before, s.source)
+					all = append(all, manifestFile{e.template, i, e.key.Value, s.source})
+				}
+			}
 		})
+		if m.podSpec(o) != nil && !m.hasFile(o) {
+			for _, c := range m.containers(o) {
+				if m.count(o.node, o.kind) {
+					all = append(all, manifestFile{object: i, source: m.sourceIn(c)})
+				}
+			}
+		}
 	}
 	return all, true
+}
+
+// hasVariablesOf reports whether two sources have the same variables.
+func (s Source) hasVariablesOf(other Source) bool {
+	return maps.Equal(s.Environ, other.Environ) && slices.Equal(s.Unknown, other.Unknown)
+}
+
+// hasFile reports whether the manifests contain a configuration file that a workload uses.
+func (m *manifests) hasFile(workload resource) bool {
+	for _, o := range m.known {
+		for _, section := range sections[o.kind] {
+			_, files := member(o.node, section.name)
+			file, _ := member(files, FileName)
+			old, _ := member(files, OldFileName)
+			if (file != nil || old != nil) && slices.Contains(m.users(o), workload) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // vetManifests checks the configurations, templates and containers in the manifests of a
@@ -122,7 +162,11 @@ func vetManifests(source Source, content []byte) (problems position.Problems, ok
 		return nil, false
 	}
 	for _, o := range m.objects {
-		m.check(o, func(e *embedded) { m.problems = append(m.problems, e.vet(m.sourceOf(o))...) })
+		m.check(o, func(e *embedded) {
+			for _, s := range m.setups(o) {
+				m.problems = append(m.problems, e.vet(s)...)
+			}
+		})
 		for _, c := range m.containers(o) {
 			if m.count(o.node, o.kind) {
 				m.vetContainer(o, c)
@@ -190,6 +234,14 @@ func readManifests(source Source, content []byte) (m *manifests, ok bool) {
 				"add apiVersion and kind, or move it to another file")
 		}
 	}
+	m.known = m.objects
+	if source.Objects != nil {
+		for _, o := range source.Objects.all {
+			if o.file != source.Path {
+				m.known = append(m.known, o)
+			}
+		}
+	}
 	return m, true
 }
 
@@ -202,7 +254,7 @@ func isTemplate(n *yaml.Node) bool {
 	var scratch manifests
 	kind := scratch.text(n, "kind")
 	return podtemplate.Is(position.Mapping{"kind": position.Value{Data: kind}}) &&
-		len(scratch.containers(resource{kind, n})) == 0
+		len(scratch.containers(resource{kind: kind, node: n})) == 0
 }
 
 // hintForMissing returns the hint for manifests without a configuration or template.

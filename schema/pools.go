@@ -89,10 +89,11 @@ func (s *scope) own(key string) bool {
 	return ok
 }
 
-// valid reports whether the value of each key is valid or unset.
+// valid reports whether the value of each key is valid or unset, and known here.
 func (s *scope) valid(keys ...string) bool {
 	return !slices.ContainsFunc(keys, func(key string) bool {
-		return s.load.invalid[position.Join(s.at, key)] || s.load.invalid[key] && !s.own(key)
+		return s.load.invalid[position.Join(s.at, key)] ||
+			(s.load.invalid[key] || s.load.unknown[key]) && !s.own(key)
 	})
 }
 

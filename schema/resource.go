@@ -3,7 +3,6 @@ package schema
 import (
 	"encoding/base64"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,48 @@ import (
 type resource struct {
 	kind string
 	node *yaml.Node
+	file string
+}
+
+// Objects are the Kubernetes objects of several files, such as those of a directory.
+type Objects struct {
+	all []resource
+}
+
+// ReadObjects returns the objects of all files that are manifests. It does not report what
+// cannot be read. ReadObjects never panics.
+func ReadObjects(sources []Source) *Objects {
+	var objects Objects
+	for _, source := range sources {
+		func() {
+			defer func() { _ = recover() }() // for the same reason as in runRecovering
+			if m, ok := readManifests(source, source.Content); ok {
+				objects.all = append(objects.all, m.objects...)
+			}
+		}()
+	}
+	return &objects
+}
+
+// member returns a key of a mapping and its value, or nil if the mapping lacks the key.
+func member(n *yaml.Node, name string) (key, value *yaml.Node) {
+	if n = target(n); n == nil || n.Kind != yaml.MappingNode {
+		return nil, nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Kind == yaml.ScalarNode && n.Content[i].Value == name {
+			return n.Content[i], target(n.Content[i+1])
+		}
+	}
+	return nil, nil
+}
+
+// sequence returns the entries of a list, and nil for another node.
+func sequence(n *yaml.Node) []*yaml.Node {
+	if n == nil || n.Kind != yaml.SequenceNode {
+		return nil
+	}
+	return n.Content
 }
 
 // get returns a key of a mapping and its value, or nil if the mapping lacks the key. It
@@ -59,6 +100,12 @@ func (m *manifests) text(n *yaml.Node, path ...string) string {
 	return n.Value
 }
 
+// textOf is text without a report of duplicate keys, for nodes of other files.
+func textOf(n *yaml.Node, path ...string) string {
+	var scratch manifests
+	return scratch.text(n, path...)
+}
+
 // collect adds the objects of a document, including those in lists.
 func (m *manifests) collect(n *yaml.Node) {
 	if len(m.objects) >= maxObjects {
@@ -70,7 +117,7 @@ func (m *manifests) collect(n *yaml.Node) {
 		return
 	}
 	n = target(n)
-	o := resource{m.text(n, "kind"), n}
+	o := resource{m.text(n, "kind"), n, m.source.Path}
 	m.objects = append(m.objects, o)
 	if _, items := m.get(n, "items"); strings.HasSuffix(o.kind, "List") && items != nil &&
 		items.Kind == yaml.SequenceNode {
@@ -132,51 +179,66 @@ func (m *manifests) check(o resource, take func(*embedded)) {
 	}
 }
 
-// sourceOf returns the source of a configuration in an object, without its content.
-func (m *manifests) sourceOf(o resource) Source {
-	source := Source{
-		Path: m.source.Path, Mode: m.source.Mode, Release: m.source.Release, vetted: m.source.vetted,
-		Elsewhere:        true,
-		TerminationGrace: m.grace(m.text(o.node, "metadata", "name")),
-		ReadFile:         func(string) ([]byte, error) { return nil, fs.ErrNotExist },
-	}
-	if o.kind == "ConfigMap" {
-		source.Mode |= 0o044 // others can read a token in it
-	}
-	return source
+// setup is a source of a configuration, and the container whose variables apply to it.
+type setup struct {
+	source    Source
+	container container
 }
 
-// grace returns the termination grace period of the Pod that uses a ConfigMap or Secret of
-// this name. This Pod is that of the only workload in the file. If the file has several
-// workloads, it is that of the only workload with such a volume. grace returns 0 if there is
-// no such workload, and the default of the API if the Pod sets no grace period.
-func (m *manifests) grace(name string) time.Duration {
-	var all, mounting []*yaml.Node
-	for _, o := range m.objects {
-		spec := m.podSpec(o)
+// setups returns the sources of a configuration in an object, without its content: one for
+// each container of the agent that uses the object, or one without variables.
+func (m *manifests) setups(o resource) []setup {
+	users := m.users(o)
+	var all []setup
+	for _, user := range users {
+		for _, c := range m.scratch().containers(user) {
+			all = append(all, setup{m.sourceIn(c), c})
+		}
+	}
+	if len(all) == 0 {
+		all = []setup{{source: m.sourceIn(container{})}}
+	}
+	for i := range all {
+		source := &all[i].source
+		source.Path, source.Mode = m.source.Path, m.source.Mode
+		if o.kind == "ConfigMap" {
+			source.Mode |= 0o044 // others can read a token in it
+		}
+		if len(users) == 1 {
+			source.TerminationGrace = m.graceOf(m.podSpec(users[0]))
+		}
+	}
+	return all
+}
+
+// scratch returns manifests with the same objects, whose problems are dropped because they are
+// reported elsewhere.
+func (m *manifests) scratch() *manifests { return &manifests{source: m.source, known: m.known} }
+
+// users returns the objects whose Pods use a ConfigMap or a Secret: the only workload of the
+// manifests, or all workloads with such a volume if there are several.
+func (m *manifests) users(o resource) []resource {
+	name := textOf(o.node, "metadata", "name")
+	var all, mounting []resource
+	for _, user := range m.known {
+		spec := m.podSpec(user)
 		if spec == nil {
 			continue
 		}
-		all = append(all, spec)
-		_, volumes := m.get(spec, "volumes")
-		if volumes == nil || volumes.Kind != yaml.SequenceNode {
-			continue
-		}
-		for _, volume := range volumes.Content {
-			if name != "" && (m.text(volume, "configMap", "name") == name ||
-				m.text(volume, "secret", "secretName") == name) {
-				mounting = append(mounting, spec)
+		all = append(all, user)
+		_, volumes := member(spec, "volumes")
+		for _, volume := range sequence(volumes) {
+			if name != "" && (textOf(volume, "configMap", "name") == name ||
+				textOf(volume, "secret", "secretName") == name) {
+				mounting = append(mounting, user)
 				break
 			}
 		}
 	}
 	if len(all) > 1 {
-		all = mounting
+		return mounting
 	}
-	if len(all) != 1 {
-		return 0
-	}
-	return m.graceOf(all[0])
+	return all
 }
 
 // graceOf returns the grace period of a Pod with this spec, or 0 if the period is invalid.
@@ -288,8 +350,10 @@ func (e *embedded) inPlace() (content []byte, lift int) {
 	return []byte(strings.Repeat("\n", before) + e.text), 0
 }
 
-// vet checks the text, and returns the problems with their positions in the manifest.
-func (e *embedded) vet(source Source) position.Problems {
+// vet checks the text, and returns the problems with their positions in the manifest. The
+// problems of a variable are at its value.
+func (e *embedded) vet(in setup) position.Problems {
+	source := in.source
 	var lift int
 	source.Content, lift = e.inPlace()
 	var found position.Problems
@@ -309,6 +373,13 @@ func (e *embedded) vet(source Source) position.Problems {
 		case p.Rule == position.RuleReadableToken && e.public:
 			p.Message = "many users can read a token in a ConfigMap"
 			p.Hint = "put it into a Secret, and pass it in a variable or in token_file"
+		}
+		if v, ok := in.container.set[p.Path]; ok && p.File == "" {
+			if v.value != nil && p.Rule != position.RuleUnknownVariable && p.Rule != position.RuleUnused {
+				p.File, p.Line, p.Column = v.file, v.value.Line, v.value.Column
+				problems = append(problems, p)
+			}
+			continue
 		}
 		p.File = source.Path
 		switch {

@@ -140,6 +140,11 @@ func ruleHelps() map[position.Rule]ruleHelp {
 			example: "token: pul-...\nservice_url: http://pulumi.example.com\n",
 			hint:    "Write https://, or run the agent on the machine of the service.",
 		},
+		position.RuleUnknownValue: {
+			cause: "Only the cluster has the value: it comes from a Secret, from a field of the Pod, or from a " +
+				"ConfigMap that is not among the manifests. What cmwa prints does not include it.",
+			hint: "Add the ConfigMap to the file or the directory, or leave it as it is.",
+		},
 		position.RulePlaceholder: {
 			cause:   "The value is the text of an example, or a variable that nothing expands.",
 			example: "token: <your-token>\n",

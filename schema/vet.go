@@ -54,17 +54,13 @@ func vetWith(source Source, weigh func(position.Problems) position.Problems) (pr
 func Strict(problems position.Problems) position.Problems { return withoutRelease(elsewhere(problems)) }
 
 // withoutRelease returns the problems with the severities that [Strict] defines for unknown
-// names and for values that this release does not support.
+// keys and for values that this release does not support.
 func withoutRelease(problems position.Problems) position.Problems {
 	strict := slices.Clone(problems)
 	for i := range strict {
 		switch strict[i].Rule {
 		case position.RuleUnknownKey:
 			strict[i].Severity = position.Error
-		case position.RuleUnknownVariable:
-			if strict[i].File != "" && strict[i].Hint != "" {
-				strict[i].Severity = position.Error
-			}
 		case position.RuleRelease:
 			strict[i].Severity = position.Warning
 		}
@@ -89,12 +85,16 @@ func elsewhere(problems position.Problems) position.Problems {
 }
 
 // withoutEnvironment returns the problems with the severity that they have if the
-// environment of the agent is unknown: a missing token at the top level is a warning.
+// environment of the agent is unknown: a missing token at the top level is a warning, and an
+// unknown variable in a manifest is an error if a known variable resembles it.
 func withoutEnvironment(problems position.Problems) position.Problems {
 	var all position.Problems
 	for _, problem := range problems {
-		if problem.Rule == position.RuleMissingToken && !strings.HasPrefix(problem.Path, "pools.") {
+		switch {
+		case problem.Rule == position.RuleMissingToken && !strings.HasPrefix(problem.Path, "pools."):
 			problem.Severity = position.Warning
+		case problem.Rule == position.RuleUnknownVariable && problem.File != "" && problem.Hint != "":
+			problem.Severity = position.Error // in a manifest, where it can be corrected
 		}
 		all = append(all, problem)
 	}

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // maxVariables limits the variables of containers that are checked in one file. Aliases in
@@ -29,20 +31,33 @@ func (m *manifests) podSpec(o resource) *yaml.Node {
 	}
 	n := o.node
 	for _, name := range path {
-		_, n = m.get(n, name)
+		if o.file == m.source.Path {
+			_, n = m.get(n, name) // reports a duplicate key
+		} else {
+			_, n = member(n, name)
+		}
 	}
 	return n
 }
 
 // container is one container of the agent, with the variables that its manifest sets.
 type container struct {
-	names  map[string]*yaml.Node // names of all variables of the agent
-	values map[string]*yaml.Node // values of the variables with a literal value, which may be empty
-	open   bool                  // settings may come from other sources too
-	image  *yaml.Node            // of the container; may be nil
+	set    map[string]variable // by name
+	absent []variable          // objects of envFrom that are not in the manifests
+	open   bool                // settings may come from other sources too
+	image  *yaml.Node          // of the container; may be nil
 }
 
-// containers returns the containers of an object that have a variable of the agent.
+// variable is a variable of the agent in a container.
+type variable struct {
+	file    string     // that contains the two nodes
+	name    *yaml.Node // where the variable is named
+	value   *yaml.Node // the value; nil if it is empty, unknown or invalid
+	unknown string     // where the cluster takes the value from; empty if the value is known
+}
+
+// containers returns the containers of an object that have a variable of the agent. It reports
+// duplicate variables and values that are not text.
 func (m *manifests) containers(o resource) []container {
 	spec := m.podSpec(o)
 	_, list := m.get(spec, "containers")
@@ -52,21 +67,22 @@ func (m *manifests) containers(o resource) []container {
 
 	var all []container
 	for _, n := range list.Content {
-		_, variables := m.get(n, "env")
-		if variables == nil || variables.Kind != yaml.SequenceNode {
-			continue
-		}
-		c := container{names: map[string]*yaml.Node{}, values: map[string]*yaml.Node{}, open: m.mounts(spec)}
+		c := container{set: map[string]variable{}, open: m.mounts(spec)}
 		_, from := m.get(n, "envFrom")
 		_, c.image = m.get(n, "image")
-		for _, variable := range variables.Content {
-			if m.variables++; m.variables > maxVariables {
-				return nil
-			}
-			m.variable(&c, variable)
+		_, list := m.get(n, "env")
+		for _, object := range sequence(from) {
+			m.addAll(&c, o, object)
 		}
-		c.open = c.open || from != nil || c.names[prefix+"CONFIG"] != nil
-		for name := range c.names {
+		own := map[string]bool{} // variables of env, which override those of envFrom
+		for _, one := range sequence(list) {
+			m.add(&c, o, one, own)
+		}
+		if m.variables > maxVariables {
+			return nil
+		}
+		c.open = c.open || from != nil || c.set[prefix+"CONFIG"].name != nil
+		for name := range c.set {
 			if strings.HasPrefix(name, prefix) { // other names may belong to the service
 				all = append(all, c)
 				break
@@ -76,120 +92,250 @@ func (m *manifests) containers(o resource) []container {
 	return all
 }
 
-func (m *manifests) variable(c *container, n *yaml.Node) {
-	_, name := m.get(n, "name")
-	if name == nil || !strings.HasPrefix(name.Value, prefix) &&
-		name.Value != defaultImage && name.Value != overrideImage {
+func isOfAgent(name string) bool {
+	return strings.HasPrefix(name, prefix) || name == defaultImage || name == overrideImage
+}
+
+// addAll adds the variables of one entry of envFrom.
+func (m *manifests) addAll(c *container, o resource, n *yaml.Node) {
+	kind, name := "ConfigMap", m.text(n, "configMapRef", "name")
+	if name == "" {
+		kind, name = "Secret", m.text(n, "secretRef", "name")
+	}
+	source, found := m.configMap(o, name)
+	if kind == "Secret" || !found {
+		c.absent = append(c.absent, variable{file: o.file, name: n, unknown: fmt.Sprintf("the %s %s", kind,
+			printable.QuoteName(name))})
 		return
 	}
-	if c.names[name.Value] != nil {
-		m.warn(position.RuleDuplicateKey, name, position.SafeName(name.Value),
-			"is set twice; the last value is used", "keep one of the two")
-		delete(c.values, name.Value)
+	_, data := member(source.node, "data")
+	if data == nil || data.Kind != yaml.MappingNode {
+		return
 	}
-	c.names[name.Value] = name
+	for i := 0; i+1 < len(data.Content); i += 2 {
+		key := data.Content[i]
+		name := m.text(n, "prefix") + key.Value
+		if m.variables++; isOfAgent(name) && m.variables <= maxVariables {
+			v := variable{file: source.file, name: key}
+			m.setValue(&v, name, target(data.Content[i+1]))
+			c.set[name] = v
+		}
+	}
+}
 
+// add adds the variable of one entry of env.
+func (m *manifests) add(c *container, o resource, n *yaml.Node, own map[string]bool) {
+	_, name := m.get(n, "name")
+	if m.variables++; name == nil || !isOfAgent(name.Value) || m.variables > maxVariables {
+		return
+	}
+	if own[name.Value] {
+		m.reportAt(position.Warning, position.RuleDuplicateKey, variable{file: o.file, name: name}, name.Value,
+			"is set twice; the last value is used", "keep one of the two")
+	}
+	own[name.Value] = true
+
+	v := variable{file: o.file, name: name}
 	_, value := m.get(n, "value")
-	_, from := m.get(n, "valueFrom") // the value is read when the container starts
+	_, from := m.get(n, "valueFrom")
+	if from != nil {
+		m.setFrom(&v, o, name.Value, from)
+	} else {
+		m.setValue(&v, name.Value, value)
+	}
+	c.open = c.open || v.unknown != ""
+	c.set[name.Value] = v
+}
+
+// setValue sets the value of a variable to that of a node, which may be nil.
+func (m *manifests) setValue(v *variable, name string, value *yaml.Node) {
 	switch {
-	case from != nil:
-		c.open = true
-	case value == nil: // the value is empty
-	case value.Kind != yaml.ScalarNode, strings.Contains(value.Value, "$("): // it names another variable
-		c.open = true
-	case value.ShortTag() == "!!null":
+	case value == nil || value.ShortTag() == "!!null": // the value is empty
+	case value.Kind != yaml.ScalarNode, strings.Contains(value.Value, "$("):
+		v.unknown = "other variables"
 	case value.ShortTag() != "!!str":
-		m.report(position.RuleValue, value, position.SafeName(name.Value), "must be text",
+		m.reportAt(position.Error, position.RuleValue, variable{file: v.file, name: value}, name, "must be text",
 			"put it in quotes: an API server accepts only text")
 	default:
-		c.values[name.Value] = value
+		v.value = value
 	}
+}
+
+// setFrom sets the value of a variable from a node valueFrom.
+func (m *manifests) setFrom(v *variable, o resource, name string, from *yaml.Node) {
+	_, configMap := m.get(from, "configMapKeyRef")
+	_, secret := m.get(from, "secretKeyRef")
+	_, field := m.get(from, "fieldRef")
+	of := func(kind string, n *yaml.Node) string {
+		return fmt.Sprintf("the key %s of the %s %s", printable.QuoteName(m.text(n, "key")), kind,
+			printable.QuoteName(m.text(n, "name")))
+	}
+	switch {
+	case configMap != nil:
+		source, _ := m.configMap(o, m.text(configMap, "name"))
+		_, data := member(source.node, "data")
+		if key, value := member(data, m.text(configMap, "key")); key != nil {
+			v.file = source.file
+			v.name = key
+			m.setValue(v, name, value)
+			return
+		}
+		v.unknown = of("ConfigMap", configMap)
+	case secret != nil:
+		v.unknown = of("Secret", secret)
+	case field != nil:
+		v.unknown = "the field " + printable.QuoteName(m.text(field, "fieldPath")) + " of the Pod"
+	default:
+		v.unknown = "the cluster"
+	}
+}
+
+// configMap returns the ConfigMap to which an object refers. ok is false if the manifests have
+// none of this name, or several.
+func (m *manifests) configMap(from resource, name string) (found resource, ok bool) {
+	namespace := textOf(from.node, "metadata", "namespace")
+	for _, o := range m.known {
+		other := textOf(o.node, "metadata", "namespace")
+		if name == "" || o.kind != "ConfigMap" || textOf(o.node, "metadata", "name") != name ||
+			namespace != "" && other != "" && other != namespace {
+			continue
+		}
+		if ok {
+			return resource{}, false
+		}
+		found, ok = o, true
+	}
+	return found, ok
+}
+
+// environ returns the known variables of a container, and the names of the others.
+func (c container) environ() (known map[string]string, unknown []string) {
+	known = map[string]string{}
+	for name, v := range c.set {
+		switch {
+		case v.value != nil:
+			known[name] = v.value.Value
+		case v.unknown != "":
+			unknown = append(unknown, name)
+		}
+	}
+	if d, err := define(); err == nil && len(c.absent) > 0 {
+		for name := range d.byVariable {
+			if _, set := c.set[name]; !set {
+				unknown = append(unknown, name)
+			}
+		}
+	}
+	slices.Sort(unknown)
+	return known, unknown
 }
 
 // mounts reports whether a Pod mounts a volume that may contain a configuration.
 func (m *manifests) mounts(spec *yaml.Node) bool {
-	_, volumes := m.get(spec, "volumes")
+	_, volumes := member(spec, "volumes")
 	return volumes != nil && slices.ContainsFunc(volumes.Content, func(volume *yaml.Node) bool {
-		_, scratch := m.get(volume, "emptyDir")
+		_, scratch := member(volume, "emptyDir")
 		return scratch == nil
 	})
 }
 
 // vetContainer checks the variables of one container. It does not check values that are not
-// in the manifest, and it does not require a complete configuration, because other settings
-// may come from a file. It checks rules across several keys only if all settings are literal
-// variables.
+// in the manifests, and notes their names. It does not require a complete configuration, because
+// other settings may come from a file. It checks rules across several keys only if all settings
+// are known variables.
 func (m *manifests) vetContainer(o resource, c container) {
 	d, err := define()
 	if err != nil {
 		m.report(position.RuleInternal, nil, "", err.Error(), "")
 		return
 	}
-	reportAt := func(p position.Problem, n *yaml.Node) {
-		p.File, p.Line, p.Column = m.source.Path, n.Line, n.Column
+	add := func(p position.Problem, v variable, n *yaml.Node) {
+		p.File, p.Line, p.Column = v.file, n.Line, n.Column
 		m.problems = append(m.problems, p)
 	}
-	names, environ := map[string]string{}, map[string]string{}
-	for name := range c.names {
+	names := map[string]string{}
+	for name, v := range c.set {
 		names[name] = "set"
+		if v.unknown != "" && d.byVariable[name] != nil {
+			m.reportAt(position.Note, position.RuleUnknownValue, v, name,
+				"the value is not known here; it is from "+v.unknown, "")
+		}
 	}
-	for name, value := range c.values {
-		environ[name] = value.Value
+	for _, v := range c.absent {
+		m.reportAt(position.Note, position.RuleUnknownValue, v, "envFrom",
+			"its variables are not known here; they are from "+v.unknown, "")
 	}
 
-	// The names, also of variables whose values are not in the manifest.
+	// The names, also of variables whose values are not in the manifests.
 	unused := map[string]bool{}
 	for _, p := range d.unknownVariables(names) {
-		for name, n := range c.names {
+		for name, v := range c.set {
 			if position.SafeName(name) == p.Path {
-				reportAt(p, n)
+				add(p, v, v.name)
 				unused[p.Path] = unused[p.Path] || p.Rule == position.RuleUnused
 			}
 		}
 	}
 
 	// The values, as an agent would load them.
-	spec := m.podSpec(o)
-	_, problems := Load(Source{
-		Environ: environ, Elsewhere: true, TerminationGrace: m.graceOf(spec),
-		Release: m.source.Release, vetted: m.source.vetted,
-		ReadFile: func(string) ([]byte, error) { return nil, fs.ErrNotExist },
-	})
+	source := m.sourceIn(c)
+	source.TerminationGrace = m.graceOf(m.podSpec(o))
+	_, problems := Load(source)
 	for _, p := range problems {
-		n := c.values[p.Path]
+		v := c.set[p.Path]
 		several := (p.Rule == position.RuleCredentials || p.Rule == position.RuleTimes) &&
 			p.Path != d.variableOf("shutdown_timeout")
 		switch {
-		case n == nil, several && c.open:
+		case v.value == nil, several && c.open:
 		case p.Rule == position.RuleUnknownVariable, p.Rule == position.RuleUnused && unused[p.Path]: // reported above
 		case p.Rule == position.RuleMissingFile: // it may exist on the agent's machine
 		default:
-			reportAt(p, n)
+			add(p, v, v.value)
 		}
 	}
 
 	// An image of the runner that no Pod uses.
 	if name := d.variableOf("runner_image"); d.ignoresRunnerImage(c) {
-		reportAt(position.Problem{Severity: position.Warning, Rule: position.RuleUnused, Path: name,
+		add(position.Problem{Severity: position.Warning, Rule: position.RuleUnused, Path: name,
 			Message: "has no effect: Pods copy the runner from the image of this container",
 			Hint: "remove it, or set " + d.variableOf("kubernetes.image") +
-				" to use another image of the agent's release"}, c.values[name])
+				" to use another image of the agent's release"}, c.set[name], c.set[name].value)
 	}
 
 	// A token, which should be in a Secret.
 	token := d.variableOf("token")
 	isPlaceholder := func(p position.Problem) bool { return p.Rule == position.RulePlaceholder && p.Path == token }
-	if n := c.values[token]; n != nil && strings.TrimSpace(n.Value) != "" &&
+	if v := c.set[token]; v.value != nil && strings.TrimSpace(v.value.Value) != "" &&
 		!slices.ContainsFunc(problems, isPlaceholder) {
-		reportAt(position.Problem{Severity: position.Warning, Rule: position.RuleReadableToken, Path: token,
+		add(position.Problem{Severity: position.Warning, Rule: position.RuleReadableToken, Path: token,
 			Message: "many users can read a token in a manifest",
-			Hint:    "put it into a Secret, and refer to the Secret in valueFrom"}, n)
+			Hint:    "put it into a Secret, and refer to the Secret in valueFrom"}, v, v.value)
 	}
+}
+
+// reportAt adds a problem at the name of a variable.
+func (m *manifests) reportAt(
+	severity position.Severity, rule position.Rule, at variable, path, message, hint string,
+) {
+	m.problems = append(m.problems, position.Problem{
+		Severity: severity, Rule: rule, File: at.file, Line: at.name.Line, Column: at.name.Column,
+		Path: position.SafeName(path), Message: message, Hint: hint,
+	})
+}
+
+// sourceIn returns the source of an agent in a container, without a file.
+func (m *manifests) sourceIn(c container) Source {
+	source := Source{
+		Elsewhere: true, Release: m.source.Release, vetted: m.source.vetted,
+		ReadFile: func(string) ([]byte, error) { return nil, fs.ErrNotExist },
+	}
+	source.Environ, source.Unknown = c.environ()
+	return source
 }
 
 // ignoresRunnerImage reports whether a container of the agent has PULUMI_AGENT_IMAGE with another image
 // than its own. The agent then copies the runner from its own image; see runtime/kube/doc.go.
 func (d *definition) ignoresRunnerImage(c container) bool {
-	set := c.values[d.variableOf("runner_image")]
+	set := c.set[d.variableOf("runner_image")].value
 	return set != nil && set.Value != "" && c.image != nil && c.image.Value != set.Value
 }

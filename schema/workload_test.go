@@ -42,6 +42,10 @@ spec:
         emptyDir: {}
 `
 
+// fromSecret is the note about the token in [sidecar].
+const fromSecret = "m.yaml:20:17: PULUMI_AGENT_TOKEN: the value is not known here; it is from the key " +
+	"PULUMI_AGENT_TOKEN of the Secret agent-secret"
+
 // misspelt is [sidecar] with a typo in the name of a variable.
 var misspelt = strings.Replace(sidecar, "SHARED_VOLUME_DIRECTORY", "SHARED_VOLUM_DIRECTORY", 1)
 
@@ -51,12 +55,12 @@ func TestVetWorkloads(t *testing.T) {
 			strings.Join(lines, "\n    - ") + "\n"
 	}
 	for name, test := range map[string]struct{ file, want string }{
-		"a Deployment that sets everything in variables": {sidecar, ""},
+		"a Deployment that sets everything in variables": {sidecar, fromSecret},
 		"a misspelt variable": {misspelt,
 			"m.yaml:18:17: PULUMI_AGENT_SHARED_VOLUM_DIRECTORY: no key has this variable\n" +
-				"  hint: did you mean PULUMI_AGENT_SHARED_VOLUME_DIRECTORY?"},
+				"  hint: did you mean PULUMI_AGENT_SHARED_VOLUME_DIRECTORY?\n" + fromSecret},
 		"a wrong value": {strings.Replace(sidecar, "value: /mnt/work", "value: mnt/work", 1),
-			"m.yaml:19:18: PULUMI_AGENT_SHARED_VOLUME_DIRECTORY: must be an absolute path"},
+			"m.yaml:19:18: PULUMI_AGENT_SHARED_VOLUME_DIRECTORY: must be an absolute path\n" + fromSecret},
 		"a pool without jobs": {pod(`{name: PULUMI_AGENT_LEASED_WORK, value: never}`,
 			`{name: PULUMI_AGENT_ENABLED_WORKFLOW_TYPES, value: insights_scan}`),
 			"m.yaml:8:58: PULUMI_AGENT_ENABLED_WORKFLOW_TYPES: the pool gets no jobs, because leased_work is never\n" +
@@ -74,12 +78,15 @@ func TestVetWorkloads(t *testing.T) {
 		"a Pod without variables is a template": {strings.Replace(pod(`{name: LOG_LEVEL, value: loud}`),
 			"name: agent", "name: pulumi-workflow", 1), ""},
 		"a value that names another variable": {
-			pod(`{name: PULUMI_AGENT_SERVICE_URL, value: $(SCHEME)://$(HOST)}`), ""},
+			pod(`{name: PULUMI_AGENT_SERVICE_URL, value: $(SCHEME)://$(HOST)}`),
+			"m.yaml:7:14: PULUMI_AGENT_SERVICE_URL: the value is not known here; it is from other variables"},
 		"a rule for two keys, with one in the manifest": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`),
 			"m.yaml:7:54: PULUMI_AGENT_REQUEST_RETRY_WAIT: must not be longer than request_retry_max_wait, " +
 				"which is 2m"},
 		"a rule for two keys, with one from valueFrom": {pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`,
-			`{name: PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT, valueFrom: {configMapKeyRef: {name: a, key: b}}}`), ""},
+			`{name: PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT, valueFrom: {configMapKeyRef: {name: a, key: b}}}`),
+			"m.yaml:8:14: PULUMI_AGENT_REQUEST_RETRY_MAX_WAIT: the value is not known here; it is from the key b " +
+				"of the ConfigMap a"},
 		"a rule for two keys, and a mounted file": {
 			pod(`{name: PULUMI_AGENT_REQUEST_RETRY_WAIT, value: 10m}`) +
 				"  volumes: [{name: a, configMap: {name: agent}}]\n", ""},
@@ -112,10 +119,105 @@ func TestVetWorkloads(t *testing.T) {
 
 func TestVetAsAgent(t *testing.T) {
 	src := schema.Source{Path: "m.yaml", Content: []byte(misspelt)}
-	if problems := schema.Vet(src); len(problems.Errors()) != 1 {
-		t.Errorf("vet: %v", problems)
+	if vet, agent := schema.Vet(src), schema.VetAsAgent(src); len(vet.Errors()) != 1 || len(agent.Errors()) != 1 {
+		t.Errorf("want one error for a misspelt variable in a manifest: vet %v, an agent %v", vet, agent)
 	}
-	if problems := schema.VetAsAgent(src); len(problems) != 1 || len(problems.Errors()) > 0 {
-		t.Errorf("an agent: %v", problems)
+}
+
+// settings is a ConfigMap with variables, and fromSettings a Deployment that refers to it.
+const (
+	settings = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data:
+  PULUMI_AGENT_DEPLOY_TARGET: kubernetes
+  PULUMI_AGENT_MEM_QUANTITY: "7"
+  PULUMI_AGENT_LOG_LEVEL: loud
+  level: debug
+`
+	fromSettings = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: agent}
+spec:
+  template:
+    spec:
+      containers:
+      - name: agent
+        envFrom:
+        - configMapRef: {name: settings}
+        - configMapRef: {name: other}
+        env:
+        - name: PULUMI_AGENT_LOG_LEVEL
+          valueFrom: {configMapKeyRef: {name: settings, key: level}}
+        - name: PULUMI_AGENT_TOKEN
+          valueFrom: {secretKeyRef: {name: agent, key: token}}
+`
+)
+
+func TestConfigurationsVariables(t *testing.T) {
+	const both = settings + "---\n" + fromSettings
+	const file = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: file}\ndata:\n" +
+		"  pulumi-workflow-agent.yaml: |\n    kubernetes: {memory: 2Gi, cpu: 500m}\n"
+	const volumes = "      volumes: [{name: a, configMap: {name: file}}]\n"
+	sources := func(t *testing.T, content string, neighbours ...string) []schema.Source {
+		t.Helper()
+		src := schema.Source{Path: "m.yaml", Content: []byte(content)}
+		if len(neighbours) > 0 {
+			all := []schema.Source{src}
+			for _, n := range neighbours {
+				all = append(all, schema.Source{Path: "neighbour.yaml", Content: []byte(n)})
+			}
+			src.Objects = schema.ReadObjects(all)
+		}
+		configurations, ok := schema.Configurations(src)
+		if !ok {
+			t.Fatal("the file has no manifests")
+		}
+		return configurations
 	}
+	for name, test := range map[string]struct {
+		sources             []schema.Source
+		memory, cpu, target string
+	}{
+		"of a ConfigMap":                        {sources(t, both), "7Gi", "", "kubernetes"},
+		"of a ConfigMap in another file":        {sources(t, fromSettings, settings), "7Gi", "", "kubernetes"},
+		"override the mounted file":             {sources(t, both+volumes+file), "7Gi", "500m", "kubernetes"},
+		"override the file of another manifest": {sources(t, file, both+volumes), "7Gi", "500m", "kubernetes"},
+		"of two ConfigMaps of one name":         {sources(t, both+"---\n"+settings), "", "", "docker"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if len(test.sources) != 1 {
+				t.Fatalf("got %d configurations, want one", len(test.sources))
+			}
+			c, problems := schema.Load(test.sources[0])
+			if c == nil {
+				t.Fatal(problems)
+			}
+			pool := c.Pools[0]
+			if pool.Kubernetes.Memory != test.memory || pool.Kubernetes.CPU != test.cpu ||
+				pool.DeployTarget != test.target {
+				t.Errorf("the pool has memory %s, cpu %s, target %s, want %s, %s, %s", pool.Kubernetes.Memory,
+					pool.Kubernetes.CPU, pool.DeployTarget, test.memory, test.cpu, test.target)
+			}
+		})
+	}
+
+	t.Run("two containers with one file are two configurations", func(t *testing.T) {
+		second := strings.Replace(fromSettings, "metadata: {name: agent}", "metadata: {name: second}", 1)
+		second = strings.Replace(second, "key: level", "key: PULUMI_AGENT_MEM_QUANTITY", 1)
+		all := sources(t, both+volumes+file+"---\n"+second+volumes)
+		if len(all) != 2 {
+			t.Errorf("got %d configurations, want 2", len(all))
+		}
+	})
+	t.Run("are checked where their values are", func(t *testing.T) {
+		wrong := strings.Replace(both, "level: debug", "level: loud", 1)
+		got := schema.Vet(schema.Source{Path: "m.yaml", Content: []byte(wrong)}).Error()
+		const want = "m.yaml:8:10: PULUMI_AGENT_LOG_LEVEL: must be one of debug, info, warn, error\n" +
+			"m.yaml:20:11: envFrom: its variables are not known here; they are from the ConfigMap other\n" +
+			"m.yaml:24:17: PULUMI_AGENT_TOKEN: the value is not known here; it is from the key token of the Secret agent"
+		if got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	})
 }

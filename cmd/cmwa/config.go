@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/input"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/effective"
+	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
@@ -33,21 +36,21 @@ share are at the top level.
 
 ` + maskedHelp + `
 
+The file may be Kubernetes manifests, or a directory of them, with one configuration. Variables are
+then those of the agent's container, as far as the manifests have their values.
+
 Files that the configuration names, such as a token file, need not exist here. Exit code 2: the
 configuration is invalid.`,
-		Run: func(context.Context, []string) error {
-			// Load the configuration, but not the files that it names.
-			source, err := find(config, s.environ)
+		Run: func(ctx context.Context, _ []string) error {
+			c, problems, err := s.loadElsewhere(ctx, config)
 			if err != nil {
 				return cli.Usage(err)
 			}
-			source.Elsewhere = true
-			c, problems := schema.Load(source)
 			if c == nil {
 				return cli.Usage(problems.Err())
 			}
-			for _, warning := range problems.Warnings() {
-				fmt.Fprintf(s.stderr, "cmwa: warning: %v\n", warning)
+			for _, p := range problems {
+				fmt.Fprintf(s.stderr, "cmwa: %v: %v\n", p.Severity, p)
 			}
 
 			settings := effective.InUse(c)
@@ -62,4 +65,31 @@ configuration is invalid.`,
 			return err
 		},
 	}
+}
+
+// loadElsewhere loads a configuration, but not the files that it names. The configuration may be
+// in Kubernetes manifests, or in a directory of them.
+func (s stdio) loadElsewhere(ctx context.Context, name string) (*schema.Config, position.Problems, error) {
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		files, err := input.Reader{Directories: true}.Read(ctx, []string{name})
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, problems := range files.Unread {
+			return nil, problems, nil
+		}
+		c, problems := loadOnly(files.Sources, name)
+		return c, problems, nil
+	}
+	source, err := find(name, s.environ)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, packed := schema.Configurations(source); packed {
+		c, problems := loadOnly([]schema.Source{source}, name)
+		return c, problems, nil
+	}
+	source.Elsewhere = true
+	c, problems := schema.Load(source)
+	return c, problems, nil
 }

@@ -76,7 +76,7 @@ func TestLivePlan(t *testing.T) {
 		}
 		for _, args := range [][]string{
 			{"--live", "--config", path, path + "x"}, {"--live", "--config", path + "x", path},
-			{"--config", path, path, path}, {"-", "-"}, {path, filepath.Dir(path)},
+			{"--config", path, path, path}, {"-", "-"}, {path, t.TempDir()},
 		} {
 			if result := cmwa(agent, append([]string{"plan"}, args...)...); result.code != exitInvalid ||
 				result.stdout != "" || result.stderr == "" {

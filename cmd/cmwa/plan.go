@@ -56,8 +56,9 @@ It also prints what changes in the Pods of the next jobs. Without --live, files 
 names, such as token files, need not exist on this machine.
 
 Each file may be a pipe, or - for standard input. A file that the agent would refuse has no plan.
-Either file may be a Kubernetes manifest with one configuration in it; then the environment
-variables of this machine are ignored.
+Either file may be Kubernetes manifests, or a directory of them, with one configuration. Variables are
+then those of the agent's container, as far as the manifests have their values; those of this machine
+are ignored.
 
 With --live, the running agent computes the plan, with its variables and files. ` + control.FindsAgent + `
 
@@ -138,64 +139,76 @@ func (s stdio) planFiles(ctx context.Context, files []string) (p planned, err er
 func (s stdio) loadBoth(
 	ctx context.Context, names []string,
 ) (before, after *schema.Config, findings []report.Finding, err error) {
-	files, err := input.Reader{Environ: s.environ, Stdin: s.stdin}.Read(ctx, names)
+	files, err := input.Reader{Environ: s.environ, Stdin: s.stdin, Directories: true}.Read(ctx, names)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 
-	// Find the files that are manifests. If there is one, the result must not depend on this
-	// machine.
-	embedded := make([][]schema.Source, len(files.Sources))
-	packed := make([]bool, len(files.Sources))
-	for i, source := range files.Sources {
-		embedded[i], packed[i] = schema.Configurations(source)
-	}
-
-	configs := make([]*schema.Config, len(files.Sources))
+	// If there is a manifest, the result must not depend on this machine.
+	anyManifest := slices.ContainsFunc(files.Sources, func(source schema.Source) bool {
+		_, packed := schema.Configurations(source)
+		return packed
+	})
+	configs := make([]*schema.Config, len(names))
 	reported := map[position.Problem]bool{}
-	for i, source := range files.Sources {
-		source.Elsewhere = true
-		if slices.Contains(packed, true) {
-			source.Environ, source.Executable = nil, ""
+	for i, name := range names {
+		var sources []schema.Source
+		var problems position.Problems
+		for j, source := range files.Sources {
+			if files.Named[j] != i {
+				continue
+			}
+			source.Elsewhere = true
+			if anyManifest {
+				source.Environ, source.Executable = nil, ""
+			}
+			sources = append(sources, source)
+			problems = append(problems, files.Unread[j]...)
 		}
-		problems := files.Unread[i]
-		switch {
-		case problems != nil:
-		case packed[i]:
-			configs[i], problems = unpacked(source, embedded[i])
-		default:
-			configs[i], problems = asAgent(source)
+		if problems == nil {
+			configs[i], problems = loadOnly(sources, name)
 		}
-		findings = append(findings, report.Findings(source.Path, problems, reported)...)
+		findings = append(findings, report.Findings(sources[0].Path, problems, reported)...)
 	}
 	return configs[0], configs[1], findings, nil
 }
 
-// unpacked loads the configuration in a file of manifests, as the agent would. The
-// configuration is nil if a problem is an error, such as a file that does not contain
+// loadOnly loads the only configuration in the files that one argument names, as the agent
+// would. The configuration is nil if a problem is an error, such as files that do not contain
 // exactly one configuration.
-func unpacked(source schema.Source, embedded []schema.Source) (*schema.Config, position.Problems) {
-	const hint = "name a file with one configuration"
-	wrong := position.Problem{Rule: position.RuleManifest, File: source.Path, Hint: hint}
-	switch len(embedded) {
-	case 0:
-		if problems := schema.Vet(source); problems.Err() != nil {
-			return nil, problems
-		}
-		wrong.Message = "no ConfigMap or Secret of this file contains a configuration"
-		return nil, position.Problems{wrong}
-	case 1:
+func loadOnly(files []schema.Source, name string) (*schema.Config, position.Problems) {
+	var problems position.Problems
+	var found []schema.Source
+	for _, source := range files {
 		source.Release = carriedOut
-		problems := schema.VetAsAgent(source)
-		if problems.Err() != nil {
-			return nil, problems
+		embedded, packed := schema.Configurations(source)
+		switch {
+		case packed:
+			problems = append(problems, schema.VetAsAgent(source)...)
+			found = append(found, embedded...)
+		case len(files) == 1:
+			return asAgent(source)
+		case len(schema.Templates(source)) == 0:
+			problems = append(problems, schema.VetAsAgent(source)...)
+			found = append(found, source)
 		}
-		config, more := asAgent(embedded[0])
-		return config, append(problems, more.Errors()...)
-	default:
-		wrong.Message = fmt.Sprintf("the file contains %d configurations", len(embedded))
-		return nil, position.Problems{wrong}
 	}
+	wrong := position.Problem{
+		Rule: position.RuleManifest, File: name, Hint: "name a file or a directory with one configuration",
+	}
+	switch {
+	case problems.Err() != nil:
+		return nil, problems
+	case len(found) == 1:
+		config, more := asAgent(found[0])
+		return config, append(problems, more.Errors()...)
+	case len(found) == 0:
+		wrong.Message = "no ConfigMap or Secret of this file contains a configuration, and no container has " +
+			"variables of the agent"
+	default:
+		wrong.Message = fmt.Sprintf("there are %d configurations", len(found))
+	}
+	return nil, append(problems, wrong)
 }
 
 // planDocument is the JSON document of cmwa plan. Version changes when programs that read

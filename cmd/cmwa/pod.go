@@ -34,8 +34,10 @@ func podCommand(s stdio) command.Command {
 			),
 			command.Argument("[FILE]", command.File),
 		}},
-		Long: `FILE is a configuration, a Pod template, or Kubernetes manifests that contain either, as for cmwa
-vet. Without FILE, it is the configuration that cmwa run would use. No request is sent to a cluster.
+		Long: `FILE is a configuration, a Pod template, or Kubernetes manifests that contain either, or a directory
+of these, as for cmwa vet. In manifests, the variables of the agent's container apply as far as the
+manifests have their values; the others are named on standard error. Without FILE, it is the
+configuration that cmwa run would use. No request is sent to a cluster.
 
 The rules in pod_template_rules apply to the job of --organization, --project, --stack and
 --operation. Without these options, only rules that match every name apply.
@@ -54,23 +56,28 @@ FILE cannot be read, or the command line is wrong.`,
 }
 
 func (s stdio) pod(ctx context.Context, files []string, pool, image, format string, work runtime.Work) error {
-	read, err := input.Reader{Environ: s.environ, Stdin: s.stdin}.Read(ctx, files)
+	read, err := input.Reader{Environ: s.environ, Stdin: s.stdin, Directories: true}.Read(ctx, files)
 	switch {
 	case ctx.Err() != nil:
 		return cli.ExitError(exitUnread)
 	case err != nil:
 		return err
 	}
-	specs, problems := []runtime.PoolSpec(nil), read.Unread[0]
-	if problems == nil {
-		specs, problems = podRelease().Pools(read.Sources[0])
+	var specs []runtime.PoolSpec
+	var problems position.Problems
+	for i, source := range read.Sources {
+		more, wrong := []runtime.PoolSpec(nil), read.Unread[i]
+		if wrong == nil {
+			more, wrong = podRelease().Pools(source)
+		}
+		specs, problems = append(specs, more...), append(problems, wrong...)
 	}
 	findings := report.Findings(read.Sources[0].Path, problems, map[position.Problem]bool{})
 	if err := report.Text(s.stderr, findings, false, false); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	switch {
-	case read.Unread[0] != nil:
+	case len(read.Unread) > 0:
 		return cli.ExitError(exitUnread)
 	case problems.Err() != nil:
 		return cli.ExitError(cli.ExitFailure)

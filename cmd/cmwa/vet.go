@@ -40,14 +40,15 @@ func vetCommand(s stdio) command.Command {
 				"make an unknown key and a file without settings an error")),
 			command.Argument("[FILE...]", command.File),
 		}},
-		Long: `Prints every problem with its position and how to fix it, and nothing if there is none. The formats
-json and sarif always print a document.
+		Long: `Prints every problem with its position and how to fix it, and on a terminal the number of problems.
+The formats json and sarif always print a document.
 
 FILE is a configuration, a Pod template in YAML or JSON, or Kubernetes manifests; its content
 decides which. In manifests, cmwa vet checks the keys pulumi-workflow-agent.yaml and worker-pod.json
-of each ConfigMap and Secret, and the PULUMI_AGENT_ variables of containers if the manifest has
-their values. FILE may also be - for standard input, or a directory: then all files in it that are one
-of these are checked. Without FILE, cmwa vet checks the configuration that cmwa run would use.
+of each ConfigMap and Secret, and the PULUMI_AGENT_ variables of containers, also from a ConfigMap in
+the same file or directory. A note names a variable whose value only the cluster has. FILE may also
+be - for standard input, which must not be empty, or a directory: then all files in it that are one of
+these are checked. Without FILE, cmwa vet checks the configuration that cmwa run would use.
 
 No format shows the value of a key, except harmless numbers and choices in text on a terminal.
 Columns count characters. "cmwa pod" prints the whole Pod of a job.
@@ -153,20 +154,17 @@ func (s stdio) vet(ctx context.Context, names []string, f vetFlags) error {
 	if err := write(findings, changed); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
-	errs := 0
+	var number [position.Note + 1]int // of findings, by severity
 	for _, f := range findings {
-		if f.Severity == position.Error {
-			errs++
-		}
+		number[f.Severity]++
 	}
+	errs, warnings := number[position.Error], number[position.Warning]
 	if isTerminal(s.stderr) {
 		if len(files.Skipped) > 0 {
 			fmt.Fprintf(s.stderr, "skipped %s of other programs\n", printable.Plural(len(files.Skipped), "file"))
 		}
-		if len(findings) > 0 {
-			fmt.Fprintf(s.stderr, "%s, %s in %s\n", printable.Plural(errs, "error"),
-				printable.Plural(len(findings)-errs, "warning"), printable.Plural(len(files.Sources), "file"))
-		}
+		fmt.Fprintf(s.stderr, "%s, %s in %s\n", printable.Plural(errs, "error"),
+			printable.Plural(warnings, "warning"), printable.Plural(len(files.Sources), "file"))
 	}
 	switch {
 	case len(files.Unread) > 0:

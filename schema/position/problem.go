@@ -17,15 +17,11 @@ type Severity int
 const (
 	Error   Severity = iota // the configuration cannot be used
 	Warning                 // the configuration can be used, but may have an unexpected effect
+	Note                    // a part of the configuration is not known here, and so is not checked
 )
 
-// String returns error or warning.
-func (s Severity) String() string {
-	if s == Warning {
-		return "warning"
-	}
-	return "error"
-}
+// String returns error, warning or note.
+func (s Severity) String() string { return [...]string{"error", "warning", "note"}[s] }
 
 // Problem is one mistake in a configuration, with its position and how to fix it. It
 // contains no value of the configuration, except harmless ones such as numbers and names.

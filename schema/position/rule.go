@@ -31,6 +31,7 @@ const (
 	RuleManifest        Rule = "manifest"         // a manifest without a configuration, template or variable
 	RuleUnreadable      Rule = "unreadable"       // a file to check that cannot be read
 	RuleClearText       Rule = "clear-text"       // a token that travels without TLS
+	RuleUnknownValue    Rule = "unknown-value"    // a variable whose value only the cluster has
 	RuleInternal        Rule = "internal"         // an error of the program itself
 )
 
@@ -69,5 +70,6 @@ func Rules() []RuleInfo {
 		{RuleOverlaid, "A variable overrides a key of the file"},
 		{RulePlaceholder, "A token is a placeholder"},
 		{RuleClearText, "A token would be sent without TLS"},
+		{RuleUnknownValue, "The value of a variable is not in the manifests"},
 	}
 }

@@ -13,14 +13,13 @@ type Finding struct {
 	Excerpt position.Excerpt // of the line of the problem; may be empty
 }
 
-// Findings returns the problems of one checked file as findings. A variable overrides every
-// file, so the same problem of a variable occurs for each checked file. Findings therefore
-// omits a problem of a variable that is in reported. It adds the problems that it returns to
-// reported.
+// Findings returns the problems of one checked file as findings. It omits a problem that is in
+// reported, and adds the others to it: the same problem of a variable occurs for each checked
+// file, and that of a ConfigMap for each container that refers to it.
 func Findings(file string, problems position.Problems, reported map[position.Problem]bool) []Finding {
 	var findings []Finding
 	for _, p := range problems {
-		if p.File == "" && reported[p] {
+		if reported[p] {
 			continue
 		}
 		reported[p] = true

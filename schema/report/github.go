@@ -19,7 +19,11 @@ func GitHub(w io.Writer, findings []Finding) error {
 	property := strings.NewReplacer("%", "%25", "\r", "%0D", "\n", "%0A", ":", "%3A", ",", "%2C")
 	var b strings.Builder
 	for _, f := range findings {
-		b.WriteString("::" + f.Severity.String() + " ")
+		command := f.Severity.String()
+		if f.Severity == position.Note {
+			command = "notice"
+		}
+		b.WriteString("::" + command + " ")
 		if f.File != "" {
 			b.WriteString("file=" + property.Replace(uncontrolled(filepath.ToSlash(inside(f.File)))) + ",")
 		}

@@ -228,9 +228,10 @@ func TestFindings(t *testing.T) {
 	ofFile := position.Problem{File: "a", Message: "is empty"}
 	reported := map[position.Problem]bool{}
 	first := report.Findings("a", position.Problems{variable, ofFile}, reported)
-	second := report.Findings("b", position.Problems{variable, ofFile}, reported)
-	if len(first) != 2 || first[0].Checked != "a" || len(second) != 1 || second[0].Problem != ofFile {
-		t.Errorf("the variable is not reported exactly once: %v, %v", first, second)
+	other := position.Problem{File: "b", Message: "is empty"}
+	second := report.Findings("b", position.Problems{variable, ofFile, other}, reported)
+	if len(first) != 2 || first[0].Checked != "a" || len(second) != 1 || second[0].Problem != other {
+		t.Errorf("a problem is not reported exactly once: %v, %v", first, second)
 	}
 }
 

@@ -9,8 +9,9 @@ import (
 )
 
 // Text writes each finding as file:line:column: path: message, and its hint on a separate
-// line. A warning has warning: before the path. With excerpts, Text also writes the excerpt
-// of the line, with a caret. With colours, it adds escape sequences of the terminal.
+// line. Before the path, a warning has warning:, and a note has note:. With excerpts, Text
+// also writes the excerpt of the line, with a caret. With colours, it adds escape sequences
+// of the terminal.
 func Text(w io.Writer, findings []Finding, excerpts, colours bool) error {
 	paint := func(code, text string) string {
 		if !colours || text == "" {
@@ -27,9 +28,13 @@ func Text(w io.Writer, findings []Finding, excerpts, colours bool) error {
 			place.File = printable.QuoteName(f.File)
 			b.WriteString(paint("1", strings.TrimSuffix(place.String(), " ")) + " ")
 		}
-		if f.Severity == position.Warning {
+		switch f.Severity {
+		case position.Warning:
 			colour = "33" // yellow
 			b.WriteString(paint(colour, "warning:") + " ")
+		case position.Note:
+			colour = "36" // cyan
+			b.WriteString(paint(colour, "note:") + " ")
 		}
 		what := position.Problem{Path: f.Path, Message: f.Message}
 		b.WriteString(what.String() + "\n")

@@ -19,7 +19,38 @@ import (
 const (
 	maxEntries = 100_000 // files and directories
 	maxChecked = 1_000   // files for the agent
+	// maxManifests limits the manifests that are in memory at once.
+	maxManifests = 10_000
 )
+
+// candidate is a file of a directory that may be for the agent.
+type candidate struct {
+	source    schema.Source
+	manifests bool
+	unread    position.Problems
+}
+
+// addObjects gives each file of manifests the objects of all manifests in its directory.
+func addObjects(candidates []candidate) {
+	inDirectory := map[string][]schema.Source{}
+	for _, c := range candidates {
+		if c.manifests {
+			directory := filepath.Dir(c.source.Path)
+			inDirectory[directory] = append(inDirectory[directory], c.source)
+		}
+	}
+	objects := map[string]*schema.Objects{}
+	for directory, sources := range inDirectory {
+		if len(sources) > 1 {
+			objects[directory] = schema.ReadObjects(sources)
+		}
+	}
+	for i, c := range candidates {
+		if c.manifests {
+			candidates[i].source.Objects = objects[filepath.Dir(c.source.Path)]
+		}
+	}
+}
 
 // directoryError is the reason why a directory cannot be checked.
 type directoryError string
@@ -30,7 +61,11 @@ func (e directoryError) Error() string { return string(e) }
 // or manifests with either. It considers only names that end in .yaml, .yml or .json, and
 // selects files with isForAgent. It does not follow links to subdirectories, and skips names
 // that begin with a dot. The files are added in the order of their names.
+//
+// A container may take its variables from a ConfigMap in another file of its directory. So whether
+// a file of manifests is for the agent is decided when all files have been read.
 func (r Reader) walk(ctx context.Context, directory string, like schema.Source, files *Files) error {
+	var candidates []candidate
 	found, entries := 0, 0
 	root := directory + string(filepath.Separator) // WalkDir follows a link only with the separator
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -60,19 +95,41 @@ func (r Reader) walk(ctx context.Context, directory string, like schema.Source, 
 		if err == nil {
 			source.Content, source.Mode, err = r.read(ctx, path)
 		}
-		switch {
-		case err != nil:
-			files.Unread[len(files.Sources)] = position.Problems{unreadable(path, path, err)}
-		case !isForAgent(source):
+		one := candidate{source: source}
+		if err != nil {
+			one.unread = position.Problems{unreadable(path, path, err)}
+		} else if _, one.manifests = schema.Configurations(source); !one.manifests && !isForAgent(source) {
 			files.Skipped = append(files.Skipped, path)
 			return nil
 		}
-		files.Sources = append(files.Sources, source)
-		if found++; found > maxChecked {
+		candidates = append(candidates, one)
+		if !one.manifests {
+			found++
+		}
+		if found > maxChecked || len(candidates) > maxManifests {
 			return directoryError(fmt.Sprintf("the directory has more than %d files for the agent", maxChecked))
 		}
 		return nil
 	})
+
+	addObjects(candidates)
+	for _, c := range candidates {
+		if c.manifests && !isForAgent(c.source) {
+			files.Skipped = append(files.Skipped, c.source.Path)
+			continue
+		}
+		if c.unread != nil {
+			files.Unread[len(files.Sources)] = c.unread
+		}
+		files.Sources = append(files.Sources, c.source)
+		if c.manifests {
+			found++
+		}
+	}
+	slices.Sort(files.Skipped)
+	if err == nil && found > maxChecked {
+		return directoryError(fmt.Sprintf("the directory has more than %d files for the agent", maxChecked))
+	}
 	if err == nil && found == 0 {
 		return directoryError("the directory has no configuration, no Pod template, and no manifest with one of them " +
 			"or with variables of the agent")

@@ -31,6 +31,7 @@ type Reader struct {
 // Files are the files that a command line names, in the same order.
 type Files struct {
 	Sources []schema.Source
+	Named   []int                     // for each source, the index of the name that the command line gives for it
 	Unread  map[int]position.Problems // problems of sources that cannot be read, by index in Sources
 	Skipped []string                  // files that were in a directory and are not for the agent
 }
@@ -45,7 +46,7 @@ func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
 		if err != nil {
 			return Files{}, cli.Usage(err)
 		}
-		return Files{Sources: []schema.Source{source}}, nil
+		return Files{Sources: []schema.Source{source}, Named: []int{0}}, nil
 	}
 
 	if first := slices.Index(names, "-"); first >= 0 && slices.Contains(names[first+1:], "-") {
@@ -53,7 +54,7 @@ func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
 	}
 
 	files := Files{Unread: map[int]position.Problems{}}
-	for _, name := range names {
+	for i, name := range names {
 		source := schema.Source{Path: name, Environ: r.Environ, Executable: executable}
 		if name == "-" {
 			source.Path = Stdin
@@ -61,7 +62,11 @@ func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
 		var err error
 		source.Content, source.Mode, err = r.read(ctx, name)
 		if errors.Is(err, errDirectory) && r.Directories {
-			if err = r.walk(ctx, name, source, &files); err == nil {
+			err = r.walk(ctx, name, source, &files)
+			for len(files.Named) < len(files.Sources) {
+				files.Named = append(files.Named, i)
+			}
+			if err == nil {
 				continue
 			}
 		}
@@ -71,7 +76,7 @@ func (r Reader) Read(ctx context.Context, names []string) (Files, error) {
 		if err != nil {
 			files.Unread[len(files.Sources)] = position.Problems{unreadable(name, source.Path, err)}
 		}
-		files.Sources = append(files.Sources, source)
+		files.Sources, files.Named = append(files.Sources, source), append(files.Named, i)
 	}
 	return files, nil
 }
