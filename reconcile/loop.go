@@ -206,7 +206,11 @@ func (l *Loop) act(ctx, pools context.Context, plan Plan) (acted bool) {
 			}
 		}
 		acted = true
-		l.log.Info(action.String())
+		level := slog.LevelInfo
+		if _, tuned := action.(TunePool); tuned {
+			level = slog.LevelDebug // the reload was logged
+		}
+		l.log.Log(ctx, level, action.String())
 	}
 	return acted
 }

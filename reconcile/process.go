@@ -84,7 +84,7 @@ func (l *Loop) finishChange() {
 	l.inForce = change.action.To
 	delete(l.failures, ProcessKey)
 	l.mu.Unlock()
-	l.log.Info(change.action.String())
+	l.log.Debug(change.action.String()) // the reload was logged
 }
 
 // discard waits for the end of the goroutine, and closes the new listener and log.

@@ -10,7 +10,7 @@ import (
 )
 
 // settleTime is how long a file that is written in place must stay unchanged before the
-// Reloader accepts a change of pools, credentials or the listener: see [Reload.moves].
+// Reloader rejects it, or accepts a change of pools, credentials or the listener: see [Reload.moves].
 const settleTime = time.Second
 
 // rewriteGrace is how long a file that had content may be empty or missing while a writer
@@ -67,16 +67,15 @@ func (r *Reloader) recordFiles(files []string, now time.Time) {
 }
 
 // mustSettle reports whether a result must wait because its file may be incomplete. It must
-// wait if the file has changed within settleTime, and either the change moves something (see
-// [Reload.moves]) or an earlier change waits. Other changes do not wait, because the reload of
+// wait if the file has changed within settleTime, and it has an error, or the change moves something
+// (see [Reload.moves]), or an earlier change waits. Other changes do not wait, because the reload of
 // the complete file corrects them. The first configuration never waits.
 func (r *Reloader) mustSettle(result schema.LoadResult, now time.Time, wasSettling bool) bool {
 	before := r.State().Config
-	if r.writtenAt.IsZero() || now.Sub(r.writtenAt) >= settleTime ||
-		before == nil || result.Config == nil || before.Digest == result.Digest {
+	if r.writtenAt.IsZero() || now.Sub(r.writtenAt) >= settleTime || before == nil || before.Digest == result.Digest {
 		return false
 	}
-	return wasSettling || slices.ContainsFunc(Preview(before, result.Config), Reload.moves)
+	return wasSettling || result.Config == nil || slices.ContainsFunc(Preview(before, result.Config), Reload.moves)
 }
 
 // credentialKeys are the keys of the secrets with which a pool polls. A change of any other

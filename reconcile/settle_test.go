@@ -164,10 +164,13 @@ func TestReloader(t *testing.T) {
 		d.wantReload("a second later", passed, 2)
 	})
 
-	withReloader(t, "a mistake is rejected at once and its correction waits", func(d *reloadTest) {
+	withReloader(t, "a mistake is rejected a second later and its correction waits", func(d *reloadTest) {
 		begin(d)
+		d.wantReload("the first line of a file without a token", write("service_url: https://a.example\n"), 1)
 		d.reload(write(settled + "log_level: 7\n"))
-		if view := d.reloader.State(); view.Rejection == nil || view.Generation != 1 {
+		d.wantGeneration("a mistake in the complete file", 1)
+		d.reload(passed)
+		if view := d.reloader.State(); view.Rejection == nil || view.Generation != 1 || view.Rejected != 1 {
 			d.Fatalf("the mistake is not rejected: %+v", view)
 		}
 		d.reload(write(token))

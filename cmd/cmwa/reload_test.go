@@ -154,7 +154,7 @@ func TestReloadLastOfTwoEdits(t *testing.T) {
 	if count := v.count(p[1].token); within && count > 0 {
 		t.Errorf("the first of two edits was in force for %d polls, want none", count)
 	}
-	agent.waitFor("tune pool default")
+	agent.waitFor("converged")
 }
 
 func TestReloadSupersedesPreparedPlan(t *testing.T) {

@@ -65,8 +65,7 @@ func TestSettleLineByLine(t *testing.T) {
 			write(f, agent, w.content(append(lines, "polling_interval: 150ms")...))
 			if f.longest > quietSecond*9/10 {
 				// On a machine under load the writer may pause for so long that the lines so far are a
-				// complete file. Then only the last state is known. The command compares the digest of
-				// the file with that of the configuration in force.
+				// complete file. Then only the last state is known.
 				w.eventually("the complete file is in force", func() bool {
 					return w.once("plan", "--live", "--config", w.file(), w.file()).code == cli.ExitOK
 				})
@@ -86,7 +85,7 @@ func writeLineByLine(f *writer, agent *program, content string) {
 	// The agent reads an empty file, and then only the first line, which has no token.
 	f.truncate()
 	f.add(first + "\n")
-	agent.waitFor("configuration rejected")
+	agent.waitForMatch(regexp.MustCompile("configuration file is being written|configuration rejected"))
 
 	f.add(second + "\n")
 	f.addSlowly(agent, remaining)
