@@ -94,6 +94,20 @@ func TestControlPause(t *testing.T) {
 	}
 }
 
+func TestControlPauseCompletion(t *testing.T) {
+	config := fileOf(t, "agent.yaml", "token: pul-a\n")
+	agent := runningAgent(t, config)
+	for text, want := range map[string]string{"": "blue\ngreen\n", "b": "blue\n", "x": ""} {
+		if got := cmwa([]string{agent}, "__complete", "pause", "--config", config, text); got.stdout != want {
+			t.Errorf("%q: %+v, want %q", text, got, want)
+		}
+	}
+	none := "PULUMI_AGENT_STATE_DIRECTORY=" + t.TempDir()
+	if got := cmwa([]string{none}, "__complete", "resume", "--config", config, ""); got != (output{}) {
+		t.Errorf("without an agent: %+v", got)
+	}
+}
+
 func TestControlDrain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")

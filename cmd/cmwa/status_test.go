@@ -24,6 +24,7 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/runtime/agentid"
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -85,12 +86,17 @@ func runningAgent(t *testing.T, config string, environ ...string) (variable stri
 	return "PULUMI_AGENT_STATE_DIRECTORY=" + directory
 }
 
-// idleLoop is the loop of an agent without pools.
+// idleLoop is the loop of an agent with two pools.
 type idleLoop struct{}
 
-func (idleLoop) Status() reconcile.Status { return reconcile.Status{} }
-func (idleLoop) Pause(string) bool        { return false }
-func (idleLoop) Resume(string) bool       { return false }
+func (idleLoop) Status() (s reconcile.Status) {
+	for _, name := range []string{"green", "blue"} {
+		s.Pools = append(s.Pools, runtime.PoolState{Spec: runtime.PoolSpec{Name: name}})
+	}
+	return s
+}
+func (idleLoop) Pause(string) bool  { return false }
+func (idleLoop) Resume(string) bool { return false }
 
 func TestStatusText(t *testing.T) {
 	good, refused := "token: pul-a\n", "token: pul-a\nhttp_server_port: 0 # none\npoling_interval: x\nlog_level: loud\n"

@@ -64,6 +64,9 @@ type Values struct {
 	file, key bool
 	choices   []string
 	open      bool // other values than the choices are valid, too
+
+	// list returns choices that are known only at run time, for completion: see Listed.
+	list func(args []string) []string
 }
 
 // Common values. Of these, shells complete files and keys.
@@ -85,8 +88,14 @@ func AnyOrOneOf(choices ...string) Values { return Values{choices: choices, open
 // line.
 func Text(name string) Values { return Values{name: name} }
 
+// Listed is any text. Shells complete what the function list returns. It gets the command line so far
+// without the program; a flag and its value are two elements.
+func Listed(name string, list func(args []string) []string) Values {
+	return Values{name: name, list: list}
+}
+
 // Completed reports whether shells complete the values.
-func (v Values) Completed() bool { return v.file || v.key || len(v.choices) > 0 }
+func (v Values) Completed() bool { return v.file || v.key || v.list != nil || len(v.choices) > 0 }
 
 // String returns the values as they are in the usage line.
 func (v Values) String() string {

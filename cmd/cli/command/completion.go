@@ -104,7 +104,7 @@ func (p Program) complete(words []string) []string {
 	for _, o := range c.Options() {
 		before := words[last-1]
 		if o.Takes != nil && strings.HasPrefix(before, "-") && strings.TrimLeft(before, "-") == o.Name {
-			return p.values(*o.Takes, current)
+			return p.values(*o.Takes, words)
 		}
 	}
 	if strings.HasPrefix(current, "-") {
@@ -115,7 +115,7 @@ func (p Program) complete(words []string) []string {
 		lines = append(lines, described("--help", "print the help of this command"))
 		return beginning(lines, current)
 	}
-	return p.values(c.takes(), current)
+	return p.values(c.takes(), words)
 }
 
 // splitFlags returns words in which a flag and its value are two words. bash passes --flag=value as
@@ -138,8 +138,12 @@ func splitFlags(words []string) []string {
 	return split
 }
 
-func (p Program) values(v Values, current string) []string {
+// values returns the completions of the last word, which is one of the values.
+func (p Program) values(v Values, words []string) []string {
+	current := words[len(words)-1]
 	switch {
+	case v.list != nil:
+		return beginning(v.list(words), current)
 	case v.file:
 		return []string{filesMark}
 	case v.key:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
@@ -56,6 +57,28 @@ func (t Terminal) call(ctx context.Context, config string, request Request) (dir
 		fmt.Fprintf(t.Stderr, "cmwa: warning: %s\n", printable.Text(response.Warning))
 	}
 	return directory, response, nil
+}
+
+// pools returns the names of the pools of the running agent, for the completion of a command line. It
+// returns none if no agent runs.
+func (t Terminal) pools(args []string) (names []string) {
+	config := ""
+	if i := slices.Index(args, "--config"); i >= 0 && i+1 < len(args) {
+		config = args[i+1]
+	}
+	directory, _, err := t.Directory(config)
+	if err != nil {
+		return nil
+	}
+	response, err := Call(context.Background(), directory, Request{Command: Show})
+	if err != nil {
+		return nil
+	}
+	for _, pool := range response.Pools {
+		names = append(names, printable.Text(pool.Name))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func drainCommand(t Terminal) command.Command {
@@ -123,7 +146,7 @@ func pausing(t Terminal, do Command, name, help, long string) command.Command {
 	config := ""
 	return command.Command{
 		Name: name, Help: help, Long: long + "\n\n" + FindsAgent + exitCodes,
-		Forms: []command.Form{form(&config, command.Argument("POOL", command.Text("POOL")))},
+		Forms: []command.Form{form(&config, command.Argument("POOL", command.Listed("POOL", t.pools)))},
 		Run: func(ctx context.Context, args []string) error {
 			pool := args[0]
 			_, agent, err := t.call(ctx, config, Request{Command: do, Pool: pool})
