@@ -129,7 +129,10 @@ func (c *Client) Retry() runtime.NextPoll { return c.schedule.retryNow() }
 
 // Health implements [runtime.Cloud].
 func (c *Client) Health() runtime.ServiceHealth {
-	return runtime.ServiceHealth{BreakerOpen: c.schedule.breakerOpen(), TokenExpiry: c.credentials.expiry()}
+	return runtime.ServiceHealth{
+		BreakerOpen: c.schedule.breakerOpen(), TokenExpiry: c.credentials.expiry(),
+		LeasesNone: c.leasing.leasesNone(),
+	}
 }
 
 // Close closes idle connections, also those of other clients with the same Transports. A later

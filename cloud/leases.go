@@ -36,6 +36,7 @@ type leasing struct {
 	mu        sync.Mutex
 	mode      runtime.LeasedWork
 	supported bool      // the service has reported the capability
+	none      bool      // the last accepted answer was that the service leases no work
 	until     time.Time // no call about leases before this time; zero if calls are allowed
 
 	refused refusals // of the calls about leases
@@ -52,7 +53,7 @@ func (l *leasing) tune(tuning *runtime.Tuning) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mode != tuning.LeasedWork {
-		l.mode, l.until = tuning.LeasedWork, time.Time{}
+		l.mode, l.until, l.none = tuning.LeasedWork, time.Time{}, false
 	}
 }
 
@@ -73,8 +74,46 @@ func (c *Client) NextLease() runtime.NextPoll {
 	defer c.leasing.mu.Unlock()
 	if next.At.Before(c.leasing.until) {
 		next.At = c.leasing.until
+		if c.leasing.none {
+			next.Reason = "the service leases no work"
+		}
 	}
 	return next
+}
+
+// leasesNone reports whether the service has answered that it leases no work.
+func (l *leasing) leasesNone() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.none
+}
+
+// answered records that the service has answered a poll for leased work.
+func (l *leasing) answered() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.none = false
+}
+
+// noLeases prevents calls about leases for an hour, because the service leases no work. Err is its
+// refusal; nil if it reported other capabilities. The first log line is a warning if the pool now gets
+// no work at all, or if leases were expected.
+func (l *leasing) noLeases(tuning runtime.Tuning, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	level, attributes := slog.LevelDebug, []any{"retry_in", capabilityTime}
+	message := "service leases no scans or policy evaluations"
+	if !tuning.ClaimsDeployments() {
+		message += ", and enabled_workflow_types has no deployment: the pool gets no work"
+	}
+	if !l.none && (!tuning.ClaimsDeployments() || l.supported || tuning.LeasedWork == runtime.LeasedAlways) {
+		level = slog.LevelWarn
+	}
+	if err != nil {
+		attributes = append(attributes, "error", err)
+	}
+	l.supported, l.none, l.until = false, true, time.Now().Add(capabilityTime)
+	l.log.Log(context.Background(), level, message, attributes...)
 }
 
 // Acquire implements [runtime.Leaser].
@@ -115,12 +154,13 @@ func (c *Client) Acquire(ctx context.Context, kinds []runtime.Kind) (runtime.Cla
 	unusable, isUnusable := errors.AsType[*unusableLeaseError](err)
 	switch {
 	case err == nil:
+		c.leasing.answered()
 	case isUnusable: // 2.
 		c.leasing.off(capabilityTime, "answer to the poll for leased work is not understood, and is ignored",
 			"fields", unusable.fields)
 		err = nil
 	case lacksLeases(err) && refused: // 3.
-		c.leasing.off(capabilityTime, "service leases no work", "error", err)
+		c.leasing.noLeases(tuning, err)
 	case lacksLeases(err):
 		c.leasing.schedule.record(outcome{})
 		return runtime.Claim{Next: c.NextLease()}, err
@@ -155,22 +195,20 @@ func (c *Client) leasesWork(ctx context.Context) (bool, error) {
 	supported := err == nil && json.Unmarshal(text, &answer) == nil &&
 		slices.Contains(answer.Capabilities, Capability{Name: LeaseCapability, Version: LeaseVersion})
 
-	refused := l.refused.accepted(err)
+	if refused := l.refused.accepted(err); !supported && (err == nil || refused) {
+		l.noLeases(c.settings(), err)
+		return false, nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case supported:
-		l.supported, l.until = true, time.Time{}
-		l.log.Info("service leases scans and policy evaluations")
-	case err != nil && !refused:
+	if err != nil {
 		l.until = time.Now().Add(c.settings().PollingInterval)
 		l.log.Debug("cannot read the service's capabilities", "error", err)
 		return false, fmt.Errorf("read the service's capabilities: %w", err)
-	default:
-		l.until = time.Now().Add(capabilityTime)
-		l.log.Debug("service leases no work", "retry_in", capabilityTime)
 	}
-	return supported, nil
+	l.supported, l.none, l.until = true, false, time.Time{}
+	l.log.Info("service leases scans and policy evaluations")
+	return true, nil
 }
 
 // acquire makes one request for a lease.

@@ -121,6 +121,28 @@ func TestAcquire(t *testing.T) {
 		}
 	})
 
+	inBubble(t, "a pool without deployments is warned of such a service once", func(t *testing.T) {
+		capabilities := "{}"
+		s := newInMemoryScene(t, func(w http.ResponseWriter, r *http.Request) {
+			leaseService(capabilities, leaseText)(w, r)
+		}, leaseAll(runtime.LeasedAuto), func(o *Options) { o.Tuning.Kinds = leasedKinds })
+		for range 3 {
+			if claim, err := s.client.Acquire(t.Context(), leasedKinds); err != nil || claim.Job != nil {
+				t.Errorf("leased %v, %v", claim.Job, err)
+			}
+			time.Sleep(left(s.client.NextLease()))
+		}
+		if log := s.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "the pool gets no work") ||
+			!s.client.Health().LeasesNone {
+			t.Errorf("Health is %+v, the log is\n%s", s.client.Health(), log)
+		}
+		capabilities = capable // the service was upgraded
+		claim, err := s.client.Acquire(t.Context(), leasedKinds)
+		if err != nil || claim.Job == nil || s.client.Health().LeasesNone {
+			t.Errorf("leased %v, %v, Health is %+v", claim.Job, err, s.client.Health())
+		}
+	})
+
 	t.Run("no call if no leased kind is enabled, or leased_work is never", func(t *testing.T) {
 		for _, edit := range []func(*Options){nil, leaseAll(runtime.LeasedNever)} {
 			s := newScene(t, edit, leaseService(capable, leaseText))
@@ -246,12 +268,18 @@ func TestAcquireRefusals(t *testing.T) {
 					t.Fatalf("after two minutes of refusals the next call is not delayed by an hour:\n%s", s.log)
 				}
 				time.Sleep(max(time.Second, left(s.client.NextLease())))
+				if s.client.Health().LeasesNone {
+					t.Fatalf("a single refusal counts after %s", time.Since(started))
+				}
 				if claim, _ := s.client.Acquire(t.Context(), leasedKinds); claim.Job != nil {
 					t.Fatalf("leased %v", claim.Job)
 				}
 			}
 			if took := time.Since(started); took < refusalMinDuration {
 				t.Errorf("the client took the refusals as final after %s, want at least %s", took, refusalMinDuration)
+			}
+			if next := s.client.NextLease(); !s.client.Health().LeasesNone || next.Reason == "" {
+				t.Errorf("after repeated refusals, Health does not report that the service leases nothing: %+v", next)
 			}
 
 			// An edit of leased_work ends the hour in which no calls are made.

@@ -226,7 +226,7 @@ func (m *model) event(d dice) {
 		m.one(d, func(p *member) {
 			if phase := p.state.Phase; phase != runtime.PoolDraining && phase != runtime.PoolStopped {
 				p.state.Phase, p.state.Ready = []runtime.PoolPhase{runtime.PoolPolling, runtime.PoolPaused,
-					runtime.PoolWaiting}[d.pick(3)], true
+					runtime.PoolBackoff, runtime.PoolWaiting}[d.pick(4)], true
 			}
 		})
 	case 10:

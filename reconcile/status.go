@@ -66,7 +66,8 @@ func (s Status) Ready(now time.Time) bool { return len(s.Unready(now)) == 0 }
 //     adopted;
 //  4. no pool's polls have failed for longer than ProcessSpec.HealthThreshold; a poll that
 //     has no response yet counts from its start;
-//  5. every pool's executor can work.
+//  5. every pool's executor can work;
+//  6. every pool may get work: see PoolState.Unserved.
 //
 // A draining pool, a completed single run and a pool that an operator has paused need no
 // service.
@@ -88,7 +89,7 @@ func (s Status) Unready(now time.Time) (reasons []Unready) {
 		add(s.Names[key], "%s", s.Problems[key])
 	}
 
-	// 2. to 5. Each pool.
+	// 2. to 6. Each pool.
 	for _, pool := range s.Pools {
 		name := pool.Spec.Name
 		switch pool.Phase {
@@ -108,6 +109,10 @@ func (s Status) Unready(now time.Time) (reasons []Unready) {
 		switch {
 		case pool.ExecutorProblem != "" && pool.AnsweredAt.IsZero() && pool.FailingSince.IsZero():
 			// The pool has not polled, because of the ExecutorProblem, which is added below.
+		case pool.Unserved != "":
+			add(name, "%s", pool.Unserved)
+		case pool.AnsweredAt.IsZero() && !pool.FailingSince.IsZero():
+			add(name, "no poll has succeeded yet")
 		case pool.AnsweredAt.IsZero():
 			add(name, "the service has not answered yet")
 		case !failing.IsZero() && now.Sub(failing) > s.Process.HealthThreshold:

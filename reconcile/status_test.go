@@ -26,7 +26,9 @@ func TestStatus(t *testing.T) {
 		"no problem": {func(*status, *state) {}, true, nil},
 		"a pool without a response is healthy and not ready": {func(_ *status, p *state) {
 			p.AnsweredAt, p.FailingSince, p.PollError = time.Time{}, ago(time.Second), "connection refused"
-		}, true, []string{"two: has not answered"}},
+		}, true, []string{"two: no poll has succeeded yet"}},
+		"a pool that gets no work is healthy and not ready": {
+			func(_ *status, p *state) { p.Unserved = "the service leases no scans" }, true, []string{"two: leases no scans"}},
 		"a pool whose first poll is under way is not ready": {
 			func(_ *status, p *state) { p.AnsweredAt = time.Time{} }, true, []string{"two: has not answered"}},
 		"a pool that fails for as long as the threshold is ready": {

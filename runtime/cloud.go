@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cmwa-project/cmwa/schema/secret"
@@ -64,6 +65,7 @@ type NextPoll struct {
 type ServiceHealth struct {
 	BreakerOpen bool      // the circuit breaker has opened, and no poll has closed it since
 	TokenExpiry time.Time // when the token of an OIDC exchange expires; zero without such a token
+	LeasesNone  bool      // the last answer of the service, if it was not a single refusal, was that it leases no work
 }
 
 // JobStatus is the status of a job at the service.
@@ -128,6 +130,12 @@ const (
 
 // Leased reports whether work of this kind is leased. Deployments are claimed instead.
 func (k Kind) Leased() bool { return k == InsightsScan || k == PolicyEvaluation }
+
+// ClaimsDeployments reports whether the pool may claim deployments. It is true without Kinds, as in a
+// pool that only finishes jobs.
+func (t Tuning) ClaimsDeployments() bool {
+	return len(t.Kinds) == 0 || slices.Contains(t.Kinds, Deployment)
+}
 
 // LeasedKinds returns the kinds that the pool may lease.
 func (t Tuning) LeasedKinds() (kinds []Kind) {

@@ -9,7 +9,8 @@ type PoolPhase string
 const (
 	PoolStarting PoolPhase = "starting"
 	PoolPolling  PoolPhase = "polling"
-	PoolPaused   PoolPhase = "paused"  // does not poll: see Until and Reason
+	PoolPaused   PoolPhase = "paused"  // by an operator: see Reason
+	PoolBackoff  PoolPhase = "backoff" // does not poll after a failure, or at the service's request: see Until and Reason
 	PoolWaiting  PoolPhase = "waiting" // for one of the process's slots: see Reason
 	PoolDraining PoolPhase = "draining"
 	PoolStopped  PoolPhase = "stopped"
@@ -19,8 +20,8 @@ const (
 type PoolState struct {
 	Spec      PoolSpec // in force
 	Phase     PoolPhase
-	Until     time.Time // end of a pause
-	Reason    string    // of a pause, of waiting, or of draining
+	Until     time.Time // end of a backoff; zero if it ends with its cause
+	Reason    string    // of a pause, of a backoff, of waiting, or of draining
 	PollError string    // why the last poll failed; empty if it succeeded
 	Jobs      []JobState
 	Due       time.Time // latest time of a loop's next turn; zero while the loops wait for events
@@ -43,9 +44,13 @@ type PoolState struct {
 
 	// ExecutorProblem is one line with the reason why the executor cannot start jobs, and
 	// the hint. It is empty if the executor can start jobs, and while the pool drains or is
-	// paused by the operator. With a problem the pool does not poll: its phase is paused, and
+	// paused by the operator. With a problem the pool does not poll: its phase is backoff, and
 	// Until is zero.
 	ExecutorProblem string
+
+	// Unserved is why the pool gets no work of any kind that it may claim: all of them are leased,
+	// and the service leases none. It is empty if the pool may get work.
+	Unserved string
 
 	Service ServiceHealth
 

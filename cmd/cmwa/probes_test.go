@@ -101,7 +101,7 @@ func TestProbes(t *testing.T) {
 		agent.waitFor("service rejected the token")
 		agent.waitFor("PULUMI_AGENT_TOKEN")
 		p.neverReady(2 * probedThreshold)
-		p.status(cli.ExitFailure, "not ready: pool default: the service has not answered yet")
+		p.status(cli.ExitFailure, "not ready: pool default: no poll has succeeded yet")
 		agent.wantPrinted(0, "pul-wrong")
 		w.save(p.settings("token: " + w.pool)...)
 		p.alive(0, http.StatusOK)
@@ -131,7 +131,7 @@ func TestProbes(t *testing.T) {
 		agent.waitForMatch(regexp.MustCompile(
 			"circuit breaker opened.*cannot reach " + regexp.QuoteMeta(w.url) + ".*service_url"))
 		p.neverReady(2 * probedThreshold)
-		p.status(cli.ExitFailure, "not ready: pool default: the service has not answered yet", "problem: cannot reach")
+		p.status(cli.ExitFailure, "not ready: pool default: no poll has succeeded yet", "problem: cannot reach")
 		stop := forward(w.t, strings.TrimPrefix(w.url, "http://"), strings.TrimPrefix(up, "http://"))
 		defer stop()
 		agent.waitFor("polling resumed")

@@ -90,7 +90,7 @@ func stable(d Document) Document {
 		p.Until = time.Time{}
 		p.Problem = requestID.ReplaceAllString(p.Problem, "")
 		p.Reason = digits.ReplaceAllString(requestID.ReplaceAllString(p.Reason, ""), "N")
-		polling := p.Phase == string(runtime.PoolPolling) || p.Phase == string(runtime.PoolPaused)
+		polling := p.Phase == string(runtime.PoolPolling) || p.Phase == string(runtime.PoolBackoff)
 		if polling && !p.FailingSince.IsZero() {
 			p.Phase = "failing"
 		}

@@ -54,7 +54,7 @@ func TestChanges(t *testing.T) {
 		var printed []string
 		for try := range 5 {
 			d.Now = d.Now.Add(10 * time.Second)
-			p.Phase, p.Until, p.Reason = "paused", d.Now.Add(time.Minute), fmt.Sprintf("try %d of 6", try+2)
+			p.Phase, p.Until, p.Reason = "backoff", d.Now.Add(time.Minute), fmt.Sprintf("try %d of 6", try+2)
 			p.Problem = fmt.Sprintf("the service answers 500 (request r-%d)", try)
 			d.NotReady[1].Reason = p.Problem
 			printed = append(printed, write(d))

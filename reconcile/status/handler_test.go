@@ -92,7 +92,7 @@ func busyAgent(t *testing.T) *testAgent {
 			continue
 		}
 		status.Pools = append(status.Pools, runtime.PoolState{
-			Spec: spec, Phase: runtime.PoolPaused, Until: now.Add(time.Minute), Reason: "the service asks for it",
+			Spec: spec, Phase: runtime.PoolBackoff, Until: now.Add(time.Minute), Reason: "the service asks for it",
 			Due: now, AnsweredAt: now,
 			Jobs: []runtime.JobState{{ID: "job-1", WorkflowID: "deployment-1", Phase: runtime.Started,
 				Since: now.Add(-90 * time.Second)}},
@@ -145,7 +145,7 @@ func TestHandler(t *testing.T) {
 			p.Message == "" {
 			t.Errorf("the problem is %+v", p)
 		}
-		if len(d.Pools) != 2 || d.Pools[0].Name != "one" || d.Pools[0].Phase != "paused" ||
+		if len(d.Pools) != 2 || d.Pools[0].Name != "one" || d.Pools[0].Phase != "backoff" ||
 			len(d.Pools[0].Jobs) != 1 || d.Pools[0].Jobs[0].Subject != "deployment-1" {
 			t.Fatalf("the pools are %+v", d.Pools)
 		}
@@ -308,7 +308,7 @@ func TestHealth(t *testing.T) {
 			[]string{"cmwa_healthy 1\n", "cmwa_ready 0\n", `pool="default"} 3600.`}},
 		"a service that has never responded": {func(p *runtime.PoolState) {
 			p.PollError, p.FailingSince, p.AnsweredAt = "connection refused", time.Now(), time.Time{}
-		}, 200, 503, []string{`"reason":"the service has not answered yet"`},
+		}, 200, 503, []string{`"reason":"no poll has succeeded yet"`},
 			[]string{"cmwa_healthy 1\n", "cmwa_ready 0\n"}},
 		"an executor that cannot work": {func(p *runtime.PoolState) {
 			p.ExecutorProblem = "the engine does not respond: start it"

@@ -37,7 +37,7 @@ func TestMetrics(t *testing.T) {
 			"cmwa_converged 0\n", "cmwa_healthy 1\n", "cmwa_ready 0\n",
 			"cmwa_config_last_accepted_timestamp_seconds ", "cmwa_config_last_rejected_timestamp_seconds ",
 			`pool="one"} 1`, `cmwa_config_info{digest="`, "\ngo_goroutines ", "\nprocess_open_fds ",
-			`phase="paused",pool="one"} 1`, `phase="polling",pool="one"} 0`, `phase="missing",pool="two"} 1`,
+			`phase="backoff",pool="one"} 1`, `phase="polling",pool="one"} 0`, `phase="missing",pool="two"} 1`,
 			"cmwa_pool_overdue_seconds{",
 		)
 		if strings.Contains(text, "cmwa_config_apply_duration_seconds ") {

@@ -97,7 +97,7 @@ func poolsOf(config reconcile.ConfigState, loop reconcile.Status, now time.Time)
 			p.Problem = state.Err.Error()
 		}
 		p.BreakerOpen, p.TokenExpiry = state.Service.BreakerOpen, state.Service.TokenExpiry.UTC()
-		p.Problem, p.Stuck = cmp.Or(p.Problem, state.ExecutorProblem, state.PollError), loop.Stuck(state, now)
+		p.Problem, p.Stuck = cmp.Or(p.Problem, state.ExecutorProblem, state.PollError, state.Unserved), loop.Stuck(state, now)
 		for _, j := range state.Jobs {
 			p.Jobs = append(p.Jobs, Job{j.ID, j.WorkflowID, string(j.Kind), string(j.Phase), j.Since.UTC()})
 		}

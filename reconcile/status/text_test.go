@@ -74,7 +74,7 @@ func fixedDocument() Document {
 			Started: []string{"new"}, Drained: []string{"old"}, Replaced: []string{},
 		},
 		Pools: []Pool{
-			{Name: "prod", Key: "prod-1", Phase: "paused", Until: now.Add(30 * time.Second),
+			{Name: "prod", Key: "prod-1", Phase: "backoff", Until: now.Add(30 * time.Second),
 				Reason: "the service asks for it", Problem: "the service rejected the token", Stuck: true,
 				ProgressAt: ago(time.Hour), BreakerOpen: true, TokenExpiry: now.Add(time.Hour), Target: "docker",
 				Service: "https://api.pulumi.com", MaxJobs: 5,

@@ -56,7 +56,7 @@ func TestExecutorCheck(t *testing.T) {
 		wait(time.Hour)
 		st.wantClaimed(30, 0)
 		state := st.pool.State()
-		if state.Phase != runtime.PoolPaused || state.Reason == "" || !state.Until.IsZero() ||
+		if state.Phase != runtime.PoolBackoff || state.Reason == "" || !state.Until.IsZero() ||
 			state.ExecutorProblem != "cannot reach the engine: start it" {
 			st.Errorf("the state is %+v, want paused with the problem and without an end", state)
 		}

@@ -42,6 +42,9 @@ type deployments struct{ pool *Pool }
 func (d *deployments) limit() time.Duration { return claimLimit }
 
 func (d *deployments) room() int {
+	if !d.pool.spec.Tuning.ClaimsDeployments() {
+		return 0
+	}
 	room := d.pool.spec.Tuning.MaxJobs
 	for _, r := range d.pool.runs {
 		if !r.unnamed && !r.job.Kind.Leased() {

@@ -26,7 +26,7 @@ func TestClaim(t *testing.T) {
 		st.startJobs(runtimetest.Script{Running: 2 * time.Hour}, "a", "a")
 		wait(19 * time.Minute)
 		st.wantAsked(runtimetest.Claim, 2)
-		st.wantPaused(time.Minute)
+		st.wantBackoff(time.Minute)
 		wait(2 * time.Minute)
 		st.wantAsked(runtimetest.Claim, 3)
 	})

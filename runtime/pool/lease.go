@@ -37,7 +37,11 @@ func (l *leasedWork) claim(ctx context.Context) (runtime.Claim, error) {
 	return l.leaser.Acquire(ctx, kinds)
 }
 
-func (l *leasedWork) record(time.Time, runtime.Claim, error) {}
+func (l *leasedWork) record(since time.Time, _ runtime.Claim, err error) {
+	if p := l.pool; !p.spec.Tuning.ClaimsDeployments() {
+		p.polls.end(since, err)
+	}
+}
 
 // accept gives work back that cannot be started any more, because the pool ends.
 func (l *leasedWork) accept(ctx context.Context, r *jobRun) bool {

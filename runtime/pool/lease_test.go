@@ -3,6 +3,7 @@ package pool_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -131,6 +132,39 @@ func TestLeaseLoop(t *testing.T) {
 			st.wantResult("scan", runtime.LeaseSucceeded)
 		})
 	}
+
+	onlyLeased := func(t *runtime.Tuning) { t.Kinds = []runtime.Kind{runtime.InsightsScan} }
+	playLeases(t, "without deployments the polls for leased work are those of the pool", leasing(onlyLeased),
+		func(st *fixture) {
+			st.leases.SetUnhealthy(true)
+			st.start()
+			wait(time.Minute)
+			if s := st.pool.State(); s.PollError == "" || s.FailingSince.IsZero() || !s.AnsweredAt.IsZero() {
+				st.Errorf("while the service fails, the state is %+v", s)
+			}
+			st.leases.SetUnhealthy(false)
+			st.leases.SetNone(true)
+			wait(time.Minute)
+			if s := st.pool.State(); s.PollError != "" || s.AnsweredAt.IsZero() ||
+				!strings.Contains(s.Unserved, "the service leases no scans") {
+				st.Errorf("when the service leases nothing, the state is %+v", s)
+			}
+			st.leases.SetNone(false)
+			if s := st.pool.State(); s.Unserved != "" {
+				st.Errorf("when the service leases work, the state is %+v", s)
+			}
+			st.pool.Tune(leasing(onlyLeased, func(t *runtime.Tuning) { t.LeasedWork = runtime.LeasedNever }))
+			if s := st.pool.State(); !strings.Contains(s.Unserved, "leased_work is never") {
+				st.Errorf("with leased_work never, the state is %+v", s)
+			}
+			st.leases.SetNone(true)
+			st.pool.Tune(leasing())
+			wait(time.Minute)
+			st.wantClaimed(0, 0)
+			if s := st.pool.State(); s.Unserved != "" {
+				st.Errorf("with deployments, the state is %+v", s)
+			}
+		})
 
 	playLeases(t, "a removed kind lets a running scan finish", leasing(), func(st *fixture) {
 		st.startLeased(long, "scan", "next")

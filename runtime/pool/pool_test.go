@@ -636,7 +636,7 @@ func TestNextPoll(t *testing.T) {
 	play(t, "Retry-After sets the next poll", broken(), func(st *fixture) {
 		service := answering(retryAfter)
 		st.reach(service)
-		if state := st.pool.State(); state.Phase != runtime.PoolPaused || state.Reason == "" {
+		if state := st.pool.State(); state.Phase != runtime.PoolBackoff || state.Reason == "" {
 			st.Errorf("the pool is %s (%s), want paused with a reason", state.Phase, state.Reason)
 		}
 		wait(9 * time.Minute)

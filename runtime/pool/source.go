@@ -108,6 +108,15 @@ func (p *Pool) polling() bool {
 	return slices.ContainsFunc(p.sources, func(s *source) bool { return !s.polling.IsZero() })
 }
 
+// principal returns the source whose polls are the polls of the pool in its state: deployments, or
+// leased work if the pool claims no deployments. The caller holds the lock.
+func (p *Pool) principal() *source {
+	if p.spec.Tuning.ClaimsDeployments() {
+		return p.deployments
+	}
+	return p.sources[len(p.sources)-1]
+}
+
 // isPolling reports whether a poll of this source is under way.
 func (p *Pool) isPolling(s *source) bool {
 	p.mu.Lock()

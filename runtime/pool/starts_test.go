@@ -22,7 +22,7 @@ func TestStartBackoff(t *testing.T) {
 		st.queue(30)
 		st.start()
 		st.wantClaimed(30, 2)
-		st.wantPaused(5 * time.Second)
+		st.wantBackoff(5 * time.Second)
 		claimed := 2
 		for _, pause := range []time.Duration{5, 10, 20, 40, 80, 160, 300, 300, 300} {
 			wait(pause*time.Second - time.Millisecond)
@@ -46,11 +46,11 @@ func TestStartBackoff(t *testing.T) {
 		st.start()
 		wait(time.Minute) // eight jobs were being started
 		st.wantClaimed(30, 8)
-		st.wantPaused(5 * time.Second) // the eight failures cause one backoff
+		st.wantBackoff(5 * time.Second) // the eight failures cause one backoff
 		wait(5*time.Second + 30*time.Second)
 		st.wantClaimed(30, 9) // one job is being started
 		wait(30 * time.Second)
-		st.wantPaused(10 * time.Second)
+		st.wantBackoff(10 * time.Second)
 		st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
 		wait(10 * time.Second)
 		st.wantClaimed(30, 9+8)
@@ -126,11 +126,11 @@ func TestStartBackoff(t *testing.T) {
 			wait(time.Second)
 		}
 		st.wantClaimed(30, 5)
-		st.wantPaused(11 * time.Second)
+		st.wantBackoff(11 * time.Second)
 		st.pool.Tune(in("/b", most(3)))
 		synctest.Wait()
 		st.wantClaimed(30, 6)
-		st.wantPaused(5 * time.Second)
+		st.wantBackoff(5 * time.Second)
 		st.engine.SetDefaultScript(runtimetest.Script{Running: time.Hour})
 		st.pool.Tune(in("/c", most(3)))
 		synctest.Wait()

@@ -21,7 +21,7 @@ func (p *Pool) State() runtime.PoolState {
 		Ready: closed(p.ready),
 
 		Service:    p.parts.Cloud.Health(),
-		AnsweredAt: p.polls.answered, FailingSince: p.polls.failingSince, PollingSince: p.deployments.polling,
+		AnsweredAt: p.polls.answered, FailingSince: p.polls.failingSince, PollingSince: p.principal().polling,
 
 		Completed: p.err == nil && p.spec.Tuning.SingleRun && (p.single.ended > 0 || p.single.idle),
 		Err:       p.err,
@@ -32,12 +32,12 @@ func (p *Pool) State() runtime.PoolState {
 
 	// Add the reason why the pool does not poll, if it does not, and list the jobs.
 	switch {
-	case state.Phase == runtime.PoolPaused && p.spec.Tuning.Paused:
+	case state.Phase == runtime.PoolPaused:
 		state.Reason = "paused by cmwa pause"
-	case state.Phase == runtime.PoolPaused && p.check.problem != nil:
+	case state.Phase == runtime.PoolBackoff && p.check.problem != nil:
 		state.Reason = "the executor cannot start jobs, so the pool does not poll"
 		state.ExecutorProblem = p.check.problem.Error()
-	case state.Phase == runtime.PoolPaused:
+	case state.Phase == runtime.PoolBackoff:
 		hold := p.hold()
 		state.Until, state.Reason = hold.At, hold.Reason
 	case state.Phase == runtime.PoolWaiting:
@@ -45,12 +45,27 @@ func (p *Pool) State() runtime.PoolState {
 	case state.Phase == runtime.PoolDraining && p.spec.Leftover:
 		state.Reason = "the pool is no longer configured, and finishes jobs of an earlier run of the agent"
 	}
+	if !p.spec.Tuning.ClaimsDeployments() {
+		state.Unserved = unserved(p.spec.Tuning, state.Service)
+	}
 	state.ActiveAt = later(p.polls.answered, p.single.idleSince)
 	for _, id := range slices.Sorted(maps.Keys(p.runs)) {
 		job := p.runs[id].state()
 		state.Jobs, state.ActiveAt = append(state.Jobs, job), later(state.ActiveAt, job.ActiveAt)
 	}
 	return state
+}
+
+// unserved returns why a pool that claims no deployments gets no leased work, or "".
+func unserved(tuning runtime.Tuning, service runtime.ServiceHealth) string {
+	switch {
+	case len(tuning.LeasedKinds()) == 0:
+		return "enabled_workflow_types has no deployment, and leased_work is never: the pool claims no work of any kind"
+	case service.LeasesNone:
+		return "the service leases no scans or policy evaluations, and enabled_workflow_types has no deployment: " +
+			"the pool gets no work"
+	}
+	return ""
 }
 
 // later returns the later of two times.
@@ -70,9 +85,11 @@ func (p *Pool) phase() runtime.PoolPhase {
 		return runtime.PoolDraining
 	case !closed(p.ready):
 		return runtime.PoolStarting
-	case p.spec.Tuning.Paused, p.check.problem != nil, time.Now().Before(p.hold().At):
+	case p.spec.Tuning.Paused:
 		return runtime.PoolPaused
-	case p.deployments.queued:
+	case p.check.problem != nil, time.Now().Before(p.hold().At):
+		return runtime.PoolBackoff
+	case p.principal().queued:
 		return runtime.PoolWaiting
 	default:
 		return runtime.PoolPolling
@@ -82,8 +99,8 @@ func (p *Pool) phase() runtime.PoolPhase {
 // hold returns the hold of the Cloud or the hold after failed starts, the one that ends
 // later. Its end may be past. The caller holds the lock.
 func (p *Pool) hold() runtime.NextPoll {
-	if p.polls.next.Reason != "" && p.polls.next.At.After(p.starts.hold.At) {
-		return p.polls.next
+	if next := p.principal().next(); next.Reason != "" && next.At.After(p.starts.hold.At) {
+		return next
 	}
 	return p.starts.hold
 }

@@ -20,11 +20,11 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// wantPaused checks that the pool is paused for a span from now.
-func (st *fixture) wantPaused(span time.Duration) {
+// wantBackoff checks that the pool does not poll for a span from now.
+func (st *fixture) wantBackoff(span time.Duration) {
 	st.Helper()
 	state := st.pool.State()
-	if state.Phase != runtime.PoolPaused || state.Reason == "" || time.Until(state.Until) != span {
+	if state.Phase != runtime.PoolBackoff || state.Reason == "" || time.Until(state.Until) != span {
 		st.Errorf("the pool is %s (%q) for %s, want paused for %s with a reason", state.Phase, state.Reason,
 			time.Until(state.Until), span)
 	}
@@ -135,7 +135,7 @@ func TestTune(t *testing.T) {
 		st.cloud.Hold(held(time.Hour))
 		st.start()
 		wait(30 * time.Minute)
-		st.wantPaused(30 * time.Minute)
+		st.wantBackoff(30 * time.Minute)
 		st.cloud.Hold(runtime.NextPoll{At: time.Now()})
 		st.pool.Tune(edited(func(t *runtime.Tuning) { t.PollingInterval = time.Second }))
 		st.wantNotOverdue()
@@ -148,7 +148,7 @@ func TestTune(t *testing.T) {
 		st.cloud.Hold(held(2*time.Hour - time.Minute))
 		st.pool.Tune(edited())
 		wait(0)
-		st.wantPaused(2*time.Hour - time.Minute)
+		st.wantBackoff(2*time.Hour - time.Minute)
 		wait(2*time.Hour - 2*time.Minute)
 		st.wantAsked(runtimetest.Claim, 1)
 		wait(time.Minute)
@@ -492,18 +492,18 @@ func TestTuneBreaker(t *testing.T) {
 		dead := answering("")
 		st.reach(dead)
 		wait(time.Minute)
-		st.wantPaused(59 * time.Minute)
+		st.wantBackoff(59 * time.Minute)
 		st.pool.Tune(within(2 * time.Hour))
 		wait(time.Minute)
-		st.wantPaused(118 * time.Minute)
+		st.wantBackoff(118 * time.Minute)
 		dead.wantDials(st, 1)
 		st.pool.Tune(within(3 * time.Minute))
 		wait(0)
-		st.wantPaused(time.Minute)
+		st.wantBackoff(time.Minute)
 		st.pool.Tune(within(10 * time.Second))
 		wait(0)
 		dead.wantDials(st, 2)
-		st.wantPaused(10 * time.Second)
+		st.wantBackoff(10 * time.Second)
 		if why := st.pool.State().PollError; !strings.Contains(why, "connection refused") {
 			st.Errorf("the poll error is %q", why)
 		}
@@ -530,7 +530,7 @@ func TestTuneBreaker(t *testing.T) {
 			st.pool.Tune(broken(c.edit))
 			wait(0)
 			if c.left > 0 {
-				st.wantPaused(c.left)
+				st.wantBackoff(c.left)
 				wait(c.left - time.Second)
 				with.wantDials(st, 1)
 				wait(time.Second)

@@ -23,6 +23,7 @@ type Leases struct {
 	waiting   []leasedWork
 	held      map[string]*heldLease // by id of the lease; also leases that have ended
 	unhealthy bool                  // Acquire, Renew and Complete fail
+	none      bool                  // the service has answered that it leases no work
 	slow      time.Duration         // time from the renewal at the service to the return of Renew
 }
 
@@ -66,6 +67,20 @@ func (l *Leases) SetUnhealthy(unhealthy bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unhealthy = unhealthy
+}
+
+// SetNone makes the service answer that it leases no work, or that it leases work again.
+func (l *Leases) SetNone(none bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.none = none
+}
+
+// Health implements [runtime.Cloud].
+func (l *Leases) Health() runtime.ServiceHealth {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return runtime.ServiceHealth{LeasesNone: l.none}
 }
 
 // SetSlow delays the response to each Renew by this time.
