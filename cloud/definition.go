@@ -42,6 +42,7 @@ type workVariables struct {
 	Project      plainValue `json:"PULUMI_CI_PROJECT"`
 	Stack        plainValue `json:"PULUMI_CI_STACK"`
 	Operation    plainValue `json:"PULUMI_CI_OPERATION"`
+	Version      plainValue `json:"PULUMI_CI_BUILD_NUMBER"`
 	URL          plainValue `json:"PULUMI_CI_BUILD_URL"`
 }
 
@@ -87,6 +88,7 @@ func (d *agentDefinition) work() runtime.Work {
 		Project:      short("PULUMI_CI_PROJECT", d.Env.Project),
 		Stack:        short("PULUMI_CI_STACK", d.Env.Stack),
 		Operation:    short("PULUMI_CI_OPERATION", d.Env.Operation),
+		Version:      short("PULUMI_CI_BUILD_NUMBER", d.Env.Version),
 		URL:          pageURL(public("PULUMI_CI_BUILD_URL", d.Env.URL)),
 	}
 }

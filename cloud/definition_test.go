@@ -49,8 +49,9 @@ func TestDefinitionWork(t *testing.T) {
 	for text, want := range map[string]runtime.Work{
 		`{}`: {},
 		`{"PULUMI_CI_ORGANIZATION": "acme", "PULUMI_CI_PROJECT": "website", "PULUMI_CI_STACK": "production",
-			"PULUMI_CI_OPERATION": "update", "PULUMI_CI_BUILD_URL": "https://app.pulumi.com/acme/website/1"}`: {
-			Organization: "acme", Project: "website", Stack: "production", Operation: "update",
+			"PULUMI_CI_OPERATION": "update", "PULUMI_CI_BUILD_NUMBER": "12",
+			"PULUMI_CI_BUILD_URL": "https://app.pulumi.com/acme/website/1"}`: {
+			Organization: "acme", Project: "website", Stack: "production", Operation: "update", Version: "12",
 			URL: "https://app.pulumi.com/acme/website/1",
 		},
 		`{"PULUMI_CI_STACK": {"secret": "hidden"}, "PULUMI_CI_PROJECT": {"ciphertext": "hidden"}}`: {},

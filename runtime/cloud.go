@@ -137,6 +137,14 @@ func (t Tuning) ClaimsDeployments() bool {
 	return len(t.Kinds) == 0 || slices.Contains(t.Kinds, Deployment)
 }
 
+// Subject returns the noun for what a job of this kind works on, as Job.WorkflowID names it.
+func (k Kind) Subject() string {
+	if k.Leased() {
+		return "activity"
+	}
+	return "deployment"
+}
+
 // LeasedKinds returns the kinds that the pool may lease.
 func (t Tuning) LeasedKinds() (kinds []Kind) {
 	if t.LeasedWork == LeasedNever || t.LeasedWork == "" {

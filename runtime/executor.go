@@ -108,6 +108,7 @@ type Instance struct {
 	Job        string
 	WorkflowID string
 	Kind       Kind // empty for a deployment
+	Work       Work // as far as the labels contain it
 	Generation uint64
 	Running    bool
 	Started    time.Time // zero if the runner was never started, and has no handoff

@@ -57,6 +57,7 @@ type Work struct {
 	Project      string
 	Stack        string // without organization and project
 	Operation    string // such as update, preview, refresh or destroy
+	Version      string // number of the operation in the stack, such as 12
 	URL          string // of the job's page, http or https, without user, query and fragment
 }
 

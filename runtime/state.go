@@ -64,6 +64,7 @@ type JobState struct {
 	ID         string
 	WorkflowID string
 	Kind       Kind
+	Work       Work // empty until the definition is known
 	Phase      Phase
 	Since      time.Time // of the claim, or when the instance of an adopted job was started
 	ActiveAt   time.Time // of the last change of the phase, or the last progress; zero before either

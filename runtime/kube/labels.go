@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Labels of a job's Pod. Pulumi documents the first two; Fargate profiles and scripts
@@ -121,6 +122,21 @@ func workOf(job *runtime.Job) map[string]string {
 	return all
 }
 
+// workIn returns the names that workOf has stored in annotations. Users can edit annotations, so it
+// omits values that are longer than those of a job.
+func workIn(annotations map[string]string) runtime.Work {
+	short := func(key string) string {
+		if value := annotations[key]; len(value) <= 1<<10 {
+			return printable.OneLine(value)
+		}
+		return ""
+	}
+	return runtime.Work{
+		Organization: short(labelOrganization), Project: short(labelProject), Stack: short(labelStack),
+		Operation: short(labelOperation), URL: short(annotationURL),
+	}
+}
+
 // labelValue returns text, or a digest of it if text is not valid as the value of a label.
 func labelValue(text string) string {
 	if len(validation.IsValidLabelValue(text)) == 0 {
@@ -151,6 +167,7 @@ func instanceOf(pod *corev1.Pod) runtime.Instance {
 		Job:        cmp.Or(pod.Annotations[annotationJob], pod.Labels[labelJob]),
 		WorkflowID: pod.Annotations[annotationSubject],
 		Kind:       runtime.Kind(pod.Labels[labelKind]),
+		Work:       workIn(pod.Annotations),
 		Generation: generation,
 	}
 }

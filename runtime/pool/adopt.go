@@ -92,15 +92,16 @@ func (p *Pool) adoptInstance(ctx context.Context, instance runtime.Instance, com
 	if p.runs[instance.Job] != nil {
 		return
 	}
-	p.log.Info(message, "job", instance.Job, "instance", instance.ID)
 	job := &runtime.Job{
 		ID: instance.Job, WorkflowID: instance.WorkflowID, Kind: runtime.Deployment, Generation: instance.Generation,
+		Definition: runtime.Definition{Work: instance.Work},
 	}
 	since := time.Now()
 	if !instance.Started.IsZero() && instance.Started.Before(since) { // the engine's clock may differ
 		since = instance.Started
 	}
 	r := p.newRun(job, since)
+	r.log().Info(message, "instance", instance.ID)
 	r.id, r.inherited, r.startDone = instance.ID, true, true
 	if r.unnamed = shared && complete; r.unnamed {
 		p.startRun(ctx, r, nil)

@@ -125,7 +125,7 @@ func TestAdoptOrphans(t *testing.T) {
 			st.Errorf("the jobs are %+v, want a job that started at %s, and no start in the future", jobs, started)
 		}
 		wait(4 * time.Minute)
-		st.wantInLog("job=running generation=0 duration=5m0s")
+		st.wantInLog("job=running generation=0 deployment=deployment-of-running duration=5m0s")
 	})
 	playAdopter(t, "outcome is left to the runner", spec(), func(st *fixture, _ *adopter) {
 		st.orphan("running", runtimetest.Script{Running: time.Minute, Exit: killed}, 0)

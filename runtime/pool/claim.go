@@ -82,12 +82,12 @@ func (d *deployments) accept(_ context.Context, r *jobRun) bool {
 	switch {
 	case running == nil:
 		killpoint.Hit(killpoint.PollAnswered)
-		r.log.Info("job claimed", string(r.job.Kind), r.job.WorkflowID)
+		r.log().Info("job claimed")
 		return true
 	case running.offer(r.job):
 		return false
 	}
-	r.log.Warn("service returned a job that this agent already runs: ignored")
+	r.log().Warn("service returned a job that this agent already runs: ignored")
 	if p.polls.next.Reason == "" { // the Cloud allows a poll at once after a job
 		p.polls.next.At = time.Now().Add(p.spec.Tuning.PollingInterval)
 	}
@@ -110,10 +110,9 @@ func pollResult(claim runtime.Claim, err error) runtime.PollResult {
 func (p *Pool) newRun(job *runtime.Job, since time.Time) *jobRun {
 	job.Pool, job.PoolName, job.Identity = p.spec.Key(), p.spec.Name, p.spec.Identity
 	job.Agent, job.Service, job.Tuning = p.parts.Agent, p.spec.Identity.Service, p.spec.Tuning
-	return &jobRun{
-		pool: p, job: job, since: since, phase: runtime.Claimed, stepEnded: make(chan struct{}),
-		log: p.log.With("job", job.ID, "generation", job.Generation),
-	}
+	r := &jobRun{pool: p, job: job, since: since, phase: runtime.Claimed, stepEnded: make(chan struct{})}
+	r.name()
+	return r
 }
 
 // startRun runs a job in a goroutine and releases its slot afterwards, if it has one. A job that an earlier

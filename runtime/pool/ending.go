@@ -24,28 +24,28 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 	duration := slog.Duration("duration", time.Since(r.since).Round(time.Millisecond))
 	switch {
 	case exit.Code == runtime.CodeSucceeded:
-		r.log.Info("job succeeded", duration)
+		r.log().Info("job succeeded", duration)
 		return true
 	case exit.Code == runtime.CodeFailed:
-		r.log.Warn("job failed", append(r.failure(exit), duration)...)
+		r.log().Warn("job failed", append(r.failure(exit), duration)...)
 		return true
 	case errors.As(context.Cause(ctx), new(leaseError)):
-		r.log.Warn("job stopped; the agent reports nothing more about it",
+		r.log().Warn("job stopped; the agent reports nothing more about it",
 			slog.Any("reason", context.Cause(ctx)), duration)
 		return true
 	case exit.Code == runtime.CodeGone, errors.Is(context.Cause(ctx), runtime.ErrCancelled):
-		r.log.Info("job cancelled by the service", duration)
+		r.log().Info("job cancelled by the service", duration)
 		return true
 	case r.job.Token.Empty():
-		r.log.Warn("adopted job ended and its runner did not report how; "+runtime.DeclaredFailed, duration)
+		r.log().Warn("adopted job ended and its runner did not report how; "+runtime.DeclaredFailed, duration)
 		return true
 	}
 
 	// Report nothing if an earlier run of the agent has reported the outcome.
 	reason := describeExit(exit, err)
-	r.log.Warn("runner did not report how the job ended", slog.String("reason", reason), duration)
+	r.log().Warn("runner did not report how the job ended", slog.String("reason", reason), duration)
 	if r.recovery != nil && r.isOver(ctx) {
-		r.log.Info(isOverMessage)
+		r.log().Info(isOverMessage)
 		return true
 	}
 
@@ -65,7 +65,7 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 		failure = r.sendReports(finalCtx, reports)
 	}
 	if failure != nil {
-		r.log.Error("cannot report job outcome; "+runtime.DeclaredFailed, "error", failure)
+		r.log().Error("cannot report job outcome; "+runtime.DeclaredFailed, "error", failure)
 	}
 	return failure == nil || isRefusal(failure)
 }
@@ -170,7 +170,7 @@ func (r *jobRun) addEndReason(ctx context.Context) {
 		defer r.mu.Unlock()
 		r.ending.agentLogLines = 1
 	case !errors.Is(err, runtime.ErrGone):
-		r.log.Warn("cannot add the end reason to the job's log", "reason", reason, "error", err)
+		r.log().Warn("cannot add the end reason to the job's log", "reason", reason, "error", err)
 	}
 }
 
@@ -203,12 +203,12 @@ func (r *jobRun) logPulumi(exit runtime.Exit) {
 	hint := strings.TrimSpace(commands[0]) + "; " + strings.TrimSpace(commands[1])
 	switch {
 	case known.pulumi == runtime.PulumiEnded:
-		r.log.Info("pulumi ended by itself after the interrupt", "stack", known.stack)
+		r.log().Info("pulumi ended by itself after the interrupt", "pulumi_stack", known.stack)
 	case known.pulumi != "":
-		r.log.Warn("pulumi did not end in time; its stack may be locked or have pending operations",
-			"pulumi", known.pulumi, "stack", known.stack, "hint", hint)
+		r.log().Warn("pulumi did not end in time; its stack may be locked or have pending operations",
+			"pulumi", known.pulumi, "pulumi_stack", known.stack, "hint", hint)
 	case known.stopReason != "" && !runtime.IsRunnerCode(exit.Code):
-		r.log.Warn("the runner was killed; if pulumi ran, its stack may be locked or have pending operations",
+		r.log().Warn("the runner was killed; if pulumi ran, its stack may be locked or have pending operations",
 			"hint", hint)
 	}
 }
@@ -253,8 +253,8 @@ func (r *jobRun) completeLease(result runtime.LeaseResult, reason string) {
 	ctx, cancel := context.WithTimeout(r.pool.finalCtx, completeLimit)
 	defer cancel()
 	if err := r.lease.leaser.Complete(ctx, r.job, result, reason); err != nil {
-		r.log.Warn("cannot complete lease; it expires", "result", string(result), "error", err)
+		r.log().Warn("cannot complete lease; it expires", "result", string(result), "error", err)
 		return
 	}
-	r.log.Info("lease completed", "result", string(result))
+	r.log().Info("lease completed", "result", string(result))
 }

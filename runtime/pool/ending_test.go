@@ -50,11 +50,12 @@ func TestReportEnd(t *testing.T) {
 		"runner reports step name and reason": {
 			failed(runtime.Progress{StepName: "pulumi update", Reason: "exit code 127"}),
 			`level=WARN msg="job failed" component=pool pool=default job=a generation=7 ` +
-				`step=3 step_name="pulumi update" reason="exit code 127" duration=1m2s`,
+				`deployment=deployment-of-a step=3 step_name="pulumi update" reason="exit code 127" duration=1m2s`,
 		},
 		"runner reports neither": {
 			failed(runtime.Progress{}),
-			`level=WARN msg="job failed" component=pool pool=default job=a generation=7 step=3 duration=1m2s`,
+			`level=WARN msg="job failed" component=pool pool=default job=a generation=7 ` +
+				`deployment=deployment-of-a step=3 duration=1m2s`,
 		},
 		"step name has a line break": {
 			failed(runtime.Progress{StepName: "a\nlevel=ERROR"}), `step=3 step_name="a\nlevel=ERROR" duration=1m2s`,

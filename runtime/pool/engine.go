@@ -30,7 +30,7 @@ func (r *jobRun) retryEngine(
 
 // warnRetry logs an error of a call to the engine that will be retried.
 func (r *jobRun) warnRetry(message string, err error, delay time.Duration) {
-	r.log.Warn(message, "instance", r.id, "error", err, "retry_in", delay)
+	r.log().Warn(message, "instance", r.id, "error", err, "retry_in", delay)
 }
 
 // closed reports whether a channel is closed.

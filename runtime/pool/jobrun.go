@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -25,10 +26,10 @@ var (
 // waits for them: heartbeats until the runner starts, progress, status polls, and the wait for
 // its end.
 type jobRun struct {
-	pool *Pool
-	log  *slog.Logger
-	job  *runtime.Job
-	id   string // id of the instance; before run, only an adopted job has one
+	pool  *Pool
+	named atomic.Pointer[slog.Logger] // see log
+	job   *runtime.Job
+	id    string // id of the instance; before run, only an adopted job has one
 
 	inherited bool // another run or another agent started the instance: the service may not know the job
 	startDone bool // step 0 has ended, or may have: other starts do not wait for this job; guarded by the pool's lock
@@ -172,10 +173,10 @@ func (r *jobRun) waitForEnd(
 func (r *jobRun) finish(ctx context.Context, end *instanceEnd) (gone bool) {
 	switch {
 	case end == nil && r.leavesInstance(ctx):
-		r.log.Info("job left running for the next agent", "instance", r.id)
+		r.log().Info("job left running for the next agent", "instance", r.id)
 		return false
 	case end == nil:
-		r.log.Error("cannot stop job before shutdown; left running for the next start", "instance", r.id)
+		r.log().Error("cannot stop job before shutdown; left running for the next start", "instance", r.id)
 		return false
 	}
 
@@ -285,6 +286,32 @@ func (r *jobRun) remove(grace time.Duration) error {
 	return r.pool.parts.Executor.Remove(ctx, r.id, grace)
 }
 
+// log returns the log of the job. Its lines have the names of the job, as far as they are known.
+func (r *jobRun) log() *slog.Logger { return r.named.Load() }
+
+// name gives the log of the job the names that are known now.
+func (r *jobRun) name() {
+	work := r.job.Definition.Work
+	attributes := []any{"job", r.job.ID, "generation", r.job.Generation}
+	for _, a := range [][2]string{
+		{r.job.Kind.Subject(), r.job.WorkflowID}, {"lease", r.job.Lease.ID}, {"organization", work.Organization},
+		{"project", work.Project}, {"stack", work.Stack}, {"operation", work.Operation}, {"version", work.Version},
+	} {
+		if a[1] != "" {
+			attributes = append(attributes, a[0], a[1])
+		}
+	}
+	r.named.Store(r.pool.log.With(attributes...))
+}
+
+// setDefinition sets the definition of the job.
+func (r *jobRun) setDefinition(definition runtime.Definition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.job.Definition = definition
+	r.name()
+}
+
 func (r *jobRun) setPhase(phase runtime.Phase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -302,7 +329,7 @@ func (r *jobRun) state() runtime.JobState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return runtime.JobState{
-		ID: r.job.ID, WorkflowID: r.job.WorkflowID, Kind: r.job.Kind, Phase: r.phase, Since: r.since,
-		ActiveAt: r.active,
+		ID: r.job.ID, WorkflowID: r.job.WorkflowID, Kind: r.job.Kind, Work: r.job.Definition.Work,
+		Phase: r.phase, Since: r.since, ActiveAt: r.active,
 	}
 }

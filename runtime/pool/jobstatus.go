@@ -43,7 +43,7 @@ func (r *jobRun) pollStatus(ctx context.Context, stop context.CancelCauseFunc, k
 		status, err := r.pool.parts.Cloud.JobStatus(ctx, r.job)
 		lastAnswer = time.Now()
 		if err != nil {
-			r.log.Debug("status poll failed", "error", err)
+			r.log().Debug("status poll failed", "error", err)
 			continue
 		}
 
@@ -51,7 +51,7 @@ func (r *jobRun) pollStatus(ctx context.Context, stop context.CancelCauseFunc, k
 		var grace time.Duration
 		switch {
 		case status == runtime.Gone && !known:
-			r.log.Debug("service does not know the adopted job; it continues")
+			r.log().Debug("service does not know the adopted job; it continues")
 		case status == runtime.Completing:
 			grace = completeGrace
 		case status == runtime.Cancelled && r.lastProgress().Status == runtime.Failed:

@@ -46,13 +46,12 @@ func (l *leasedWork) record(since time.Time, _ runtime.Claim, err error) {
 // accept gives work back that cannot be started any more, because the pool ends.
 func (l *leasedWork) accept(ctx context.Context, r *jobRun) bool {
 	p := l.pool
-	r.log = r.log.With("lease", r.job.Lease.ID)
 	r.lease.leaser = l.leaser
 	if p.draining || ctx.Err() != nil || p.runs[r.job.ID] != nil {
 		p.jobs.Go(r.giveBack)
 		return false
 	}
-	r.log.Info("lease acquired", string(r.job.Kind), r.job.WorkflowID)
+	r.log().Info("lease acquired", "kind", string(r.job.Kind))
 	return true
 }
 
@@ -74,10 +73,10 @@ func (r *jobRun) giveBack() {
 	ctx, cancel := context.WithTimeout(r.pool.finalCtx, giveBackLimit)
 	defer cancel()
 	if err := r.lease.leaser.Complete(ctx, r.job, runtime.LeaseRetry, "the agent stops"); err != nil {
-		r.log.Warn("cannot give the lease back; it expires", "error", err)
+		r.log().Warn("cannot give the lease back; it expires", "error", err)
 		return
 	}
-	r.log.Info("lease given back, because the pool stops")
+	r.log().Info("lease given back, because the pool stops")
 }
 
 // leaseError is a reason to stop leased work without another report about it.
@@ -124,7 +123,7 @@ func (r *jobRun) runLeased(ctx context.Context) {
 
 	// 1. Begin.
 	if err := r.extendLease(ctx, true); err != nil {
-		r.log.Warn("leased work not started", "reason", err)
+		r.log().Warn("leased work not started", "reason", err)
 		outcome := runtime.OutcomeLost
 		if !errors.Is(err, runtime.ErrCancelled) {
 			outcome = runtime.OutcomeCancelled
@@ -164,7 +163,7 @@ func (r *jobRun) renewLease(ctx context.Context, stopJob context.CancelCauseFunc
 
 		if err := r.extendLease(ctx, false); err != nil {
 			if ctx.Err() == nil {
-				r.log.Warn("leased work is stopped", "reason", err)
+				r.log().Warn("leased work is stopped", "reason", err)
 				stopJob(err)
 				r.endReports(err) // the cause of the job's context may be an earlier one
 			}
@@ -202,7 +201,7 @@ func (r *jobRun) extendLease(ctx context.Context, begin bool) error {
 		case err == nil:
 			r.setLeaseEnd(started.Add(granted))
 			if failed {
-				r.log.Info("lease renewed after failed attempts")
+				r.log().Info("lease renewed after failed attempts")
 			}
 			return nil
 		case errors.Is(err, runtime.ErrLeaseLost):
@@ -211,7 +210,7 @@ func (r *jobRun) extendLease(ctx context.Context, begin bool) error {
 			return context.Cause(ctx)
 		case !failed:
 			failed = true
-			r.log.Warn("cannot renew lease", "error", err, "expires_in", left.Round(time.Millisecond))
+			r.log().Warn("cannot renew lease", "error", err, "expires_in", left.Round(time.Millisecond))
 		}
 		if !runtime.Sleep(ctx, nil, delay) {
 			return context.Cause(ctx)

@@ -39,7 +39,8 @@ func TestLeaseSuspend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				leaser := &renewals{}
-				r := &jobRun{log: slog.New(slog.DiscardHandler), job: &runtime.Job{}, lease: lease{leaser: leaser}}
+				r := &jobRun{job: &runtime.Job{}, lease: lease{leaser: leaser}}
+				r.named.Store(slog.New(slog.DiscardHandler))
 				r.endReports = func(error) {}
 				r.setLeaseEnd(time.Now().Add(time.Minute))
 				ctx, end := context.WithCancel(t.Context())

@@ -21,9 +21,9 @@ func isRefusal(err error) bool {
 func (r *jobRun) settle(err error) {
 	r.settled = err == nil || isRefusal(err)
 	if err != nil && !r.settled {
-		r.log.Error("cannot report job outcome; "+runtime.DeclaredFailed, "error", err)
+		r.log().Error("cannot report job outcome; "+runtime.DeclaredFailed, "error", err)
 	} else if err != nil {
-		r.log.Info("service refused the report: the job has already ended there", "error", err)
+		r.log().Info("service refused the report: the job has already ended there", "error", err)
 	}
 }
 
@@ -36,7 +36,7 @@ func (r *jobRun) reportLost(ctx context.Context) {
 	r.recovery.outcome = runtime.OutcomeLost
 	if r.isOver(ctx) {
 		r.noteRecovery(runtime.RecoveryRemoved)
-		r.log.Info(isOverMessage)
+		r.log().Info(isOverMessage)
 		r.settled = true
 		return
 	}
@@ -49,7 +49,7 @@ func (r *jobRun) reportLost(ctx context.Context) {
 	finalCtx, cancel := context.WithTimeout(r.pool.finalCtx, finalReportLimit)
 	defer cancel()
 	r.noteRecovery(runtime.RecoveryReported)
-	r.log.Warn("job reported failed", "reason", errNoTrace)
+	r.log().Warn("job reported failed", "reason", errNoTrace)
 	err := r.fetchSteps(finalCtx)
 	if err == nil {
 		err = r.sendReports(finalCtx, finalReports(r.findStep(finalCtx), r.steps, errNoTrace.Error()))
@@ -76,7 +76,7 @@ func (r *jobRun) isOver(ctx context.Context) bool {
 		case isRefusal(err):
 			return false
 		}
-		r.log.Debug("status request failed", "error", err, "retry_in", delay)
+		r.log().Debug("status request failed", "error", err, "retry_in", delay)
 		if !runtime.Sleep(ctx, nil, delay) {
 			return false
 		}

@@ -150,7 +150,7 @@ func (r *jobRun) parseProgress(line []byte) (runtime.Progress, error) {
 func (r *jobRun) ignoreLine(reason error) {
 	if !r.stream.ignored {
 		r.stream.ignored = true
-		r.log.Warn("progress line ignored, and all others like it", "instance", r.id, "reason", reason)
+		r.log().Warn("progress line ignored, and all others like it", "instance", r.id, "reason", reason)
 	}
 }
 

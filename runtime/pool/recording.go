@@ -16,7 +16,7 @@ func (r *jobRun) record() {
 	err := r.pool.parts.Journal.Add(ctx, runtime.NewRecord(r.job, r.since))
 	r.recorded = err == nil
 	if err != nil {
-		r.log.Warn("cannot record the job in the journal; if the agent is killed, "+runtime.DeclaredFailed,
+		r.log().Warn("cannot record the job in the journal; if the agent is killed, "+runtime.DeclaredFailed,
 			"error", err)
 		r.pool.parts.Metrics.JournalFailed(r.job.PoolName)
 		// The record may be stored in spite of the error. If it cannot be removed, it counts as
@@ -61,7 +61,7 @@ func (r *jobRun) recordHandoff(ctx context.Context) error {
 	}
 	r.recorded = false
 	r.pool.parts.Metrics.JournalFailed(r.job.PoolName)
-	r.log.Warn("cannot record that the job starts, so its record is removed; if the agent is killed, "+
+	r.log().Warn("cannot record that the job starts, so its record is removed; if the agent is killed, "+
 		runtime.DeclaredFailed, "error", err)
 	return nil
 }
@@ -75,7 +75,7 @@ func (r *jobRun) recordNotRun(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, journalLimit)
 	defer cancel()
 	if err := r.pool.parts.Journal.SetStage(ctx, r.job.ID, runtime.RecordClaimed); err != nil {
-		r.log.Debug("cannot record that the job has not run", "error", err)
+		r.log().Debug("cannot record that the job has not run", "error", err)
 	}
 }
 
@@ -88,7 +88,7 @@ func (r *jobRun) recordReport() {
 	ctx, cancel := context.WithTimeout(r.pool.finalCtx, journalLimit)
 	defer cancel()
 	if err := r.pool.parts.Journal.SetStage(ctx, r.job.ID, runtime.RecordReported); err != nil {
-		r.log.Debug("cannot record the report of the job", "error", err) // removal follows
+		r.log().Debug("cannot record the report of the job", "error", err) // removal follows
 	}
 }
 
@@ -105,7 +105,7 @@ func (r *jobRun) removeRecord() bool {
 	ctx, cancel := context.WithTimeout(r.pool.finalCtx, journalLimit)
 	defer cancel()
 	if err := r.pool.parts.Journal.Remove(ctx, r.job.ID); err != nil {
-		r.log.Warn("cannot remove the record of the job", "error", err)
+		r.log().Warn("cannot remove the record of the job", "error", err)
 		return false
 	}
 	return true

@@ -92,6 +92,9 @@ func (p *Pool) startRecovery(ctx context.Context, rec *recovery) {
 		ID: record.Job, WorkflowID: record.WorkflowID, Kind: record.Kind, Token: record.Token, OIDC: record.OIDC,
 		Generation: record.Generation,
 	}
+	if len(rec.instances) > 0 {
+		job.Definition.Work = rec.instances[0].Work
+	}
 	r := p.newRun(job, record.Claimed)
 	r.recovery, r.recorded, r.last = rec, true, record.Progress
 	r.startDone = record.Stage != runtime.RecordClaimed // a job that may have run delays no other start
@@ -139,7 +142,7 @@ func (r *jobRun) continueRecovered(ctx context.Context) (continues bool) {
 		message = "job resumed: it ended while no agent ran"
 	}
 	r.noteRecovery(runtime.RecoveryResumed)
-	r.log.Info(message, "instance", instance.ID)
+	r.log().Info(message, "instance", instance.ID)
 	return true
 }
 
@@ -159,7 +162,7 @@ func (r *jobRun) hasNotRun(ctx context.Context, end *instanceEnd) bool {
 // record any more.
 func (r *jobRun) endRecovery() (gone bool) {
 	if r.recovery.outcome == "" {
-		r.log.Info("job left to the next agent, because the pool stops")
+		r.log().Info("job left to the next agent, because the pool stops")
 		return false
 	}
 	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.recovery.outcome)
@@ -184,12 +187,12 @@ func (r *jobRun) prepareRestart(ctx context.Context) (ok bool) {
 	switch {
 	case reason == nil:
 		r.noteRecovery(runtime.RecoveryStarted)
-		r.log.Info("job started again: the agent ended before its first step")
+		r.log().Info("job started again: the agent ended before its first step")
 		return true
 	case ctx.Err() != nil: // the next agent decides
 	case isRefusal(reason):
 		r.noteRecovery(runtime.RecoveryRemoved)
-		r.log.Info(isOverMessage, "reason", reason)
+		r.log().Info(isOverMessage, "reason", reason)
 		r.settled, r.recovery.outcome = true, runtime.OutcomeLost
 	default:
 		r.failRecovery(fmt.Errorf("%w: %w", errNotStarted, reason))
@@ -305,7 +308,7 @@ func (r *jobRun) failRecovery(reason error) {
 	setup := runtime.NewSetup(r.job, r.pool.parts.Cloud, r.handoff())
 	setup.Resume(r.recovery.record.Progress)
 	r.noteRecovery(runtime.RecoveryReported)
-	r.log.Warn("job reported failed", "reason", reason)
+	r.log().Warn("job reported failed", "reason", reason)
 	r.recovery.outcome = runtime.OutcomeFailed
 	finalCtx, cancel := context.WithTimeout(r.pool.finalCtx, finalReportLimit)
 	defer cancel()

@@ -187,7 +187,7 @@ func (p *Pool) poll(
 	// 3. Start the job.
 	p.parts.Metrics.JobClaimed(r.job.PoolName, r.job.Kind)
 	if granted.keep() {
-		r.log.Info("the response to a poll was late, and another pool uses the slot: " +
+		r.log().Info("the response to a poll was late, and another pool uses the slot: " +
 			"this job exceeds the limit of all pools")
 	}
 	p.startRun(ctx, r, granted)

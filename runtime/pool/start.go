@@ -54,7 +54,7 @@ func (r *jobRun) start(ctx context.Context, children *sync.WaitGroup) (id string
 	if err != nil {
 		return "", r.fail(ctx, setup, fmt.Errorf("fetch the job's definition: %w", err))
 	}
-	job.Definition = definition
+	r.setDefinition(definition)
 	killpoint.Hit(killpoint.DefinitionFetched)
 	setup.SetHandoff(r.handoff())
 
@@ -65,9 +65,18 @@ func (r *jobRun) start(ctx context.Context, children *sync.WaitGroup) (id string
 	}
 	job.Definition.Raw = nil // the runner has it; a second start fetches it again
 	r.observe(runtime.Progress{Step: 0, Lines: setup.Accepted(), Status: runtime.Running}, false)
-	r.log.Info("job started", "instance", id)
+	r.logStart(id)
 	killpoint.Hit(killpoint.Started)
 	return id, nil
+}
+
+// logStart logs the start of the job, with a link to its page if the service has one.
+func (r *jobRun) logStart(id string) {
+	attributes := []any{"instance", id}
+	if url := r.job.Definition.Work.URL; url != "" {
+		attributes = append(attributes, "url", url)
+	}
+	r.log().Info("job started", attributes...)
 }
 
 // createInstance creates the instance and starts the runner in it. A start that lost the
@@ -88,7 +97,7 @@ func (r *jobRun) createInstance(ctx context.Context, setup *runtime.Setup) (id s
 		}
 
 		// Record that the job has not run, and remove what is left.
-		r.log.Warn("job not started", "error", err, "retry_in", delay)
+		r.log().Warn("job not started", "error", err, "retry_in", delay)
 		setup.Log("Not started: %v. The agent tries again in %v", err, delay)
 		r.startLost = true
 		setup.Withdraw(ctx)
@@ -107,7 +116,7 @@ func (r *jobRun) fail(ctx context.Context, setup *runtime.Setup, reason error) e
 	if cause := context.Cause(ctx); cause != nil {
 		reason = cause
 	}
-	r.log.Warn("job failed before its first step", "error", reason)
+	r.log().Warn("job failed before its first step", "error", reason)
 	if r.endedByService(reason) {
 		r.settled = true
 		return reason
@@ -117,7 +126,7 @@ func (r *jobRun) fail(ctx context.Context, setup *runtime.Setup, reason error) e
 	defer setup.Measure(runtime.StageReport)()
 	err := setup.Fail(finalCtx, reason)
 	if err != nil {
-		r.log.Error("cannot report failed job; "+runtime.DeclaredFailed, "error", err)
+		r.log().Error("cannot report failed job; "+runtime.DeclaredFailed, "error", err)
 	}
 	r.settled = err == nil || errors.Is(err, runtime.ErrGone)
 	killpoint.Hit(killpoint.Reported)
@@ -181,7 +190,7 @@ func (r *jobRun) sendHeartbeats(ctx context.Context, timeout *time.Timer) {
 			err := r.pool.parts.Cloud.Report(once, r.job, runtime.Report{})
 			cancel()
 			if err != nil {
-				r.log.Debug("heartbeat failed", "error", err)
+				r.log().Debug("heartbeat failed", "error", err)
 			} else {
 				timeout.Reset(heartbeatTimeout)
 			}

@@ -61,7 +61,7 @@ func (p *Pool) awaitGrace(begin time.Time, further time.Duration, first, second 
 // run.
 func (r *jobRun) stop(cause error, endedCh <-chan struct{}, children *sync.WaitGroup) (stopped bool) {
 	r.setStopping(cause)
-	r.log.Info("stopping job", "reason", cause)
+	r.log().Info("stopping job", "reason", cause)
 
 	// 1. Interrupt.
 	grace := runtime.StopGrace
@@ -130,11 +130,11 @@ func (r *jobRun) interrupt(interrupter runtime.Interrupter, endedCh <-chan struc
 	err := interrupter.Interrupt(ctx, r.id)
 	cancel()
 	if err != nil && !errors.Is(err, runtime.ErrNoInstance) {
-		r.log.Warn("cannot interrupt runner; it gets a SIGTERM instead", "instance", r.id, "error", err)
+		r.log().Warn("cannot interrupt runner; it gets a SIGTERM instead", "instance", r.id, "error", err)
 		return false
 	}
 	if r.pool.awaitGrace(begin, 0, endedCh, r.stepEnded) {
-		r.log.Warn("job did not end within the cancel grace period; it is terminated",
+		r.log().Warn("job did not end within the cancel grace period; it is terminated",
 			"after", time.Since(begin).Round(time.Second))
 	}
 	return true

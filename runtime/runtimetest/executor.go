@@ -312,6 +312,7 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 			Identity:   inst.job.Identity,
 			Job:        inst.job.ID,
 			WorkflowID: inst.job.WorkflowID,
+			Work:       inst.job.Definition.Work,
 			Generation: inst.job.Generation,
 			Started:    inst.started,
 		}
