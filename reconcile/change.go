@@ -173,6 +173,23 @@ func byPool(settings []schema.Setting) map[string][]schema.Setting {
 	return parts
 }
 
+// restartSettings returns the settings of the agent that take effect only when it is restarted.
+func restartSettings(c *schema.Config) []schema.Setting {
+	return slices.DeleteFunc(slices.Clone(byPool(c.Settings())[""]), func(s schema.Setting) bool {
+		return Effect(s.Reload.String()) != Restart
+	})
+}
+
+// changedKeys returns the keys whose values differ. Both lists have the same keys in the same order.
+func changedKeys(before, after []schema.Setting) (keys []string) {
+	for i, s := range after {
+		if !s.Same(before[i]) {
+			keys = append(keys, s.Key)
+		}
+	}
+	return keys
+}
+
 // poolChanges applies plans of Diff to a state in which every started pool is ready at
 // once, and returns the change of each pool.
 func poolChanges(before, after *schema.Config) map[string]*Reload {

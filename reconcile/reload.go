@@ -39,6 +39,7 @@ type Reloader struct {
 
 	stateMu sync.Mutex
 	state   ConfigState
+	started []schema.Setting // with the effect Restart, of the first configuration
 }
 
 // ReloaderParts are the functions that a Reloader uses.
@@ -68,6 +69,7 @@ type ConfigState struct {
 	RejectedAt time.Time  // time of the last one, even if the file was corrected since
 	Rejection  *Rejection // of the present file; nil if the file is in force
 	LastReload []Reload   // changes of the last accepted reload
+	Restart    []string   // keys of Config that take effect only when the agent is restarted
 	Seconds    float64    // duration of the last accepted load, check and comparison
 }
 
@@ -300,6 +302,10 @@ func (r *Reloader) accept(result schema.LoadResult, generation uint64, started t
 	r.state.Generation, r.state.AcceptedAt = generation, time.Now()
 	r.state.Accepted++
 	r.state.Rejection, r.state.LastReload = nil, reloads
+	if before == nil {
+		r.started = restartSettings(result.Config)
+	}
+	r.state.Restart = changedKeys(r.started, restartSettings(result.Config))
 	r.state.Seconds = time.Since(started).Seconds()
 	r.stateMu.Unlock()
 

@@ -571,3 +571,19 @@ func TestReloadProperty(t *testing.T) {
 		}
 	})
 }
+
+func TestReloadRestart(t *testing.T) {
+	d := newReloadTest(t)
+	for i, step := range []struct{ file, want string }{
+		{"state_directory: /a\n", ""}, {"state_directory: /b\n", "state_directory"},
+		{"state_directory: /b\npolling_interval: 20s\n", "state_directory"}, {"state_directory: /a\n", ""},
+	} {
+		d.file = "token: pul-a\ndeploy_target: process\n" + step.file
+		if err := d.reloader.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(d.reloader.State().Restart, " "); got != step.want {
+			t.Errorf("step %d: a restart is needed for %q, want %q", i, got, step.want)
+		}
+	}
+}

@@ -56,14 +56,15 @@ type Config struct {
 	Applied    uint64           `json:"applied"`        // last generation that was fully in force
 	AcceptedAt time.Time        `json:"acceptedAt"`     // when the desired generation was accepted
 	AppliedAt  time.Time        `json:"appliedAt,omitzero"`
-	RejectedAt time.Time        `json:"rejectedAt,omitzero"` // time of the last rejection, even if the edit was undone
-	Accepted   uint64           `json:"accepted"`            // number of accepted configurations since the start
-	Rejected   uint64           `json:"rejected"`            // number of rejected configurations since the start
-	Seconds    float64          `json:"loadSeconds"`         // time for reading and checking the desired generation
-	Rejection  *Rejection       `json:"rejection,omitempty"` // of the present file
-	Warnings   []report.Problem `json:"warnings,omitempty"`  // of the configuration in force
-	Watch      string           `json:"watch"`               // how changes of files are detected: events or polling
-	Frozen     []string         `json:"frozen,omitempty"`    // files whose replacement cannot be detected
+	RejectedAt time.Time        `json:"rejectedAt,omitzero"`     // time of the last rejection, even if the edit was undone
+	Accepted   uint64           `json:"accepted"`                // number of accepted configurations since the start
+	Rejected   uint64           `json:"rejected"`                // number of rejected configurations since the start
+	Seconds    float64          `json:"loadSeconds"`             // time for reading and checking the desired generation
+	Rejection  *Rejection       `json:"rejection,omitempty"`     // of the present file
+	Warnings   []report.Problem `json:"warnings,omitempty"`      // of the configuration in force
+	Watch      string           `json:"watch"`                   // how changes of files are detected: events or polling
+	Frozen     []string         `json:"frozen,omitempty"`        // files whose replacement cannot be detected
+	Restart    []string         `json:"restartNeeded,omitempty"` // keys that take effect when the agent is restarted
 }
 
 // Rejection describes a file that the agent does not use.

@@ -78,6 +78,8 @@ func (m metrics) config(d Document) {
 		float64(c.Rejection.count()))
 	m.gauge("config_warnings", "Warnings about the configuration in force, such as deprecated keys.",
 		float64(len(c.Warnings)))
+	m.gauge("config_restart_needed", "Changed keys that take effect only when the agent is restarted.",
+		float64(len(c.Restart)))
 	m.gauge("config_load_duration_seconds", "Time for reading and checking the configuration in force.", c.Seconds)
 	if d.Converged {
 		m.gauge("config_apply_duration_seconds", "Time from accepting the configuration in force until every pool "+

@@ -63,6 +63,7 @@ func configOf(state reconcile.ConfigState) Config {
 	}
 	if state.Config != nil {
 		c.Digest = state.Config.Digest
+		Restart: state.Restart,
 		if state.Config.Path != "" {
 			c.Path = state.Config.Paths()[0]
 		}

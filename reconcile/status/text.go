@@ -169,6 +169,9 @@ func rejectionLines(d Document, format times) []line {
 	for _, p := range r.Problems {
 		for text := range strings.Lines(p.String()) {
 			all = append(all, paragraph(rejectionPart, "", text)...)
+	if len(c.Restart) > 0 {
+		all = append(all, paragraph("config", "", "restart needed: "+strings.Join(c.Restart, ", "))...)
+	}
 		}
 	}
 	return all
