@@ -29,3 +29,8 @@ func isTerminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
+
+// coloured reports whether standard output shows colours.
+func (s stdio) coloured() bool {
+	return isTerminal(s.stdout) && s.environ["NO_COLOR"] == "" && s.environ["TERM"] != "dumb"
+}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"regexp"
 	"slices"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
@@ -115,13 +117,31 @@ func (s stdio) plan(
 	if format == "json" {
 		document.add(p.reloads, p.pods)
 		err = report.WriteJSON(s.stdout, document)
-	} else if _, err = fmt.Fprint(s.stdout, reconcile.Describe(p.reloads)); err == nil {
+	} else if _, err = io.WriteString(s.stdout, s.paintPlan(reconcile.Describe(p.reloads))); err == nil {
 		err = pods.WriteReload(s.stdout, p.pods)
 	}
 	if err == nil && len(p.reloads) > 0 {
 		err = cli.ExitError(exitChanges)
 	}
 	return err
+}
+
+// paints are the colours of the effects in a plan: of those without an interruption, of those that
+// wait, and of those that need a new pool or a new agent.
+var paints = map[*regexp.Regexp]string{
+	regexp.MustCompile(`(?m)^  (live|rebind)\b`):   "32", // green
+	regexp.MustCompile(`(?m)^  next job\b`):        "33", // yellow
+	regexp.MustCompile(`(?m)^  (drain|restart)\b`): "31", // red
+}
+
+// paintPlan returns a plan with colours if standard output is a terminal.
+func (s stdio) paintPlan(text string) string {
+	for part, colour := range paints {
+		if s.coloured() {
+			text = part.ReplaceAllString(text, "\x1b["+colour+"m$0\x1b[0m")
+		}
+	}
+	return text
 }
 
 // planFiles plans the reload from the first file to the second.

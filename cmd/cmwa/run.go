@@ -116,8 +116,7 @@ func runAgent(
 		Version: cli.Version(), StartedAt: started, Config: reloader.State, Loop: loop.Status,
 		WatchMode: watcher.Mode, Counters: counters,
 	}
-	d.handle(status.Handler(snapshots))
-	log.Info("agent starts", "version", cli.Version(), "config", c.Path, "pools", len(c.Pools),
+	log.Info("agent starts", "version", cli.Version(), "config", absolutePath(c), "pools", len(c.Pools),
 		"agent", agent.ID, "state", agent.Directory)
 	controlled := control.Agent{
 		Directory: agent.Directory, Started: started, Loop: loop, Drain: func() { drain(errDrain) },
@@ -129,7 +128,11 @@ func runAgent(
 		names = append(names, pool.Name)
 	}
 	control.Restore(controlled, names, log.Logger)
-	serveControl := control.Open(controlled, log.Logger)
+	serveControl, warning := control.Open(controlled, log.Logger)
+	if warning != "" {
+		snapshots.Warnings = []string{warning}
+	}
+	d.handle(status.Handler(snapshots))
 	reloader.Deliver(loop.Want)
 
 	// Run until the loop returns, or one of these goroutines fails. Until the loop returns,
@@ -163,6 +166,14 @@ func runAgent(
 	}
 	log.Info("agent stopped", "reason", reason)
 	return nil
+}
+
+// absolutePath returns the path of a configuration's file, or "" if it has none.
+func absolutePath(c *schema.Config) string {
+	if c.Path == "" {
+		return ""
+	}
+	return c.Paths()[0]
 }
 
 // errDrain is the cause with which cmwa drain cancels the context of the agent.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -23,8 +24,8 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cmwa/control"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/status"
-	"github.com/cmwa-project/cmwa/runtime/agentid"
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/runtime/agentid"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -72,7 +73,7 @@ func runningAgent(t *testing.T, config string, environ ...string) (variable stri
 	source, err := findForRun(placesOf(config, variables))
 	noError(t, err)
 	inForce, _ := schema.Load(source) // nil if the file is invalid
-	serve := control.Open(control.Agent{
+	serve, _ := control.Open(control.Agent{
 		Directory: directory, Loop: idleLoop{}, Status: func() any { return fixedStatus(t) },
 		Plan: planner(variables, func() *schema.Config { return inForce }),
 	}, slog.New(slog.DiscardHandler))
@@ -292,7 +293,7 @@ func TestStatusWatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "process")
 	port, next := agentPort(freePort(t)), agentPort(freePort(t))
-	w.agent(port.setting())
+	agent := w.agent(port.setting())
 	config := filepath.Join(w.directory, "agent.yaml")
 	good := readText(t, config)
 	var d status.Document
@@ -313,6 +314,9 @@ func TestStatusWatch(t *testing.T) {
 	w.queue("long", oneStep("until [ -e "+witness+" ]; do sleep 0.05; done"))
 	reports("the job is shown", cli.ExitOK,
 		func() bool { return len(d.Pools[0].Jobs) == 1 && d.Pools[0].Jobs[0].Phase == "running" })
+	if job := d.Pools[0].Jobs[0]; job.Deployment != w.id("long") || job.Stack != "long" || job.Version == "" {
+		t.Errorf("the status names the job %+v", job)
+	}
 
 	second := strings.Replace(good, "polling_interval: 200ms", "polling_interval: 300ms", 1)
 	plan := []string{"plan", "--live", "--config", config, fileOf(t, "candidate.yaml", second)}
@@ -356,6 +360,7 @@ func TestStatusWatch(t *testing.T) {
 	watching.waitFor("generation 3, in force")
 	noError(t, os.WriteFile(witness, nil, 0o600))
 	w.await("long", "succeeded")
+	agent.waitForMatch(regexp.MustCompile(`job succeeded.* deployment=` + w.id("long") + `.* stack=long .*version=`))
 	watching.signal(os.Interrupt)
 	watching.exit(cli.ExitOK)
 	if output := watching.output(); strings.Contains(output, "\x1b") || strings.Contains(output, w.pool) {

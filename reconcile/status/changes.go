@@ -24,7 +24,7 @@ type failedSeries struct {
 }
 
 // Write writes the parts that are new or have changed, and a line for each part that has
-// ended. It ignores differences that each poll causes: see stable. While the polls of a
+// ended, below a line with the time. It ignores differences that each poll causes: see stable. While the polls of a
 // pool fail, each state of the pool is written once.
 func (c *Changes) Write(w io.Writer, d Document) error {
 	// Use absolute times, because relative times differ in every Document.
@@ -61,7 +61,10 @@ func (c *Changes) Write(w io.Writer, d Document) error {
 		}
 	}
 	c.before, c.series = compared, series
-	_, err := io.WriteString(w, b.String())
+	if b.Len() == 0 {
+		return nil
+	}
+	_, err := io.WriteString(w, absoluteTimes().at(d.Now)+"\n"+b.String())
 	return err
 }
 

@@ -20,12 +20,14 @@ func TestChanges(t *testing.T) {
 			t.Errorf("without a change the text is\n%s", second)
 		}
 		d.Pools[0].Phase, d.Pools[0].Until, d.Pools[0].Reason = "polling", time.Time{}, ""
-		if third := write(d); !strings.HasPrefix(third, "prod ") || !strings.Contains(third, "polling") ||
+		third := write(d)
+		if !strings.HasPrefix(third, "2026-11-21T13:30:01Z\nprod ") || !strings.Contains(third, "polling") ||
 			strings.Contains(third, "POOL") || strings.Contains(third, "config") {
 			t.Errorf("after a change of one pool the text is\n%s", third)
 		}
 		d.Pools, d.Config.Rejection = d.Pools[:1], nil
-		want := "file no longer rejected\nremoved: pool a-pool-with-a-name-that-is-much-too-long-for-a-table, a-2\n"
+		want := "2026-11-21T13:30:01Z\nfile no longer rejected\n" +
+			"removed: pool a-pool-with-a-name-that-is-much-too-long-for-a-table, a-2\n"
 		if ended := write(d); ended != want {
 			t.Errorf("got %q, want %q", ended, want)
 		}

@@ -9,7 +9,7 @@ import (
 
 // Version is the version of the [Document]. It grows when a client of an earlier
 // version would misread the Document.
-const Version = 3
+const Version = 4
 
 // Document is the response to GET /status. Times are those of the agent's clock, in
 // UTC. A field with omitempty or omitzero is omitted if it is false, unknown or does not apply.
@@ -46,6 +46,7 @@ type Agent struct {
 	PID       int       `json:"pid"`
 	StartedAt time.Time `json:"startedAt"`
 	Directory string    `json:"directory,omitempty"` // working directory
+	Warnings  []string  `json:"warnings,omitempty"`  // about what the process could not open when it started
 }
 
 // Config describes the configuration in force, and a rejected file.
@@ -118,11 +119,18 @@ type Pool struct {
 // PhaseMissing is the phase of a desired pool that does not run.
 const PhaseMissing = "missing"
 
-// Job describes a job in flight.
+// Job describes a job in flight. The names are those of the log.
 type Job struct {
-	ID      string    `json:"id"`
-	Subject string    `json:"subject"`
-	Kind    string    `json:"kind"` // as in enabled_workflow_types; empty if unknown
-	Phase   string    `json:"phase"`
-	Since   time.Time `json:"since"`
+	Job          string    `json:"job"`                  // id
+	Kind         string    `json:"kind"`                 // as in enabled_workflow_types; empty if unknown
+	Deployment   string    `json:"deployment,omitempty"` // id
+	Activity     string    `json:"activity,omitempty"`   // id of a scan or policy evaluation
+	Organization string    `json:"organization,omitempty"`
+	Project      string    `json:"project,omitempty"`
+	Stack        string    `json:"stack,omitempty"`
+	Operation    string    `json:"operation,omitempty"`
+	Version      string    `json:"version,omitempty"` // number of the operation in the stack
+	URL          string    `json:"url,omitempty"`     // of the job's page
+	Phase        string    `json:"phase"`
+	Since        time.Time `json:"since"`
 }

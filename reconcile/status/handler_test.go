@@ -94,8 +94,8 @@ func busyAgent(t *testing.T) *testAgent {
 		status.Pools = append(status.Pools, runtime.PoolState{
 			Spec: spec, Phase: runtime.PoolBackoff, Until: now.Add(time.Minute), Reason: "the service asks for it",
 			Due: now, AnsweredAt: now,
-			Jobs: []runtime.JobState{{ID: "job-1", WorkflowID: "deployment-1", Phase: runtime.Started,
-				Since: now.Add(-90 * time.Second)}},
+			Jobs: []runtime.JobState{{ID: "job-1", WorkflowID: "deployment-1", Work: runtime.Work{Stack: "prod"},
+				Phase: runtime.Started, Since: now.Add(-90 * time.Second)}},
 		})
 	}
 	return newAgent(view, status)
@@ -146,7 +146,7 @@ func TestHandler(t *testing.T) {
 			t.Errorf("the problem is %+v", p)
 		}
 		if len(d.Pools) != 2 || d.Pools[0].Name != "one" || d.Pools[0].Phase != "backoff" ||
-			len(d.Pools[0].Jobs) != 1 || d.Pools[0].Jobs[0].Subject != "deployment-1" {
+			len(d.Pools[0].Jobs) != 1 || d.Pools[0].Jobs[0].Deployment != "deployment-1" || d.Pools[0].Jobs[0].Stack != "prod" {
 			t.Fatalf("the pools are %+v", d.Pools)
 		}
 		if p := d.Pools[1]; p.Name != "two" || p.Phase != PhaseMissing || !strings.Contains(p.Problem, "engine") ||

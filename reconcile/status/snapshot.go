@@ -20,6 +20,7 @@ import (
 type Snapshots struct {
 	Version   string // of the program
 	StartedAt time.Time
+	Warnings  []string // see Agent.Warnings
 	Config    func() reconcile.ConfigState
 	Loop      func() reconcile.Status
 	WatchMode func() watch.Mode
@@ -33,9 +34,11 @@ func (s Snapshots) Document(now time.Time) Document {
 	config := s.Config()
 	directory, _ := os.Getwd()
 	d := Document{
-		Version:   Version,
-		Now:       now.UTC(),
-		Agent:     Agent{Version: s.Version, PID: os.Getpid(), StartedAt: s.StartedAt.UTC(), Directory: directory},
+		Version: Version,
+		Now:     now.UTC(),
+		Agent: Agent{
+			Version: s.Version, PID: os.Getpid(), StartedAt: s.StartedAt.UTC(), Directory: directory, Warnings: s.Warnings,
+		},
 		Healthy:   loop.Healthy(now),
 		Ready:     loop.Ready(now),
 		NotReady:  loop.Unready(now),
@@ -60,10 +63,10 @@ func configOf(state reconcile.ConfigState) Config {
 	c := Config{
 		Desired: state.Generation, AcceptedAt: state.AcceptedAt.UTC(), Accepted: state.Accepted, Seconds: state.Seconds,
 		RejectedAt: state.RejectedAt.UTC(), Rejected: state.Rejected, Frozen: state.Frozen,
+		Restart: state.Restart,
 	}
 	if state.Config != nil {
 		c.Digest = state.Config.Digest
-		Restart: state.Restart,
 		if state.Config.Path != "" {
 			c.Path = state.Config.Paths()[0]
 		}
@@ -100,7 +103,7 @@ func poolsOf(config reconcile.ConfigState, loop reconcile.Status, now time.Time)
 		p.BreakerOpen, p.TokenExpiry = state.Service.BreakerOpen, state.Service.TokenExpiry.UTC()
 		p.Problem, p.Stuck = cmp.Or(p.Problem, state.ExecutorProblem, state.PollError, state.Unserved), loop.Stuck(state, now)
 		for _, j := range state.Jobs {
-			p.Jobs = append(p.Jobs, Job{j.ID, j.WorkflowID, string(j.Kind), string(j.Phase), j.Since.UTC()})
+			p.Jobs = append(p.Jobs, jobOf(j))
 		}
 		running[p.Key] = true
 		list = append(list, p)
@@ -117,6 +120,22 @@ func poolsOf(config reconcile.ConfigState, loop reconcile.Status, now time.Time)
 		}
 	}
 	return list
+}
+
+// jobOf returns a job.
+func jobOf(j runtime.JobState) Job {
+	name := func(text string) string { return printable.Shorten(text, maxValue) }
+	job := Job{
+		Job: j.ID, Kind: string(j.Kind), Organization: name(j.Work.Organization), Project: name(j.Work.Project),
+		Stack: name(j.Work.Stack), Operation: name(j.Work.Operation), Version: name(j.Work.Version), URL: j.Work.URL,
+		Phase: string(j.Phase), Since: j.Since.UTC(),
+	}
+	if j.Kind.Leased() {
+		job.Activity = j.WorkflowID
+	} else {
+		job.Deployment = j.WorkflowID
+	}
+	return job
 }
 
 // poolOf returns a pool with the fields that its spec determines.
@@ -151,6 +170,6 @@ func reloadOf(state reconcile.ConfigState) *Reload {
 	return r
 }
 
-// maxValue is the largest length of a value in a [Change], in bytes. Each pool repeats the
-// values that it inherits, and an inherited Pod template may be long.
+// maxValue is the largest length of a value in a [Change], and of a name in a [Job], in bytes. Each
+// pool repeats the values that it inherits, and an inherited Pod template may be long.
 const maxValue = 200

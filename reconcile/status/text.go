@@ -4,20 +4,22 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cmwa-project/cmwa/reconcile"
-	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // WriteText writes a Document for people, in lines of at most 80 columns. Times are
-// relative to the agent's clock.
-func WriteText(w io.Writer, d Document) error {
+// relative to the agent's clock. With colours, it adds escape sequences of the terminal.
+func WriteText(w io.Writer, d Document, colours bool) error {
 	var b strings.Builder
 	for _, l := range lines(d, relativeTo(d.Now)) {
-		b.WriteString(l.text + "\n")
+		b.WriteString(paint(l.text, colours) + "\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -25,8 +27,8 @@ func WriteText(w io.Writer, d Document) error {
 
 // Redraw overwrites the previous Document on a terminal, with as many lines as fit.
 // Height is the number of lines of the terminal, or 0 if it is unknown. Lost is the error if
-// the agent does not respond at present, and otherwise nil.
-func Redraw(w io.Writer, d Document, lost error, height int) error {
+// the agent does not respond at present, and otherwise nil. Colours are those of WriteText.
+func Redraw(w io.Writer, d Document, lost error, height int, colours bool) error {
 	all := lines(d, relativeTo(d.Now))
 	if lost != nil {
 		all = append(paragraph("lost", "lost", lost.Error()), all...)
@@ -38,11 +40,31 @@ func Redraw(w io.Writer, d Document, lost error, height int) error {
 	var b strings.Builder
 	b.WriteString("\x1b[H") // to the top left
 	for _, l := range all {
-		b.WriteString(l.text + "\x1b[K\n") // clear to the end of the line
+		b.WriteString(paint(l.text, colours) + "\x1b[K\n") // clear to the end of the line
 	}
 	b.WriteString("\x1b[J") // clear to the end of the screen
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// paints are the parts of lines that have a colour.
+var paints = []struct {
+	part   *regexp.Regexp
+	colour string // of the terminal
+}{
+	{regexp.MustCompile(`^agent +healthy, ready`), "32"},                      // green
+	{regexp.MustCompile(`UNHEALTHY|NOT READY|REJECTED|STUCK|problem:`), "31"}, // red
+	{regexp.MustCompile(`(not ready|warning|restart needed):`), "33"},         // yellow
+}
+
+// paint returns a line with colours if they are wanted.
+func paint(text string, colours bool) string {
+	for _, p := range paints {
+		if colours {
+			text = p.part.ReplaceAllString(text, "\x1b["+p.colour+"m$0\x1b[0m")
+		}
+	}
+	return text
 }
 
 // times formats times.
@@ -127,6 +149,9 @@ func agentLines(d Document, format times) []line {
 		}
 		all = append(all, paragraph("agent", "", "not ready: "+reason)...)
 	}
+	for _, warning := range d.Agent.Warnings {
+		all = append(all, paragraph("agent", "", "warning: "+warning)...)
+	}
 	return all
 }
 
@@ -144,6 +169,9 @@ func configLines(d Document, format times) []line {
 	all = append(all, paragraph("config", "", progress)...)
 	all = append(all, paragraph("config", "", fmt.Sprintf("digest %.12s, changes detected by %s", c.Digest,
 		c.Watch))...)
+	if len(c.Restart) > 0 {
+		all = append(all, paragraph("config", "", "restart needed: "+strings.Join(c.Restart, ", "))...)
+	}
 	for _, file := range c.Frozen {
 		const frozen = "cannot detect a replacement of this file, because it is mounted by itself; " +
 			"mount its directory: "
@@ -169,9 +197,6 @@ func rejectionLines(d Document, format times) []line {
 	for _, p := range r.Problems {
 		for text := range strings.Lines(p.String()) {
 			all = append(all, paragraph(rejectionPart, "", text)...)
-	if len(c.Restart) > 0 {
-		all = append(all, paragraph("config", "", "restart needed: "+strings.Join(c.Restart, ", "))...)
-	}
 		}
 	}
 	return all
@@ -242,13 +267,49 @@ func poolLines(d Document, format times) []line {
 			all = append(all, indented(part, "STUCK: no progress "+format.since(p.ProgressAt))...)
 		}
 		for _, j := range p.Jobs {
-			name := printable.Text(cmp.Or(j.Subject, j.ID))
-			if j.Kind != "" && j.Kind != string(runtime.Deployment) {
-				name += " (" + printable.Text(j.Kind) + ")"
-			}
-			text := fmt.Sprintf("  %-8s %s  %s", printable.Text(j.Phase), format.since(j.Since), name)
-			all = append(all, line{part, printable.Fit(text, columns)})
+			all = append(all, jobLines(part, j, format)...)
 		}
 	}
 	return all
+}
+
+// jobLines returns the lines of a job, such as
+//
+//	acme/web/prod  update #12  deployment 0c8e361b…  running for 4m10s
+//	  https://app.pulumi.com/acme/web/prod/deployments/12
+//
+// The id is cut if the line also has the stack. The log has the whole id.
+func jobLines(part string, j Job, format times) []line {
+	stack := strings.Join(slices.DeleteFunc([]string{j.Organization, j.Project, j.Stack}, isEmpty), "/")
+	operation := j.Operation
+	if j.Version != "" {
+		operation += " #" + j.Version
+	}
+	id := "job " + j.Job
+	switch {
+	case j.Deployment != "":
+		id = "deployment " + shortID(j.Deployment, stack != "")
+	case j.Activity != "":
+		id = j.Kind + " " + shortID(j.Activity, stack != "")
+	}
+	cells := slices.DeleteFunc([]string{stack, operation, id, j.Phase + " " + format.since(j.Since)}, isEmpty)
+	for i := range cells {
+		cells[i] = strings.TrimSpace(printable.Text(cells[i]))
+	}
+	all := []line{{part, "  " + strings.Join(cells, "  ")}}
+	if utf8.RuneCountInString(all[0].text) > columns {
+		all = wrap(part, "  ", "    ", strings.Join(cells, " "))
+	}
+	return append(all, wrap(part, "    ", "    ", j.URL)...)
+}
+
+func isEmpty(text string) bool { return text == "" }
+
+// shortID returns an id, or its beginning if cut is true.
+func shortID(id string, cut bool) string {
+	const length = 8
+	if short := []rune(id); cut && len(short) > length+1 {
+		return string(short[:length]) + "…"
+	}
+	return id
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -50,12 +51,13 @@ func fixedDocument() Document {
 			{Pool: "prod", Reason: "no poll has succeeded since 2026-11-21T12:30:00Z"},
 		},
 
-		Agent: Agent{Version: "v1.2.3", PID: 4711, StartedAt: ago(3*time.Hour + 12*time.Minute)},
+		Agent: Agent{Version: "v1.2.3", PID: 4711, StartedAt: ago(3*time.Hour + 12*time.Minute),
+			Warnings: []string{"no control socket: the agent has no state directory"}},
 		Config: Config{
 			Path: "/etc/cmwa/pulumi-workflow-agent.yaml", Digest: strings.Repeat("0123456789abcdef", 4), Desired: 3,
 			Applied:    2,
 			AcceptedAt: ago(20 * time.Second), AppliedAt: ago(time.Hour), Watch: "events",
-			Frozen: []string{"/run/secrets/token"},
+			Frozen: []string{"/run/secrets/token"}, Restart: []string{"state_directory"},
 			Rejection: &Rejection{At: ago(5 * time.Second), Problems: []report.Problem{{
 				Severity: "error", File: "/etc/cmwa/pulumi-workflow-agent.yaml", Line: 12, Column: 19,
 				Path:    "pools.prod.http_server_port",
@@ -78,8 +80,14 @@ func fixedDocument() Document {
 				Reason: "the service asks for it", Problem: "the service rejected the token", Stuck: true,
 				ProgressAt: ago(time.Hour), BreakerOpen: true, TokenExpiry: now.Add(time.Hour), Target: "docker",
 				Service: "https://api.pulumi.com", MaxJobs: 5,
-				Jobs: []Job{{ID: "job", Subject: "0b7c9d3e-0000-4000-8000-000000000000", Kind: "insights_scan",
-					Phase: "running", Since: ago(90 * time.Second)}}},
+				Jobs: []Job{
+					{Job: "job", Activity: "0b7c9d3e-0000-4000-8000-000000000000", Kind: "insights_scan",
+						Phase: "running", Since: ago(90 * time.Second)},
+					{Job: "job-2", Deployment: "0c8e361b-0000-4000-8000-000000000000", Kind: "deployment",
+						Organization: "acme", Project: "web", Stack: "prod", Operation: "update", Version: "12",
+						URL:   "https://app.pulumi.com/acme/web/prod/deployments/12",
+						Phase: "running", Since: ago(250 * time.Second)},
+				}},
 			{Name: "a-pool-with-a-name-that-is-much-too-long-for-a-table", Key: "a-2", Phase: PhaseMissing,
 				Problem: "the Docker engine cannot be reached at unix:///var/run/docker.sock: permission denied: " +
 					"put the user into the group",
@@ -90,10 +98,25 @@ func fixedDocument() Document {
 
 func TestWriteText(t *testing.T) {
 	var out bytes.Buffer
-	if err := WriteText(&out, fixedDocument()); err != nil {
+	if err := WriteText(&out, fixedDocument(), false); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "document.txt", out.String())
+}
+
+func TestWriteTextColours(t *testing.T) {
+	var out bytes.Buffer
+	if err := WriteText(&out, fixedDocument(), true); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\x1b[31mREJECTED\x1b[0m the present", "  \x1b[31mproblem:\x1b[0m the service",
+		"\x1b[33mrestart needed:\x1b[0m state_directory"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, out.String())
+		}
+	}
+	plain := regexp.MustCompile("\x1b\\[[0-9]+m").ReplaceAllString(out.String(), "")
+	golden(t, "document.txt", plain)
 }
 
 func TestLines(t *testing.T) {
@@ -113,7 +136,10 @@ func TestLines(t *testing.T) {
 		q := &d.Pools[0]
 		q.Name, q.Key, q.Phase, q.Reason, q.Problem, q.Target, q.Service = draw("pool"), draw("pool key"),
 			draw("phase"), draw("why"), draw("trouble"), draw("target"), draw("service")
-		q.Jobs[0].Subject, q.Jobs[0].Kind, q.Jobs[0].Phase = draw("subject"), draw("job kind"), draw("job phase")
+		q.Jobs[0].Activity, q.Jobs[0].Kind, q.Jobs[0].Phase = draw("activity"), draw("job kind"), draw("job phase")
+		j := &q.Jobs[1]
+		j.Deployment, j.Organization, j.Stack, j.Operation, j.Version, j.URL = draw("deployment"), draw("organization"),
+			draw("stack"), draw("operation"), draw("operation's number"), draw("page")
 		q.MaxJobs = rapid.Int().Draw(t, "max jobs")
 		for _, format := range []times{relativeTo(d.Now), absoluteTimes()} {
 			for _, l := range lines(d, format) {
@@ -147,9 +173,9 @@ func TestTimes(t *testing.T) {
 	}
 	for text, wants := range map[string][]string{
 		write(relativeTo(d.Now)): {"started 3h12m ago", "applying generation 3 for 20s", "present file, 5s ago",
-			"reload   20s ago", "resumes in 30s", "running  for 1m30s  0b7c"},
+			"reload   20s ago", "resumes in 30s", "0c8e361b…  running for 4m10s"},
 		write(absoluteTimes()): {"started 2026-11-21T10:18:00Z", "applying generation 3 since 2026-11-21T13:29:40Z",
-			"resumes 2026-11-21T13:30:30Z", "running  since 2026-11-21T13:28:30Z  0b7c"},
+			"resumes 2026-11-21T13:30:30Z", "0c8e361b… running since\n    2026-11-21T13:25:50Z"},
 	} {
 		for _, want := range wants {
 			if !strings.Contains(text, want) {
@@ -163,7 +189,7 @@ func TestRedraw(t *testing.T) {
 	redraw := func(lost error, height int) string {
 		t.Helper()
 		var out bytes.Buffer
-		if err := Redraw(&out, fixedDocument(), lost, height); err != nil {
+		if err := Redraw(&out, fixedDocument(), lost, height, false); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()
@@ -177,7 +203,7 @@ func TestRedraw(t *testing.T) {
 		t.Errorf("after a lost connection the text is %q", lost)
 	}
 	if text := redraw(nil, 5); strings.Count(text, "\n") != 4 ||
-		!strings.Contains(text, "\n... and 29 more lines\x1b[K\n") {
+		!strings.Contains(text, "\n... and 33 more lines\x1b[K\n") {
 		t.Errorf("on a terminal with 5 lines the text is %q", text)
 	}
 }

@@ -280,8 +280,9 @@ func TestListen(t *testing.T) {
 		}
 		for _, unusable := range []string{directory, "", filepath.Join(directory, "missing")} {
 			var log bytes.Buffer
-			serve := Open(Agent{Directory: unusable}, slog.New(slog.NewTextHandler(&log, nil)))
-			if err := serve(t.Context()); err != nil || !strings.Contains(log.String(), "no control socket") {
+			serve, warning := Open(Agent{Directory: unusable}, slog.New(slog.NewTextHandler(&log, nil)))
+			if err := serve(t.Context()); err != nil || !strings.HasPrefix(warning, "no control socket") ||
+				!strings.Contains(log.String(), "no control socket") {
 				t.Errorf("%q: %v, the log is %s", unusable, err, log.String())
 			}
 			if warned := strings.Contains(log.String(), "level=WARN"); warned != (unusable != "") {

@@ -46,19 +46,21 @@ var errNoDirectory = errors.New("the agent has no state directory")
 
 // Open opens the socket of an agent, and returns a function that serves the socket until
 // ctx ends. If Open cannot open the socket, it logs why, and the function does nothing: the
-// agent works without a socket. The log line is a warning only if the agent has a directory.
-func Open(agent Agent, log *slog.Logger) (serve func(context.Context) error) {
+// agent works without a socket. The log line is a warning only if the agent has a directory. Warning
+// is a text for people; it is empty if the socket is open.
+func Open(agent Agent, log *slog.Logger) (serve func(context.Context) error, warning string) {
 	server, err := Listen(agent.Directory, log)
 	if err != nil {
 		level := slog.LevelWarn
 		if errors.Is(err, errNoDirectory) {
 			level = slog.LevelInfo
 		}
-		log.Log(context.Background(), level,
-			"no control socket: cmwa drain, pause and resume do not work with this agent", "error", err)
-		return func(context.Context) error { return nil }
+		const message = "no control socket: cmwa drain, pause, resume, plan --live, and status without --url do not " +
+			"work with this agent"
+		log.Log(context.Background(), level, message, "error", err)
+		return func(context.Context) error { return nil }, message + ": " + err.Error()
 	}
-	return func(ctx context.Context) error { return server.Serve(ctx, agent.Handle) }
+	return func(ctx context.Context) error { return server.Serve(ctx, agent.Handle) }, ""
 }
 
 // Serve serves requests until ctx ends, and then removes the socket. Its error is always
