@@ -261,7 +261,11 @@ func (c Command) arguments(prefix string, args []string, given map[string]bool) 
 			return nil
 		}
 	}
-	if most == 0 {
+	isConfig := func(o Option) bool { return o.Name == "config" }
+	switch {
+	case most == 0 && !given["config"] && slices.ContainsFunc(c.Options(), isConfig):
+		return fmt.Errorf("%s takes no argument: name a file with --config", c.Name)
+	case most == 0:
 		return fmt.Errorf("%s takes no argument", c.Name)
 	}
 	return fmt.Errorf("usage: %s", strings.Join(c.Usage(prefix), "\n       "))

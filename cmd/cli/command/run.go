@@ -129,9 +129,6 @@ func (r *run) leaf(c Command, prefix string) *ffcli.Command {
 		given := map[string]bool{}
 		set.Visit(func(f *flag.Flag) { given[f.Name] = true })
 		if err := c.arguments(prefix, args, given); err != nil {
-			if set.Lookup("config") != nil && !given["config"] {
-				err = fmt.Errorf("%w: name a file with --config", err)
-			}
 			return cli.Usage(err)
 		}
 		return c.Run(ctx, args)
