@@ -281,6 +281,9 @@ func (f *Field) quotesHelp(data any) bool {
 	return err == nil && valid
 }
 
+// days is a duration in days.
+var days = regexp.MustCompile(`^([0-9]{1,4}) ?(?:d|days?)$`)
+
 func (f *Field) hintForText(text string) string {
 	switch f.Kind {
 	case KindBool:
@@ -295,9 +298,16 @@ func (f *Field) hintForText(text string) string {
 		if _, err := strconv.Atoi(text); err == nil {
 			return "write the unit after the number, such as s for seconds"
 		}
+		if m := days.FindStringSubmatch(text); m != nil {
+			n, _ := strconv.Atoi(m[1])
+			return fmt.Sprintf("write days in hours: %dh", 24*n)
+		}
 	case KindText, KindList:
 		if hint := removed[f.Key+"="+text]; hint != "" {
 			return hint
+		}
+		if text == "k8s" && slices.Contains(f.Choices, "kubernetes") {
+			return "did you mean kubernetes?"
 		}
 		if best := position.Closest(text, slices.Clone(f.Choices)); best != "" {
 			return fmt.Sprintf("did you mean %s?", best)
