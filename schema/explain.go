@@ -13,11 +13,14 @@ import (
 // Overview returns a table of all current keys and of the variables without a key, with
 // one row each. Lines longer than width columns are cut; a width of 0 cuts no line.
 func Overview(width int) string {
-	const defaults, gap = 12, "  "
-	keys := 0
+	const gap = "  "
+	keys, defaults := 0, 12
 	for _, f := range fieldTable {
 		if !f.OnlyVariable {
 			keys = max(keys, len(f.Key))
+		}
+		if !f.OnlyVariable && f.current() && width == 0 {
+			defaults = max(defaults, utf8.RuneCountInString(f.DefaultText()))
 		}
 	}
 	var b strings.Builder

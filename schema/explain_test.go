@@ -74,6 +74,17 @@ func TestOverviewWidth(t *testing.T) {
 	if strings.Contains(text, "…") {
 		t.Error("a line is cut although the width is 0")
 	}
+
+	// The columns begin at the same place in each row.
+	table, _, _ := strings.Cut(text, "\n\n")
+	head, _, _ := strings.Cut(table, "\n")
+	for line := range strings.Lines(table) {
+		at := strings.Index(head, "CHANGES")
+		isSection := strings.TrimSpace(line[at:at+len("next job")]) == "" // without a default and a class
+		if line[at-1] != ' ' || line[at] == ' ' && !isSection {
+			t.Errorf("the column CHANGES does not begin below its heading: %q", line)
+		}
+	}
 	for _, f := range schema.Fields() {
 		first, _, _ := strings.Cut(f.Doc, ". ")
 		if first = strings.TrimSuffix(first, "."); current(f) && !strings.Contains(text, first) {
