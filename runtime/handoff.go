@@ -14,6 +14,10 @@ import (
 // "Customer-managed runners").
 const HandoffVersion = 1
 
+// RunnerMark is a text that is in the file of each runner with this HandoffVersion. An agent reads it
+// to find out before a claim whether the runner is of its release.
+const RunnerMark = "this is a runner of cmwa for handoffs of version 1"
+
 // maxHandoff is the largest handoff in bytes: a definition has at most 8 MiB, and the other
 // fields together less than 8 MiB.
 const maxHandoff = 16 << 20
@@ -92,8 +96,8 @@ func ReadHandoff(r io.Reader) (*Handoff, error) {
 	case json.Unmarshal(text, &h) != nil:
 		return nil, errors.New("the handoff is not in the form that the agent writes")
 	case h.Version != HandoffVersion:
-		return nil, fmt.Errorf("the handoff has version %d and this runner reads version %d: "+
-			"install agent and runner from the same release", h.Version, HandoffVersion)
+		return nil, fmt.Errorf("the handoff has version %d, and "+RunnerMark+": "+
+			"install agent and runner from the same release", h.Version)
 	}
 	return &h, nil
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 const runnerName = "workflow-runner" // in a container
@@ -148,7 +147,7 @@ func examine(path, arch string) (program, error) {
 		}
 	}
 
-	if err := selfcheck.ForeignProgram(path); err != nil {
+	if err := runtime.CheckRunner(path); err != nil {
 		return program{}, err
 	}
 

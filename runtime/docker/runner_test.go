@@ -96,7 +96,7 @@ func TestProgramsFind(t *testing.T) {
 	})
 
 	t.Run("runner of another project is refused", func(t *testing.T) {
-		_, err := new(programs).find(runtimetest.ForeignRunner(t), goruntime.GOARCH)
+		_, err := new(programs).find(runtimetest.ForeignRunner(t, "example.com/vendor"), goruntime.GOARCH)
 		if err == nil || !strings.Contains(err.Error(), "is a program of another project (example.com/vendor)") {
 			t.Errorf("find returned %v", err)
 		}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
-	"github.com/cmwa-project/cmwa/runtime/selfcheck"
 )
 
 const runnerName = "workflow-runner" // in a working directory
@@ -97,7 +96,7 @@ func findRunner(directory string) (string, error) {
 		return "", fmt.Errorf("%s is not a program that this user may execute: "+
 			"install it again, or make it executable with chmod +x", runner)
 	}
-	if err := selfcheck.ForeignProgram(runner); err != nil {
+	if err := runtime.CheckRunner(runner); err != nil {
 		return "", fmt.Errorf("%s %w: install the workflow-runner of this agent's release there, "+
 			"or set working_directory to its directory", runner, err)
 	}

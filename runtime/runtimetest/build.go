@@ -54,13 +54,13 @@ var buildRunner = sync.OnceValues(func() (string, error) {
 	return directory, nil
 })
 
-// ForeignRunner returns a directory with a static Go program of another module that is named
+// ForeignRunner returns a directory with a static Go program of a module that is named
 // workflow-runner, like the one of Pulumi's own agent.
-func ForeignRunner(t testing.TB) string {
+func ForeignRunner(t testing.TB, module string) string {
 	t.Helper()
 	directory := t.TempDir()
 	for name, text := range map[string]string{
-		"go.mod": "module example.com/vendor\n", "main.go": "package main\n\nfunc main() {}\n",
+		"go.mod": "module " + module + "\n", "main.go": "package main\n\nfunc main() {}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -5,7 +5,6 @@ package selfcheck
 
 import (
 	"context"
-	"debug/buildinfo"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -95,18 +94,4 @@ func OnLoopback(service string) bool {
 	address = address.Unmap()
 	return name == "localhost" || strings.HasSuffix(name, ".localhost") ||
 		err == nil && (address.IsLoopback() || address.IsUnspecified())
-}
-
-// module is the path of this module.
-const module = "github.com/cmwa-project/cmwa"
-
-// ForeignProgram returns an error if a file is a Go program of another module. Pulumi's own agent has a
-// program workflow-runner too, which does not understand the handoff of a job. ForeignProgram returns
-// nil for a file that it does not know.
-func ForeignProgram(path string) error {
-	info, err := buildinfo.ReadFile(path)
-	if err != nil || info.Main.Path == "" || info.Main.Path == module {
-		return nil
-	}
-	return fmt.Errorf("is a program of another project (%s)", info.Main.Path)
 }
