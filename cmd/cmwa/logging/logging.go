@@ -131,7 +131,10 @@ func (l *Log) Failure(err error) error {
 		text.File, text.Line, text.Column, text.Hint = "", 0, 0, ""
 		attributes := []any{"error", text.String()}
 		if p.File != "" {
-			attributes = append(attributes, "file", p.File, "line", p.Line, "column", p.Column)
+			attributes = append(attributes, "file", p.File)
+		}
+		if p.Line > 0 {
+			attributes = append(attributes, "line", p.Line, "column", p.Column)
 		}
 		if p.Hint != "" {
 			attributes = append(attributes, "hint", p.Hint)

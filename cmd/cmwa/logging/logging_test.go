@@ -70,6 +70,7 @@ func TestLogFailure(t *testing.T) {
 	problems := position.Problems{
 		{File: "a.yaml", Line: 2, Column: 12, Path: "log_level", Message: "must be one of a, b", Hint: "write a"},
 		{Path: "PULUMI_AGENT_SYSLOG", Message: "must be true or false"},
+		{File: "a.yaml", Path: "token", Message: "is missing"}, // without a line
 	}
 	t.Run("each problem is one line of JSON", func(t *testing.T) {
 		var out bytes.Buffer
@@ -78,6 +79,7 @@ func TestLogFailure(t *testing.T) {
 			{"level": "ERROR", "msg": "agent failed", "error": "log_level: must be one of a, b",
 				"file": "a.yaml", "line": 2.0, "column": 12.0, "hint": "write a"},
 			{"level": "ERROR", "msg": "agent failed", "error": "PULUMI_AGENT_SYSLOG: must be true or false"},
+			{"level": "ERROR", "msg": "agent failed", "error": "token: is missing", "file": "a.yaml"},
 		}
 		if got := lines(t, &out); fmt.Sprint(got) != fmt.Sprint(want) ||
 			!errors.Is(err, cli.ExitError(cli.ExitUsage)) {
