@@ -55,6 +55,9 @@ type Source struct {
 	// TerminationGrace is the grace period of the agent's own Pod; 0 if unknown.
 	TerminationGrace time.Duration
 
+	// Image is the image of the agent's own container; empty if unknown.
+	Image string
+
 	// Objects are those of the other files in the directory of a manifest. Variables may come from
 	// a ConfigMap among them. Nil means that there are no other files.
 	Objects *Objects

@@ -330,6 +330,9 @@ func (m *manifests) sourceIn(c container) Source {
 		ReadFile: func(string) ([]byte, error) { return nil, fs.ErrNotExist },
 	}
 	source.Environ, source.Unknown = c.environ()
+	if c.image != nil {
+		source.Image = c.image.Value
+	}
 	return source
 }
 

@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,14 +55,16 @@ func (r Release) Pools(source schema.Source) (specs []runtime.PoolSpec, problems
 	embedded, packed := schema.Configurations(source)
 	templates := schema.Templates(source)
 	var configs []*schema.Config
+	images := []string{""} // of the agents
 	if packed || len(templates) > 0 {
 		if problems = schema.VetAsAgent(source); problems.Err() != nil {
 			return nil, problems
 		}
+		images = nil
 		for _, one := range embedded {
 			config, more := schema.Load(one)
 			problems = append(problems, more.Errors()...)
-			configs = append(configs, config)
+			configs, images = append(configs, config), append(images, one.Image)
 		}
 	} else {
 		configs = make([]*schema.Config, 1)
@@ -71,9 +74,11 @@ func (r Release) Pools(source schema.Source) (specs []runtime.PoolSpec, problems
 		return nil, problems
 	}
 
-	for _, config := range configs {
+	for i, config := range configs {
 		for _, spec := range reconcile.Want(config, 1).Pools {
 			if spec.Identity.Target == "kubernetes" {
+				settings := &spec.Tuning.Instance.Kubernetes
+				settings.Image = cmp.Or(settings.Image, images[i])
 				specs = append(specs, spec)
 			}
 		}
