@@ -127,6 +127,7 @@ type SearchPaths struct {
 	Config           string            // the file that the command line names; may be empty
 	WorkingDirectory string            // of the process; empty means "."
 	Home             string            // may be empty
+	Root             string            // that contains etc; empty means "/"
 	Executable       string            // path of the program; empty if unknown
 	Environ          map[string]string // of the process
 }
@@ -197,7 +198,8 @@ func (s SearchPaths) named() (path, by string) {
 func (s SearchPaths) directories() []string {
 	var unique []string
 	for _, directory := range []string{
-		cmp.Or(s.WorkingDirectory, "."), s.Home, "/etc/cmwa", "/etc", directoryOf(s.Executable),
+		cmp.Or(s.WorkingDirectory, "."), s.Home, filepath.Join("/", s.Root, "etc/cmwa"), filepath.Join("/", s.Root, "etc"),
+		directoryOf(s.Executable),
 	} {
 		if directory != "" && !slices.Contains(unique, directory) {
 			unique = append(unique, directory)

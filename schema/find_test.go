@@ -36,7 +36,7 @@ func (h searchRoot) find() schema.Source {
 
 func (h searchRoot) places(environ map[string]string) schema.SearchPaths {
 	return schema.SearchPaths{
-		WorkingDirectory: filepath.Join(h.root, "here"), Home: filepath.Join(h.root, "home"),
+		WorkingDirectory: filepath.Join(h.root, "here"), Home: filepath.Join(h.root, "home"), Root: h.root,
 		Executable: filepath.Join(h.root, "bin", "cmwa"), Environ: environ,
 	}
 }
@@ -98,8 +98,10 @@ func TestFind(t *testing.T) {
 		h := searchRoot{t, t.TempDir()}
 		// In ascending order of precedence: each file overrides all before it.
 		for _, path := range []string{
-			"bin/" + schema.OldFileName, "home/" + schema.OldFileName, "here/" + schema.OldFileName,
-			"bin/" + schema.FileName, "home/" + schema.FileName, "here/" + schema.FileName,
+			"bin/" + schema.OldFileName, "etc/" + schema.OldFileName, "etc/cmwa/" + schema.OldFileName,
+			"home/" + schema.OldFileName, "here/" + schema.OldFileName,
+			"bin/" + schema.FileName, "etc/" + schema.FileName, "etc/cmwa/" + schema.FileName,
+			"home/" + schema.FileName, "here/" + schema.FileName,
 		} {
 			want := h.put(path, "token: "+path)
 			source := h.find()
@@ -135,8 +137,8 @@ func TestFind(t *testing.T) {
 			t.Errorf("without a file, the id is %v", source.FileID)
 		}
 		want := []string{
-			filepath.Join(h.root, "here"), filepath.Join(h.root, "home"), "/etc/cmwa", "/etc",
-			filepath.Join(h.root, "bin"),
+			filepath.Join(h.root, "here"), filepath.Join(h.root, "home"), filepath.Join(h.root, "etc/cmwa"),
+			filepath.Join(h.root, "etc"), filepath.Join(h.root, "bin"),
 		}
 		if diff := cmp.Diff(want, source.Searched); diff != "" {
 			t.Error(diff)

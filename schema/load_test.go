@@ -393,7 +393,7 @@ func TestLoadVariables(t *testing.T) {
 				"  hint: write the unit after the number, such as s for seconds"},
 			"PULUMI_AGENT_REQUEST_TIMEOUT":    {"1ms", "must be at least 100ms"},
 			"PULUMI_AGENT_REQUEST_RETRY_WAIT": {"1h", "must not be longer than request_retry_max_wait, which is 2m"},
-			"PULUMI_AGENT_DEPLOY_TARGET": {"Docker!", "must be one of docker, kubernetes, ecs, process\n" +
+			"PULUMI_AGENT_DEPLOY_TARGET": {"Docker!", "must be one of docker, kubernetes, process\n" +
 				"  hint: did you mean docker?"},
 			"PULUMI_AGENT_ENABLED_WORKFLOW_TYPES": {"deployment policy_evaluation", "must be one of " +
 				"deployment, insights_scan, policy_evaluation\n  hint: separate the entries by commas"},

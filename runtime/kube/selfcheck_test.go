@@ -145,8 +145,8 @@ func TestSelfChecksOnCluster(t *testing.T) {
 		wantResult(t, results, apiCheck, selfcheck.LevelOK, "has version v1.")
 		var left corev1.PodList
 		err := adminOf(t, n).get(pods).Do(t.Context()).Into(&left)
-		if err != nil || len(left.Items) > 0 || len(results) != 9 {
-			t.Errorf("got %d Pods and %d results, %v, want no Pod and 9 results", len(left.Items), len(results), err)
+		if err != nil || len(left.Items) > 0 || len(results) != 10 {
+			t.Errorf("got %d Pods and %d results, %v, want no Pod and 10 results", len(left.Items), len(results), err)
 		}
 
 		// Other settings in the same namespace.
