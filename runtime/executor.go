@@ -187,6 +187,10 @@ var (
 	ErrConnectionLost = errors.New("lost the connection to the engine")
 	// ErrNoInstance is returned for an id without an instance.
 	ErrNoInstance = errors.New("no such instance")
+
+	// ErrDenied matches an error if the engine has refused a request because of the agent's credentials
+	// or rights. Its text is never printed.
+	ErrDenied = errors.New("denied")
 )
 
 // JobFault is an error that the job causes. It wraps [ErrJobFault], but has only the text of

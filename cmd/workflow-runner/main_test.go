@@ -233,7 +233,7 @@ func TestRunWithoutHandoff(t *testing.T) {
 	for name, c := range map[string]struct{ stdin, want string }{
 		"nothing":         {"", "only the agent starts this program"},
 		"no JSON":         {"hello", "not in the form"},
-		"another release": {`{"version":999}`, "this runner reads version 1"},
+		"another release": {`{"version":999}`, "for handoffs of version 1"},
 		"no job":          {`{"version":1}`, "has no service"},
 	} {
 		t.Run(name, func(t *testing.T) {

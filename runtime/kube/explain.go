@@ -7,7 +7,14 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/cmwa-project/cmwa/runtime"
 )
+
+// denied is an error that matches [runtime.ErrDenied].
+type denied struct{ error }
+
+func (denied) Is(target error) bool { return target == runtime.ErrDenied }
 
 // explain returns an error that describes, in one line, why a request failed, and the hint.
 // It wraps err only if err is a cancellation.
@@ -32,8 +39,8 @@ func (e *Executor) explain(operation string, err error) error {
 
 	// Refused credentials.
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%s: the cluster does not accept the agent's credentials: "+
-			"check its service account or KUBECONFIG (%s)", operation, text)
+		return denied{fmt.Errorf("%s: the cluster does not accept the agent's credentials: "+
+			"check its service account or KUBECONFIG (%s)", operation, text)}
 
 	// Refused by admission, or because of a missing right.
 	case apierrors.IsForbidden(err) && strings.Contains(text, "error looking up service account"):
@@ -50,8 +57,8 @@ func (e *Executor) explain(operation string, err error) error {
 			"change kubernetes.cpu and kubernetes.memory, or resources in pod_template (%s)",
 			operation, e.namespace, text)
 	case lacksRight(err):
-		return fmt.Errorf("%s: the agent's service account lacks a right in namespace %s: "+
-			"grant create, get, list, watch, update and delete on pods and pods/log (%s)", operation, e.namespace, text)
+		return denied{fmt.Errorf("%s: the agent's service account lacks a right in namespace %s: "+
+			"grant create, get, list, watch, update and delete on pods and pods/log (%s)", operation, e.namespace, text)}
 
 	// Refused requests.
 	case apierrors.IsNotFound(err) && strings.Contains(text, "namespaces"):

@@ -307,6 +307,12 @@ func (p *Pool) isLeftover() bool {
 	return p.spec.Leftover
 }
 
+func (p *Pool) isDraining() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.draining
+}
+
 // wake causes another turn of the loop.
 func (p *Pool) wake() { notify(p.changed) }
 

@@ -776,6 +776,18 @@ func TestSweep(t *testing.T) {
 		st.wantInstances(0)
 	})
 
+	play(t, "removal that the engine denies delays the end of a pool by seconds", spec(), func(st *fixture) {
+		denied := fmt.Errorf("remove: %w", runtime.ErrDenied)
+		st.startJobs(runtimetest.Script{Running: time.Minute, RemoveErrors: slices.Repeat([]error{denied}, 100)}, "a")
+		wait(30 * time.Second)
+		st.pool.Drain()
+		wait(50 * time.Second)
+		if state := st.pool.State(); state.Phase != runtime.PoolStopped {
+			st.Errorf("20 seconds after the last job the pool is %s, want %s", state.Phase, runtime.PoolStopped)
+		}
+		st.wantInstances(1)
+	})
+
 	play(t, "instance of a failed start is removed", spec(), func(st *fixture) {
 		lost := errors.New("lost the connection to the engine")
 		st.startJobs(runtimetest.Script{Fail: lost, Remains: true, RemoveErrors: []error{busy}}, "a")

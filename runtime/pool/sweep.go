@@ -51,16 +51,29 @@ func (p *Pool) removeEnded(ctx context.Context, instance runtime.Instance) {
 	}
 }
 
+// maxDenials is how often the engine must deny the removal of an instance before a pool that drains gives
+// up. A single response may be wrong.
+const maxDenials = 3
+
 // removeEnded removes an instance in which nothing of the job runs, and reports whether the
-// instance is removed. While the engine fails, it retries for removeLimit.
+// instance is removed. While the engine fails, it retries for removeLimit. A pool that drains gives up
+// after maxDenials: for example, kubectl delete -k removes the rights of the agent while its last job ends,
+// and the namespace is deleted only after the agent.
 func (r *jobRun) removeEnded(id string) (gone bool) {
 	ctx, cancel := context.WithTimeout(r.pool.finalCtx, removeLimit)
 	defer cancel()
+	denials := 0
 	r.retryEngine(ctx, nil, "cannot remove instance", func() (done bool, err error) {
 		err = r.pool.parts.Executor.Remove(ctx, id, 0)
 		gone = err == nil
-		return gone, err
+		if errors.Is(err, runtime.ErrDenied) {
+			denials++
+		}
+		return gone || denials >= maxDenials && r.pool.isDraining(), err
 	})
+	if !gone {
+		r.log().Warn("instance of ended job left", "instance", id)
+	}
 	return gone
 }
 
