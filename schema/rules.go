@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/big"
+	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -64,9 +65,13 @@ func (s *scope) checkServiceURL() {
 		}
 		if err != nil || u.Hostname() == "" {
 			s.refuse(position.RuleValue, "must be "+s.load.schema.byKey["service_url"].sentence(), "", "service_url")
-		} else if u.Scheme == "http" && !isLoopback(u.Hostname()) {
+		} else if u.Scheme == "http" && !isLoopback(u.Hostname()) && (s.load.source.Elsewhere || !isOwn(u.Hostname())) {
 			s.warn(position.RuleClearText, "the token is sent without TLS: others in the network can read it",
-				"write https://, or a URL of this machine", "service_url")
+				"write https://", "service_url")
+		} else if isLoopback(u.Hostname()) && s.inContainers() {
+			s.warn(position.RuleLoopback, "in the container of a job, this address is the container itself",
+				"let the service listen on an address of this machine that containers reach, and write that address",
+				"service_url")
 		}
 	}
 	s.pool.ServiceURL = strings.TrimRight(s.pool.ServiceURL, "/")
@@ -77,10 +82,34 @@ func (s *scope) checkServiceURL() {
 	}
 }
 
+// inContainers reports whether the jobs of the pool run in containers with a network of their own.
+func (s *scope) inContainers() bool {
+	switch {
+	case !s.valid("deploy_target", "docker.network"):
+		return false
+	case s.pool.DeployTarget == "docker":
+		return s.pool.Docker.Network != "host"
+	}
+	return s.pool.DeployTarget == "kubernetes"
+}
+
 // isLoopback reports whether a host name or an address is that of this machine.
 func isLoopback(host string) bool {
 	address, err := netip.ParseAddr(host)
 	return host == "localhost" || strings.HasSuffix(host, ".localhost") || err == nil && address.IsLoopback()
+}
+
+// isOwn reports whether a host is an address of this machine, such as that of docker0.
+func isOwn(host string) bool {
+	address, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	all, _ := net.InterfaceAddrs()
+	return slices.ContainsFunc(all, func(a net.Addr) bool {
+		prefix, err := netip.ParsePrefix(a.String())
+		return err == nil && prefix.Addr() == address
+	})
 }
 
 // checkTargets warns about settings for a deploy_target that the pool does not have, if the source

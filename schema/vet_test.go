@@ -257,8 +257,14 @@ func TestVetWarnings(t *testing.T) {
 	for name, test := range map[string]struct{ file, want string }{
 		"a service without TLS": {"service_url: http://pulumi.example.com", "2:14: service_url: " +
 			"the token is sent without TLS: others in the network can read it"},
-		"a service on this machine":  {"service_url: http://localhost:8585", ""},
-		"an address of this machine": {"service_url: http://[::1]:8585", ""},
+		"a service on this machine":  {"service_url: http://localhost:8585\ndeploy_target: process", ""},
+		"an address of this machine": {"service_url: http://[::1]:8585\ndocker: {network: host}", ""},
+		"a private address of another machine": {"service_url: http://192.0.2.1:8585", "2:14: service_url: " +
+			"the token is sent without TLS: others in the network can read it"},
+		"a service that containers cannot reach": {"service_url: http://127.0.0.1:8585",
+			"2:14: service_url: in the container of a job, this address is the container itself"},
+		"a service that Pods cannot reach": {"service_url: https://localhost\ndeploy_target: kubernetes",
+			"2:14: service_url: in the container of a job, this address is the container itself"},
 		"a block for another target": {"kubernetes: {cpu: 1}",
 			"2:1: kubernetes: has no effect, because deploy_target is docker"},
 		"an empty block": {"kubernetes:", ""},

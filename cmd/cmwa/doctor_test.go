@@ -131,12 +131,14 @@ func TestDoctorInAPod(t *testing.T) {
 	config := configDirectory + "/" + schema.FileName
 	levels := d.doctor("--config", config)
 	for _, name := range []string{
-		"configuration", "configuration-mounts", "state-directory", "http-server", "kubernetes-agent-pod",
-		"service-token", "kubernetes-api", "kubernetes-access-pods", "kubernetes-pod",
+		"configuration-mounts", "state-directory", "http-server", "kubernetes-agent-pod", "service-token", "kubernetes-api", "kubernetes-access-pods", "kubernetes-pod",
 	} {
 		if levels[name] != selfcheck.LevelOK {
 			t.Errorf("%s is %q, want ok; all: %v", name, levels[name], levels)
 		}
+	}
+	if got := levels["configuration"]; got != selfcheck.LevelWarning { // the service has no TLS
+		t.Errorf("configuration is %q, want %q", got, selfcheck.LevelWarning)
 	}
 
 	// A mount with subPath does not receive changes of the configuration, and this grace

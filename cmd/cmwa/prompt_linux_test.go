@@ -364,7 +364,7 @@ func TestConfigurePromptTypedAhead(t *testing.T) {
 	desk(t)
 	p := sit(t, "--config", "x.yaml")
 	p.expect("URL of the service [https://api.pulumi.com]: ")
-	p.press("http://localhost:9\rtoken\r" + canary + "\rconfig\rdocker\r")
+	p.press("http://localhost:9\rtoken\r" + canary + "\rconfig\rprocess\r")
 	p.expect("wrote x.yaml")
 	p.end(cli.ExitOK)
 	if filetest.Settings(t, "x.yaml").Token.Reveal() != canary {

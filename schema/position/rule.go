@@ -31,6 +31,7 @@ const (
 	RuleManifest        Rule = "manifest"         // a manifest without a configuration, template or variable
 	RuleUnreadable      Rule = "unreadable"       // a file to check that cannot be read
 	RuleClearText       Rule = "clear-text"       // a token that travels without TLS
+	RuleLoopback        Rule = "loopback"         // a service that jobs in containers cannot reach
 	RuleUnknownValue    Rule = "unknown-value"    // a variable whose value only the cluster has
 	RuleInternal        Rule = "internal"         // an error of the program itself
 )
@@ -70,6 +71,7 @@ func Rules() []RuleInfo {
 		{RuleOverlaid, "A variable overrides a key of the file"},
 		{RulePlaceholder, "A token is a placeholder"},
 		{RuleClearText, "A token would be sent without TLS"},
+		{RuleLoopback, "Jobs in containers cannot reach the service"},
 		{RuleUnknownValue, "The value of a variable is not in the manifests"},
 	}
 }
