@@ -140,5 +140,6 @@ func (p *Pool) endRun(r *jobRun, earlier bool) {
 	}
 	p.single.idleSince = time.Now()
 	p.polls.dueNow() // the service may have the next job
+	p.jobEnded = true
 	p.wake()
 }

@@ -28,11 +28,19 @@ func (l *leasedWork) room() int {
 	return len(l.pool.leasableKinds())
 }
 
-func (l *leasedWork) next() runtime.NextPoll { return l.leaser.NextLease() }
+// next makes the poll after the end of a job due at once, as polls.dueNow does for deployments.
+func (l *leasedWork) next() runtime.NextPoll {
+	next := l.leaser.NextLease()
+	if l.pool.jobEnded && next.Reason == "" {
+		next.At = time.Time{}
+	}
+	return next
+}
 
 func (l *leasedWork) claim(ctx context.Context) (runtime.Claim, error) {
 	l.pool.mu.Lock()
 	kinds := l.pool.leasableKinds()
+	l.pool.jobEnded = false
 	l.pool.mu.Unlock()
 	return l.leaser.Acquire(ctx, kinds)
 }

@@ -101,6 +101,17 @@ func TestLeaseLoop(t *testing.T) {
 		}
 	})
 
+	playLeases(t, "the end of a job causes a poll", leasing(func(t *runtime.Tuning) { t.MaxLeased = 2 }),
+		func(st *fixture) {
+			st.startLeased(runtimetest.Script{Running: 20 * time.Second}, "scan")
+			wait(10 * time.Second)
+			st.leases.QueueLeased("next")
+			wait(15 * time.Second)
+			if got := st.engine.Present(); !slices.Equal(got, []string{"next"}) {
+				st.Errorf("the jobs %v run, want the next one; polls at %v", got, st.leases.Acquires())
+			}
+		})
+
 	playLeases(t, "limit applies to each kind", leasing(), func(st *fixture) {
 		st.leases.QueueKind(runtime.PolicyEvaluation, "policy", "next policy")
 		st.startLeased(long, "scan", "next scan")

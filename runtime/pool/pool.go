@@ -49,6 +49,7 @@ type Pool struct {
 	err      error // why Run returned
 
 	polls     polls
+	jobEnded  bool      // since the last poll for leased work
 	starts    starts    // of jobs
 	check     check     // of the executor
 	leftovers int       // instances of earlier leases that are not removed yet
