@@ -30,8 +30,20 @@ func paragraph(part, heading, text string) []line {
 // indented returns a text in lines that are indented by two columns.
 func indented(part, text string) []line { return wrap(part, "  ", "  ", text) }
 
-// wrap breaks a text into lines of at most columns characters. The first line starts with
-// first, and the other lines with others.
+// breakLines breaks the lines that are longer than columns, so that each is one line of a terminal.
+func breakLines(all []line) (broken []line) {
+	for _, l := range all {
+		text := []rune(l.text)
+		for ; len(text) > columns; text = text[columns:] {
+			broken = append(broken, line{l.part, string(text[:columns])})
+		}
+		broken = append(broken, line{l.part, string(text)})
+	}
+	return broken
+}
+
+// wrap breaks a text at spaces into lines of at most columns characters. The first line starts
+// with first, and the other lines with others.
 func wrap(part, first, others, text string) (lines []line) {
 	for _, text := range printable.Wrap(text, first, others, columns) {
 		lines = append(lines, line{part, text})

@@ -14,8 +14,9 @@ import (
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
-// WriteText writes a Document for people, in lines of at most 80 columns. Times are
-// relative to the agent's clock. With colours, it adds escape sequences of the terminal.
+// WriteText writes a Document for people, in lines of at most 80 columns. A longer line has one long
+// text without spaces, such as the URL of a job. Times are relative to the agent's clock. With colours, it
+// adds escape sequences of the terminal.
 func WriteText(w io.Writer, d Document, colours bool) error {
 	var b strings.Builder
 	for _, l := range lines(d, relativeTo(d.Now)) {
@@ -33,6 +34,7 @@ func Redraw(w io.Writer, d Document, lost error, height int, colours bool) error
 	if lost != nil {
 		all = append(paragraph("lost", "lost", lost.Error()), all...)
 	}
+	all = breakLines(all)
 	if height > 2 && len(all) >= height {
 		hidden := len(all) - height + 2
 		all = append(all[:height-2], line{"more", fmt.Sprintf("... and %d more lines", hidden)})
@@ -116,7 +118,7 @@ func poolPart(p Pool) string {
 	return "pool " + printable.Text(p.Name) + ", " + printable.Text(p.Key)
 }
 
-// lines returns the text of a Document. No line is longer than columns.
+// lines returns the text of a Document. A line that is longer than columns has one long text without spaces.
 func lines(d Document, format times) []line {
 	all := agentLines(d, format)
 	all = append(all, configLines(d, format)...)

@@ -119,6 +119,23 @@ func TestWriteTextColours(t *testing.T) {
 	golden(t, "document.txt", plain)
 }
 
+// TestWriteTextURL checks that a long URL can be copied, and that Redraw still fits the terminal.
+func TestWriteTextURL(t *testing.T) {
+	d := fixedDocument()
+	url := "https://pulumi.example.com/" + strings.Repeat("acme/", 20) + "deployments/12"
+	d.Pools[0].Jobs[1].URL = url
+	var text, screen bytes.Buffer
+	if err := errors.Join(WriteText(&text, d, false), Redraw(&screen, d, nil, 0, false)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(text.String(), "\n    "+url+"\n") {
+		t.Errorf("the URL is not in one line:\n%s", text.String())
+	}
+	if first := "\n    " + url[:columns-4] + "\x1b[K\n" + url[columns-4:]; !strings.Contains(screen.String(), first) {
+		t.Errorf("the URL is not in two lines of the terminal:\n%s", screen.String())
+	}
+}
+
 func TestLines(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.String(), rapid.StringMatching(`([a-z]{1,100} ?)*`))
@@ -142,7 +159,7 @@ func TestLines(t *testing.T) {
 			draw("stack"), draw("operation"), draw("operation's number"), draw("page")
 		q.MaxJobs = rapid.Int().Draw(t, "max jobs")
 		for _, format := range []times{relativeTo(d.Now), absoluteTimes()} {
-			for _, l := range lines(d, format) {
+			for _, l := range breakLines(lines(d, format)) {
 				if len([]rune(l.text)) > columns || strings.ContainsFunc(l.text,
 					func(r rune) bool { return !unicode.IsPrint(r) }) {
 					t.Fatalf("a line is too long, or contains a character that cannot be printed: %q", l.text)

@@ -49,8 +49,8 @@ func Fit(text string, width int) string {
 }
 
 // Wrap breaks a text at spaces into printable lines of at most width columns. The first line
-// starts with first, the others start with next. A part that is longer than a line is broken.
-// With a width of 0 there is one line. An empty text has no line.
+// starts with first, the others start with next. A part that is longer than a line, such as a URL, is
+// not broken, so that it can be copied. With a width of 0 there is one line. An empty text has no line.
 func Wrap(text, first, next string, width int) []string {
 	var lines []string
 	var line []rune
@@ -59,20 +59,13 @@ func Wrap(text, first, next string, width int) []string {
 		lines = append(lines, strings.TrimRight(prefix+string(line), " "))
 		prefix, line = next, nil
 	}
-	room := func() int { return max(1, width-utf8.RuneCountInString(prefix)) }
 	for field := range strings.FieldsSeq(text) {
 		part := []rune(Text(field))
-		if len(line) > 0 && width > 0 && len(line)+1+len(part) > room() {
+		if len(line) > 0 && width > 0 && utf8.RuneCountInString(prefix)+len(line)+1+len(part) > width {
 			end()
 		}
 		if len(line) > 0 {
 			line = append(line, ' ')
-		}
-		for width > 0 && len(part) > room() {
-			n := room()
-			line = part[:n]
-			end()
-			part = part[n:]
 		}
 		line = append(line, part...)
 	}
