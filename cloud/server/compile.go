@@ -126,8 +126,9 @@ func values(env map[string]string) map[string]cloud.SecretValue {
 }
 
 // addEnvironment adds the variables that are known only when the job is fetched: the
-// token of the job's programs, and the URL of the service.
-func addEnvironment(d *cloud.Definition, url string, token secret.String, build string) {
+// token of the job's programs, and the URL of the service. It adds no PULUMI_CI_BUILD_URL, because the
+// service has no page of a job.
+func addEnvironment(d *cloud.Definition, url string, token secret.String) {
 	if d.Env == nil {
 		d.Env = map[string]cloud.SecretValue{}
 	}
@@ -135,7 +136,6 @@ func addEnvironment(d *cloud.Definition, url string, token secret.String, build 
 		"PULUMI_ACCESS_TOKEN": token,
 		"PULUMI_BACKEND_URL":  secret.New(url),
 		"PULUMI_SERVICE_URL":  secret.New(url + "/api"),
-		"PULUMI_CI_BUILD_URL": secret.New(url + build),
 	} {
 		if _, set := d.Env[name]; !set {
 			d.Env[name] = cloud.SecretValue{Value: value}

@@ -81,7 +81,11 @@ func TestCancelDeploymentEffects(t *testing.T) {
 	}
 	second := w.deploy(at, steps(1))
 	c := w.mustClaim(p)
-	programs := c.definition().Env["PULUMI_ACCESS_TOKEN"].Value.Reveal()
+	definition := c.definition()
+	if url, set := definition.Env["PULUMI_CI_BUILD_URL"]; set {
+		t.Errorf("the job has the page %s, but the service has no pages", url.Value.Reveal())
+	}
+	programs := definition.Env["PULUMI_ACCESS_TOKEN"].Value.Reveal()
 	w.want(200, programs, "GET", "/api/user", nil, nil)
 	c.status(0, running)
 	w.want(200, w.user, "POST", at+"/"+second+"/cancel", nil, nil)

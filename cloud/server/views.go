@@ -120,9 +120,8 @@ func (s *Server) definition(c *call) (reply, error) {
 		}
 		var sealed, wrapped []byte
 		var st stack
-		var version int
-		_, err = t.get([]any{&sealed, &version, &st.id, &st.organization, &st.project, &st.name, &wrapped},
-			`SELECT d.definition, d.version, s.id, s.organization, s.project, s.name, s.secret_key
+		_, err = t.get([]any{&sealed, &st.id, &wrapped},
+			`SELECT d.definition, s.id, s.secret_key
 				FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.seq = ?`, j.seq)
 		if err != nil {
 			return err
@@ -137,7 +136,7 @@ func (s *Server) definition(c *call) (reply, error) {
 		if err := json.Unmarshal(text, &definition); err != nil {
 			return fmt.Errorf("read a definition: %w", err)
 		}
-		addEnvironment(&definition, s.base(c), token, buildPath(st.path(), version))
+		addEnvironment(&definition, s.base(c), token)
 		return saveToken(t, token, principal{stackToken, j.id})
 	})
 	if err != nil {
