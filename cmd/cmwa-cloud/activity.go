@@ -172,7 +172,7 @@ func activityCreate(s stdio) command.Command {
 // followActivity prints the log of an activity until the activity ends, and returns an error
 // unless it is completed. If the activity is leased again, the log of the new lease follows.
 func (c *client) followActivity(ctx context.Context, path string, s stdio) error {
-	leases, token := 0, ""
+	notice, leases, token := time.After(agentNotice), 0, ""
 	complete := false // the whole log of the last lease is printed
 	return follow(ctx, "the work", func() (followState, error) {
 		// Read the next page of the last lease's log.
@@ -180,6 +180,13 @@ func (c *client) followActivity(ctx context.Context, path string, s stdio) error
 		var page logPage
 		if err := c.call(ctx, http.MethodGet, path, nil, &a); err != nil {
 			return following, err
+		}
+		select {
+		case <-notice:
+			if len(a.Leases) == 0 {
+				fmt.Fprintf(s.stderr, "waiting for an agent of the pool that leases %s: see cmwa-cloud pool list\n", a.Kind)
+			}
+		default:
 		}
 		if len(a.Leases) > 0 {
 			if len(a.Leases) != leases {

@@ -2,11 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -37,6 +41,52 @@ func TestFollowRetries(t *testing.T) {
 	}
 	if calls["logs"] != 2 || calls["status"] != 2 {
 		t.Errorf("calls: %v, want 2 of the log and 2 of the status", calls)
+	}
+}
+
+// roundTrip is an HTTP transport without a network.
+type roundTrip func(*http.Request) *http.Response
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
+
+// TestFollowNotice checks that a command that follows queued work prints once what the work waits for,
+// as soon as nothing has started for agentNotice.
+func TestFollowNotice(t *testing.T) {
+	for name, c := range map[string]struct {
+		follow func(*client, context.Context, string, stdio) error
+		want   string
+	}{
+		"deployment": {(*client).follow, "waiting for an agent of the pool mine, or for an earlier deployment"},
+		"activity":   {(*client).followActivity, "waiting for an agent of the pool that leases insights_scan"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				service := roundTrip(func(r *http.Request) *http.Response {
+					text := `{"status":"Ready","kind":"insights_scan","agentPool":{"name":"mine"}}`
+					if strings.HasSuffix(r.URL.Path, "/logs") {
+						text = `{"lines":[],"nextToken":"0"}`
+					}
+					return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(text)), Request: r}
+				})
+				followed := &client{url: "http://service", token: secret.New("pul-secret"), http: &http.Client{Transport: service}}
+				var out bytes.Buffer
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- c.follow(followed, ctx, "/work", stdio{nil, &out, &out}) }()
+				for _, step := range []struct {
+					after time.Duration
+					count int
+				}{{agentNotice - time.Second, 0}, {2 * time.Second, 1}, {time.Hour, 1}} {
+					time.Sleep(step.after)
+					synctest.Wait()
+					if n := strings.Count(out.String(), c.want); n != step.count {
+						t.Errorf("%q is printed %d times, want %d:\n%s", c.want, n, step.count, &out)
+					}
+				}
+				cancel()
+				<-ended
+			})
+		})
 	}
 }
 
