@@ -113,9 +113,10 @@ func Explain(name string, width int) (string, error) {
 
 func unknownName(name string) error {
 	names := Names()
-	var within []string
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	var within []string // keys with the same last part, such as pull_image for docker.pull_image
 	for _, key := range names {
-		if strings.HasSuffix(key, "."+name) {
+		if strings.HasSuffix(key, "."+name) || key == last {
 			within = append(within, key)
 		}
 	}

@@ -167,6 +167,7 @@ func TestExplain(t *testing.T) {
 			"cluster":             "did you mean ecs.cluster?",
 			"memory":              "did you mean docker.memory or kubernetes.memory?",
 			"docker.cpu":          "did you mean docker.cpus?",
+			"docker.pull_image":   "did you mean pull_image?",
 			"name":                "did you mean pools.name?",
 			"xyzzy":               "cmwa explain lists all keys",
 			"":                    "cmwa explain lists all keys",
