@@ -56,12 +56,15 @@ func TestMakeInstall(t *testing.T) {
 		script := "#!/bin/sh\ncase $1 in __complete) echo run ;; *) echo output of \"$@\" ;; esac\n"
 		noError(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700))
 	}
-	run := func(target string) {
+	run := func(target string) string {
 		t.Helper()
-		cmd := exec.Command("make", "-C", "../..", target, "DESTDIR="+root, "PREFIX=/opt/cmwa", "BIN="+bin)
-		if out, err := cmd.CombinedOutput(); err != nil {
+		cmd := exec.Command("make", "-C", "../..", "--no-print-directory", target, "DESTDIR="+root,
+			"PREFIX=/opt/cmwa", "BIN="+bin)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
 			t.Fatalf("make %s: %v\n%s", target, err, out)
 		}
+		return string(out)
 	}
 	installed := func() (files []string) {
 		noError(t, fs.WalkDir(os.DirFS(root), "opt", func(path string, entry fs.DirEntry, err error) error {
@@ -104,9 +107,17 @@ func TestMakeInstall(t *testing.T) {
 		}
 	}
 
-	run("uninstall")
+	removed := run("uninstall")
 	if files := installed(); files != nil {
 		t.Errorf("after make uninstall there are %q", files)
+	}
+	for _, path := range want {
+		if line := "removed " + filepath.Join(root, path) + "\n"; !strings.Contains(removed, line) {
+			t.Errorf("make uninstall does not print %q:\n%s", line, removed)
+		}
+	}
+	if again := run("uninstall"); again != "nothing to remove below "+root+"/opt/cmwa: pass the PREFIX of make install\n" {
+		t.Errorf("the second make uninstall prints %q", again)
 	}
 }
 
