@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -283,11 +284,20 @@ func (s *session) write(content []byte) error {
 	}
 	lines = append(lines, fmt.Sprintf(done, s.config.name))
 	s.warn()
-	quoted := shellQuoted(s.config.path)
-	lines = append(lines, "next:", "  cmwa vet "+quoted, "  cmwa doctor --config "+quoted,
-		"  cmwa run --config "+quoted)
+	lines = append(lines, next(s.config)...)
 	_, err = fmt.Fprintln(s.o.Stdout, strings.Join(lines, "\n"))
 	return err
+}
+
+// next returns lines with the commands that come next. A file in /etc/cmwa is for the systemd unit,
+// whose user must be able to read it.
+func next(config file) []string {
+	quoted := shellQuoted(config.path)
+	if filepath.Dir(config.resolved) == "/etc/cmwa" {
+		return []string{"next:", "  cmwa vet " + quoted, "  sudo chown -R cmwa /etc/cmwa",
+			"  sudo systemctl daemon-reload && sudo systemctl enable --now cmwa"}
+	}
+	return []string{"next:", "  cmwa vet " + quoted, "  cmwa doctor --config " + quoted, "  cmwa run --config " + quoted}
 }
 
 // warn prints a warning for each variable that overrides a changed key.

@@ -537,3 +537,16 @@ func TestSessionWriteFailure(t *testing.T) {
 		filetest.Holds(t, names...)
 	}
 }
+
+// TestNext checks that the commands for a file of the systemd unit are those of the README.
+func TestNext(t *testing.T) {
+	readme, err := os.ReadFile("../../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range next(file{path: schema.FileName, resolved: "/etc/cmwa/" + schema.FileName})[2:] {
+		if !strings.Contains(string(readme), "\n"+strings.TrimSpace(line)+"\n") {
+			t.Errorf("the README does not have %q", line)
+		}
+	}
+}
