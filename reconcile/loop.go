@@ -207,7 +207,7 @@ func (l *Loop) act(ctx, pools context.Context, plan Plan) (acted bool) {
 		}
 		acted = true
 		level := slog.LevelInfo
-		if _, tuned := action.(TunePool); tuned {
+		if tune, ok := action.(TunePool); ok && !tune.Revive {
 			level = slog.LevelDebug // the reload was logged
 		}
 		l.log.Log(ctx, level, action.String())

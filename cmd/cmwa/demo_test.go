@@ -108,9 +108,9 @@ func tryDemo(t *testing.T) {
 		printed += string(out)
 	}
 	for _, want := range []string{
-		"max_concurrent_workflows 1 -> 4", "polling_interval  1s -> 5s", "Hello, you!", "== the deployment succeeded",
+		"max_concurrent_workflows 1 -> 4", "polling_interval +1s -> 5s", "Hello, you!", "== the deployment succeeded",
 	} {
-		if !strings.Contains(printed, want) {
+		if !regexp.MustCompile(want).MatchString(printed) {
 			t.Errorf("the commands do not print %q:\n%s", want, printed)
 		}
 	}
