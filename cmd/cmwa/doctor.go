@@ -57,6 +57,10 @@ could run; 2: the command line is wrong. A check that does not end within 30 sec
 }
 
 // doctorParts returns the functions that find the configuration and create the checks.
+// stopTime is how long an agent may need to end after shutdown_timeout: see README.md, "How long an agent
+// needs to stop".
+const stopTime = 2 * time.Minute
+
 func doctorParts(environ environment, config string, exchange bool) doctor.Parts {
 	// The checks print their results, and log nothing.
 	log := slog.New(slog.DiscardHandler)
@@ -65,7 +69,7 @@ func doctorParts(environ environment, config string, exchange bool) doctor.Parts
 	return doctor.Parts{
 		Find: func() (schema.Source, error) { return findForRun(placesOf(config, environ)) }, Environ: environ.lookup,
 		OwnPod: func(grace time.Duration, files []string) (selfcheck.Check, bool) {
-			return kube.SelfCheckOwnPod(cluster, grace+runtime.StopGrace, files)
+			return kube.SelfCheckOwnPod(cluster, grace+stopTime, files)
 		},
 		Pool: func(spec runtime.PoolSpec) []selfcheck.Check {
 			checks := cloud.SelfChecks(cloud.Options{

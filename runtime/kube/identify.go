@@ -157,7 +157,7 @@ func evaluateOwnPod(pod *corev1.Pod, grace time.Duration, files []string) selfch
 	needed := int64(math.Ceil(grace.Seconds()))
 	if given := pod.Spec.TerminationGracePeriodSeconds; given != nil && *given < needed {
 		problems = append(problems, fmt.Sprintf("terminationGracePeriodSeconds is %d, "+
-			"but the agent may need %d to end while jobs run", *given, needed))
+			"but the agent may need %d to end while jobs run: otherwise the next agent adopts them", *given, needed))
 		hints = append(hints, fmt.Sprintf("set it to %d, or shorten shutdown_timeout", needed))
 	}
 
