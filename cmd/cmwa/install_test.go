@@ -53,7 +53,7 @@ func TestInstallOriginalDeployment(t *testing.T) {
 			template := strings.Contains(line, "cannot detect a replacement of this file") &&
 				strings.Contains(line, "file=/mnt/worker-pod.json")
 			image := strings.Contains(line, "PULUMI_AGENT_IMAGE has no effect") &&
-				strings.Contains(line, "variable=pulumi/customer-managed-workflow-agent:latest agent_image="+imageName)
+				strings.Contains(line, "value=pulumi/customer-managed-workflow-agent:latest agent_image="+imageName)
 			if !template && !image {
 				t.Errorf("an agent logs an unexpected warning: %s", line)
 			}

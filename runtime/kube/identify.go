@@ -67,7 +67,7 @@ func (c *Cluster) Identify(ctx context.Context) error {
 			own.group, "image", own.image)
 		if c.ignoresVariable(own) {
 			c.options.Log.Warn("PULUMI_AGENT_IMAGE has no effect, pods copy the runner from the agent's image",
-				"variable", c.options.Image, "agent_image", own.image, "hint", variableHint)
+				"value", c.options.Image, "agent_image", own.image, "hint", variableHint)
 		}
 		return nil
 	case isForbidden(err):

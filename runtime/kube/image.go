@@ -45,7 +45,8 @@ func (s podSettings) runnerImage(place runtime.Kubernetes) (string, error) {
 
 const (
 	imageVariable = "PULUMI_AGENT_IMAGE"
-	variableHint  = "remove the variable, or set kubernetes.image to use another image of the agent's release"
+	variableHint  = "remove the variable; to use another image of the agent's release, set kubernetes.image, " +
+		"or the variable PULUMI_AGENT_KUBERNETES_IMAGE"
 )
 
 // ignoresVariable reports whether PULUMI_AGENT_IMAGE names another image than the agent's own Pod.
