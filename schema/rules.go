@@ -238,12 +238,22 @@ func (s *scope) checkIdle() {
 
 // checkLeased warns about a pool that gets no jobs at all.
 func (s *scope) checkLeased() {
-	if s.pool.LeasedWork == "never" && s.valid("enabled_workflow_types", "leased_work") &&
-		!slices.Contains(s.pool.EnabledWorkflowTypes, "deployment") {
+	if !s.valid("enabled_workflow_types", "leased_work") ||
+		slices.Contains(s.pool.EnabledWorkflowTypes, "deployment") {
+		return
+	}
+	switch {
+	case s.pool.LeasedWork == "never":
 		s.warn(position.RuleUnused, "the pool gets no jobs, because leased_work is never",
 			"add deployment, or remove leased_work", "enabled_workflow_types")
+	case s.load.source.vetted && s.pool.LeasedWork == "auto" && s.valid("service_url") && s.pool.ServiceURL == pulumiCloud:
+		s.warn(position.RuleUnused, "the pool gets no jobs: from Pulumi Cloud, this agent gets only deployments",
+			"add deployment, or set the service_url of a service that leases work", "enabled_workflow_types")
 	}
 }
+
+// pulumiCloud is the URL of Pulumi Cloud, whose protocol for scans and policy evaluations is not public.
+const pulumiCloud = "https://api.pulumi.com"
 
 // checkTimes warns about durations of the agent that conflict with each other, and sets the
 // default of the health threshold.

@@ -259,6 +259,9 @@ func TestVetWarnings(t *testing.T) {
 			"the token is sent without TLS: others in the network can read it"},
 		"a service on this machine":  {"service_url: http://localhost:8585\ndeploy_target: process", ""},
 		"an address of this machine": {"service_url: http://[::1]:8585\ndocker: {network: host}", ""},
+		"scans of Pulumi Cloud": {"enabled_workflow_types: [insights_scan]",
+			"2:25: enabled_workflow_types: the pool gets no jobs: from Pulumi Cloud, this agent gets only deployments"},
+		"scans of another service": {"enabled_workflow_types: [insights_scan]\nservice_url: https://cloud.example.com", ""},
 		"a private address of another machine": {"service_url: http://192.0.2.1:8585", "2:14: service_url: " +
 			"the token is sent without TLS: others in the network can read it"},
 		"a service that containers cannot reach": {"service_url: http://127.0.0.1:8585",
