@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -69,7 +70,7 @@ func TestFollowNotice(t *testing.T) {
 					return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(text)), Request: r}
 				})
 				followed := &client{url: "http://service", token: secret.New("pul-secret"), http: &http.Client{Transport: service}}
-				var out bytes.Buffer
+				var out lockedBuffer
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- c.follow(followed, ctx, "/work", stdio{nil, &out, &out}) }()
@@ -80,7 +81,7 @@ func TestFollowNotice(t *testing.T) {
 					time.Sleep(step.after)
 					synctest.Wait()
 					if n := strings.Count(out.String(), c.want); n != step.count {
-						t.Errorf("%q is printed %d times, want %d:\n%s", c.want, n, step.count, &out)
+						t.Errorf("%q is printed %d times, want %d:\n%s", c.want, n, step.count, out.String())
 					}
 				}
 				cancel()
@@ -88,6 +89,24 @@ func TestFollowNotice(t *testing.T) {
 			})
 		})
 	}
+}
+
+// lockedBuffer is a buffer that goroutines share.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
 }
 
 // TestFollowActivityOnce checks that no line is printed twice while an activity whose job has
