@@ -19,14 +19,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
+	"github.com/cmwa-project/cmwa/schema"
 )
 
 // testImageInDocker loads the image into the engine and runs it there. The directory
 // is the one that make image has written.
 func testImageInDocker(t *testing.T, directory, id string) {
 	w := newWorld(t, "docker")
-	w.engine("load", "--quiet", "--input", filepath.Join(directory, "cmwa-image.tar"))
+	w.must(os.Symlink(directory, filepath.Join(w.directory, "bin")))
+	w.shell(w.directory, commandsIn(t, "README.md", "docker load ")[0]).exit(cli.ExitOK)
 	t.Cleanup(func() { _ = exec.Command("docker", "image", "rm", imageName).Run() })
 	if got := w.engine("image", "inspect", "--format", "{{.Id}}", imageName); got != id {
 		t.Errorf("the engine has the image %s, want %s", got, id)
@@ -65,7 +68,17 @@ func testImageInDocker(t *testing.T, directory, id string) {
 	t.Run("an agent with its state in a volume runs a job", func(t *testing.T) {
 		volume := w.engine("volume", "create")
 		t.Cleanup(func() { _ = exec.Command("docker", "volume", "rm", "--force", volume).Run() })
-		container := start(t, "--volume", volume+":/var/lib/cmwa")
+		config := filepath.Join(w.directory, "config", schema.FileName)
+		w.must(os.Mkdir(filepath.Dir(config), 0o755))
+		w.must(os.WriteFile(config, []byte(w.settings([]string{"token: " + w.pool})), 0o600))
+		w.shell(w.directory, strings.TrimPrefix(commandsIn(t, "README.md", "sudo chown ")[0], "sudo ")).exit(cli.ExitOK)
+		command := strings.NewReplacer("--volume state:", "--volume "+volume+":", "cmwa/cmwa:1.2.3", imageName,
+			"docker run ", "docker run --detach --volume "+engineSocket()+":/var/run/docker.sock --group-add "+group+" ",
+		).Replace(commandsIn(t, "README.md", "docker run ")[0])
+		p := w.shell(w.directory, command)
+		p.exit(cli.ExitOK)
+		container := strings.TrimSpace(p.output())
+		t.Cleanup(func() { _ = exec.Command("docker", "rm", "--force", container).Run() })
 		w.runs("image", oneStep("echo it runs"), "it runs")
 		w.engine("stop", container)
 		for line := range strings.Lines(logsOf(container)) {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -281,10 +282,15 @@ func TestKustomizeOnCluster(t *testing.T) {
 			t.Errorf("the agent warns: %s", lines)
 		}
 
-		// Run the checks that the README names.
-		for _, command := range []string{"doctor", "status"} {
-			must(t, kubectlVariable, "exec", "--namespace", agents.namespace, "deployment/"+agents.name, "--",
-				"cmwa", command)
+		// Run the commands of the documents for an agent that is installed.
+		inNamespace := strings.NewReplacer("kubectl -n cmwa ", "kubectl -n "+agents.namespace+" ",
+			"kubectl get ", "kubectl -n "+agents.namespace+" get ")
+		for document, begin := range map[string]string{
+			kustomizeDirectory + "/README.md": "kubectl -n cmwa ", jobsDocument: "kubectl get ",
+		} {
+			for _, command := range commandsIn(t, document, begin) {
+				w.shell(w.directory, inNamespace.Replace(command), kubectlVariable).exit(cli.ExitOK)
+			}
 		}
 
 		// Delete everything with one command, when the agent has no work left. The namespace stays.

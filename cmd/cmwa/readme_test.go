@@ -11,7 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/schema"
 )
 
 // readmes are the documents for users.
@@ -68,24 +70,10 @@ func headings(text string) map[string]bool {
 // TestReadmePodTemplate runs the command that jobsDocument shows, with the configuration
 // that is above the command, and compares the output.
 func TestReadmePodTemplate(t *testing.T) {
-	text := readText(t, jobsDocument)
-	_, text, found := strings.Cut(text, "## The Pod of a job\n")
-	if !found {
-		t.Fatal("the document has no section about the Pod of a job")
-	}
-	block := func(begin string) string {
-		t.Helper()
-		_, remaining, found := strings.Cut(text, begin)
-		content, _, closed := strings.Cut(remaining, "```\n")
-		if !found || !closed {
-			t.Fatalf("the document has no block that begins with %q", begin)
-		}
-		return content
-	}
-	t.Chdir(t.TempDir())
-	noError(t, os.WriteFile("agent.yaml", []byte(block("```yaml\n")), 0o600))
-	want := output{0, block("$ cmwa vet --pod agent.yaml\n"), ""}
-	if got := cmwa(nil, "vet", "--pod", "agent.yaml"); got != want {
+	step := transcriptOf(t, jobsDocument, "cmwa vet --pod agent.yaml")[0]
+	t.Chdir(directoryOf(t, map[string]string{"agent.yaml": yamlAbove(t, jobsDocument, "$ "+step.command)}))
+	want := output{0, step.output, ""}
+	if got := cmwa(nil, strings.Fields(step.command)[1:]...); got != want {
 		t.Errorf("exit code %d, stderr %q, document -, cmwa +:\n%s", got.code, got.stderr,
 			cmp.Diff(want.stdout, got.stdout))
 	}
@@ -93,43 +81,192 @@ func TestReadmePodTemplate(t *testing.T) {
 
 // TestReadmeVet runs the command cmwa vet of the README, and compares the output.
 func TestReadmeVet(t *testing.T) {
-	_, want, found := strings.Cut(readText(t, "../../README.md"), "\n$ cmwa vet pulumi-workflow-agent.yaml\n")
-	want, _, closed := strings.Cut(want, "```\n")
-	if !found || !closed {
-		t.Fatal("the README does not show cmwa vet")
-	}
-	t.Chdir(t.TempDir())
 	const config = "token_file: pool.token\nlog_level: info\npoling_interval: 30s\nhttp_server_port: 80800\n"
-	noError(t, os.WriteFile("pulumi-workflow-agent.yaml", []byte(config), 0o600))
-	if got := cmwa(nil, "vet", "pulumi-workflow-agent.yaml"); got.stderr != want && got.stdout != want {
-		t.Errorf("exit code %d, document -, cmwa +:\n%s", got.code, cmp.Diff(want, got.stdout+got.stderr))
+	step := transcriptOf(t, "../../README.md", "cmwa vet")[0]
+	t.Chdir(directoryOf(t, map[string]string{schema.FileName: config}))
+	if got := cmwa(nil, strings.Fields(step.command)[1:]...); got.stderr != step.output && got.stdout != step.output {
+		t.Errorf("exit code %d, document -, cmwa +:\n%s", got.code, cmp.Diff(step.output, got.stdout+got.stderr))
 	}
+}
+
+// TestReadmeLiveEdit runs the commands with which the README starts, and waits for the lines that it
+// shows below each of them, in their order.
+func TestReadmeLiveEdit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	directory := directoryOf(t, map[string]string{schema.FileName: strings.Join([]string{
+		"token: " + w.pool, "service_url: " + w.url, "deploy_target: process", "max_concurrent_workflows: 2",
+		"polling_interval: 1s", "http_server_port: 0", "working_directory: " + w.bin, "",
+	}, "\n")})
+	var agent *program
+	left := regexp.MustCompile(`(?m)^\S+Z | component=\S+`)
+	log := func() string {
+		text := strings.ReplaceAll(left.ReplaceAllString(agent.output(), ""), directory, "/etc/cmwa")
+		return regexp.MustCompile(`version=\S+`).ReplaceAllString(text, "version=v1.0.0")
+	}
+	read := 0 // bytes of the log
+	for i, step := range transcriptOf(t, "../../README.md", "cmwa run &") {
+		if p := w.shell(directory, step.command); i == 0 {
+			agent = p
+		} else {
+			p.exit(cli.ExitOK)
+		}
+		for line := range strings.Lines(strings.ReplaceAll(step.output, "\n    ", " ")) {
+			line = strings.TrimSpace(line)
+			w.eventually("the agent logs "+line, func() bool {
+				text := log()[read:]
+				at := strings.Index(text, line)
+				read += max(0, at)
+				return at >= 0
+			})
+		}
+	}
+}
+
+// TestReadmeControl runs an agent as the document about git shows it, and controls it with the commands
+// of README.md.
+func TestReadmeControl(t *testing.T) {
+	t.Parallel()
+	const gitops = "../../examples/gitops/README.md"
+	w := newWorld(t, "process")
+	directory := directoryOf(t, map[string]string{schema.FileName: w.settings([]string{
+		"pools: [{name: blue, token: " + w.pool + "}]", "working_directory: " + w.bin, "http_server_port: 0",
+	})})
+	agent := w.shell(directory, commandsIn(t, gitops, "cmwa run ")[0])
+	agent.waitFor("converged")
+	watch := w.shell(directory, commandsIn(t, gitops, "cmwa status --watch")[0])
+	watch.waitForMatch(regexp.MustCompile(`blue +polling`))
+
+	commands := commandsIn(t, "README.md", "cmwa ")
+	logged := []string{"pool paused by cmwa pause", "pool resumed by cmwa resume", `agent stopped reason="cmwa drain"`}
+	if len(commands) != len(logged) {
+		t.Fatalf("the document has the commands %q", commands)
+	}
+	for i, command := range commands {
+		w.shell(directory, command).exit(cli.ExitOK)
+		agent.waitFor(logged[i])
+	}
+	watch.waitForMatch(regexp.MustCompile(`blue +paused`))
+	agent.exit(cli.ExitOK)
+}
+
+// TestReadmeInstall runs the commands of the documents that install the agent in a cluster. In place of
+// those that need a cluster, it runs commands that print the same objects.
+func TestReadmeInstall(t *testing.T) {
+	t.Parallel()
+	const chart = "../../examples/chart/README.md"
+	w := newWorld(t, "process")
+	offline := strings.NewReplacer("helm install", "helm template", "kubectl apply -k", "kubectl kustomize",
+		"kubectl create namespace", "kubectl create --dry-run=client namespace")
+	for _, document := range []string{"../../README.md", chart, kustomizeDirectory + "/README.md"} {
+		directory := directoryOf(t, map[string]string{
+			"token": "pul-1\n", "examples/kubernetes/overlays/jobs-namespace/token": "pul-1\n",
+			"values.yaml": "agent: {token: pul-1}\n" + yamlAbove(t, chart, "helm template"),
+		})
+		w.must(os.CopyFS(filepath.Join(directory, "examples"), os.DirFS("../../examples")))
+		for _, command := range commandsIn(t, document, "cp token ", "cat >", "helm ", "kubectl create ", "kubectl apply ") {
+			p := w.shell(directory, offline.Replace(command), helmVariable, kubectlVariable)
+			p.exit(cli.ExitOK)
+			if prints := !strings.Contains(command, "| cmwa vet") &&
+				(strings.HasPrefix(command, "helm ") || strings.Contains(command, "apply")); prints {
+				p.wantPrinted(1, "kind: Deployment\n")
+			}
+		}
+	}
+}
+
+// transcriptStep is a command, and the lines that a document shows below it.
+type transcriptStep struct{ command, output string }
+
+// transcriptOf returns the commands of a block with $ from the one that begins with first to the end.
+func transcriptOf(t *testing.T, document, first string) (steps []transcriptStep) {
+	t.Helper()
+	_, text, found := strings.Cut(readText(t, document), "\n$ "+first)
+	text, _, closed := strings.Cut(first+text, "```\n")
+	if !found || !closed {
+		t.Fatalf("%s does not show %s", document, first)
+	}
+	for part := range strings.SplitSeq(text, "\n$ ") {
+		command, output, _ := strings.Cut(part, "\n")
+		steps = append(steps, transcriptStep{commandComment.ReplaceAllString(command, ""), output})
+	}
+	return steps
+}
+
+// yamlAbove returns the last block of YAML above a text of a document.
+func yamlAbove(t *testing.T, document, text string) string {
+	t.Helper()
+	above, _, _ := strings.Cut(readText(t, document), text)
+	blocks := strings.Split(above, "```yaml\n")
+	block, _, found := strings.Cut(blocks[len(blocks)-1], "```\n")
+	if !found {
+		t.Fatalf("%s has no YAML above %s", document, text)
+	}
+	return block
+}
+
+// commandsIn returns the commands of a document that begin with one of these texts: at least one.
+func commandsIn(t *testing.T, document string, begins ...string) (commands []string) {
+	t.Helper()
+	for _, command := range commandsOf(readText(t, document)) {
+		if slices.ContainsFunc(begins, func(begin string) bool { return strings.HasPrefix(command, begin) }) {
+			commands = append(commands, command)
+		}
+	}
+	if len(commands) == 0 {
+		t.Fatalf("%s has no command that begins with one of %q", document, begins)
+	}
+	return commands
+}
+
+// shell starts a command of a document with bash in a directory. Its programs are those of the world and
+// the tools of these variables. A command that ends in & also runs in the foreground of its bash.
+func (w *world) shell(directory, command string, tools ...string) *program {
+	w.t.Helper()
+	path := w.bin
+	for _, variable := range tools {
+		path += ":" + filepath.Dir(tool(w.t, variable))
+	}
+	env := []string{"PATH=" + path + ":" + os.Getenv("PATH"), "KUBECONFIG=" + os.Getenv("CMWA_TEST_KUBECONFIG")}
+	return w.startIn(directory, "shell", env, "/bin/bash", "-euo", "pipefail", "-c", strings.TrimSuffix(command, " &"))
+}
+
+// runBy are the commands of the documents that a test extracts and runs, by their beginning, and the test.
+var runBy = map[string]string{
+	"cmwa run &": "TestReadmeLiveEdit", "sed ": "TestReadmeLiveEdit",
+	"cmwa run --config ": "TestReadmeControl", "cmwa status --watch": "TestReadmeControl",
+	"cmwa pause ": "TestReadmeControl", "cmwa resume ": "TestReadmeControl", "cmwa drain ": "TestReadmeControl",
+	"cmwa vet --pod ": "TestReadmePodTemplate", "cmwa vet pulumi": "TestReadmeVet",
+	"cp token ": "TestReadmeInstall", "cat >": "TestReadmeInstall", "helm ": "TestReadmeInstall",
+	"kubectl create ": "TestReadmeInstall", "kubectl apply ": "TestReadmeInstall",
+	"kubectl -n cmwa ": "TestKustomizeOnCluster", "kubectl get ": "TestKustomizeOnCluster",
+	"docker load ": "TestImage", "docker run ": "TestImage", "sudo chown -R 65532 ": "TestImage",
+	"bin/cmwa-cloud pool ": "TestReadmeQuickStart", "bin/cmwa-cloud deploy ": "TestReadmeQuickStart",
+	"bin/cmwa-cloud activity ": "TestReadmeQuickStart",
 }
 
 // notRun are the commands of the documents that no test runs as they are, by their beginning, and the
 // reason. TestReadmeCommands checks the name and the flags of those of cmwa.
 var notRun = map[string]string{
-	"sudo ":           "changes this machine",
-	"(cd /etc/cmwa":   "changes this machine",
-	"make ":           "builds for minutes: TestMake, TestMakeInstall, TestImage, TestDemo; the target must exist",
-	"docker ":         "needs an engine: TestImageEngine",
-	"crane ":          "needs a registry",
-	"curl ":           "needs the network",
-	"kubectl ":        "needs a cluster: TestKustomize",
-	"helm ":           "needs helm and a cluster: TestChart, TestInstallHelm",
-	"cat >":           "needs a token",
-	"cp token ":       "needs a token",
-	"sed ":            "needs an agent: TestReload",
-	"rmdir ":          "removes what agents of this machine use",
-	"mkdir ":          "is of no interest alone",
-	"export ":         "is of no interest alone",
-	"bin/cmwa-cloud ": "is of another program: TestReadmeQuickStart",
-	"bin/cmwa ":       "needs an agent or a terminal",
-	"cmwa ":           "needs an agent, or is run by TestReadmeVet and TestReadmePodTemplate",
+	"sudo ":                 "changes this machine",
+	"(cd /etc/cmwa":         "changes this machine",
+	"make build":            "also installs on this machine; TestMake and TestMakeInstall run the targets",
+	"make image":            "TestImage runs it in a copy of the sources, with another version",
+	"crane ":                "needs a registry",
+	"curl ":                 "needs the network",
+	"rmdir ":                "removes what agents of this machine use",
+	"docker volume rm ":     "removes what agents of this machine use",
+	"bin/cmwa configure":    "needs an account",
+	"bin/cmwa doctor":       "needs an account",
+	"bin/cmwa run":          "needs an account, or the fixed port of bin/cmwa-cloud serve",
+	"bin/cmwa-cloud serve ": "listens on a fixed port of this machine, or needs the network for the keys of an issuer",
+	"export ":               "names the fixed port of bin/cmwa-cloud serve, or has a placeholder",
+	"mkdir ":                "belongs to bin/cmwa-cloud deploy, whose job no agent runs in TestReadmeQuickStart",
 }
 
-// TestReadmeCommands checks the commands in the documents: each is one of notRun, cmwa has the command
-// and its flags, the Makefile has the target, and the repository has the files below examples.
+// TestReadmeCommands checks the commands in the documents: each is one of runBy or notRun, cmwa has the
+// command and its flags, the Makefile has the target, and the repository has the files below examples.
+// Each test of runBy exists, and each beginning is in a document.
 func TestReadmeCommands(t *testing.T) {
 	program := newProgram(t.Context(), stdio{})
 	checkCmwa := func(line string) {
@@ -155,7 +292,9 @@ func TestReadmeCommands(t *testing.T) {
 	target := regexp.MustCompile(`\bmake ([a-z]+)`)
 	example := regexp.MustCompile(`\bexamples/[a-z/.-]+`)
 	makefile := readText(t, "../../Makefile")
-	commands := 0
+	commands, unused := 0, maps.Clone(notRun)
+	maps.Copy(unused, runBy)
+	begins := slices.Collect(maps.Keys(unused))
 	for _, document := range readmes {
 		text := readText(t, document)
 		for _, found := range inline.FindAllStringSubmatch(strings.ReplaceAll(text, "\n", " "), -1) {
@@ -164,9 +303,13 @@ func TestReadmeCommands(t *testing.T) {
 		}
 		for _, line := range commandsOf(text) {
 			commands++
-			if !slices.ContainsFunc(slices.Collect(maps.Keys(notRun)),
-				func(begin string) bool { return strings.HasPrefix(line, begin) }) {
+			known := slices.DeleteFunc(slices.Clone(begins),
+				func(begin string) bool { return !strings.HasPrefix(line, begin) })
+			if len(known) == 0 {
 				t.Errorf("%s: %s: run this command in a test, or add it to notRun with the reason", document, line)
+			}
+			for _, begin := range known {
+				delete(unused, begin)
 			}
 			if found := invocation.FindStringSubmatch(line); found != nil && !strings.Contains(line, "/cmwa:") {
 				checkCmwa(strings.TrimRight(found[1], ")"))
@@ -186,13 +329,31 @@ func TestReadmeCommands(t *testing.T) {
 	if commands < 40 {
 		t.Errorf("only %d commands found", commands)
 	}
+	for begin := range unused {
+		t.Errorf("no document has a command that begins with %q: remove it from runBy or notRun", begin)
+	}
+	tests := ""
+	for _, directory := range []string{".", "../cmwa-cloud"} {
+		files, err := filepath.Glob(filepath.Join(directory, "*_test.go"))
+		noError(t, err)
+		for _, file := range files {
+			tests += readText(t, file)
+		}
+	}
+	for begin, name := range runBy {
+		if !strings.Contains(tests, "\nfunc "+name+"(t *testing.T) {") {
+			t.Errorf("there is no test %s, which runs %s", name, begin)
+		}
+	}
 }
+
+// commandComment matches the comment of a command.
+var commandComment = regexp.MustCompile(`\s+#.*`)
 
 // commandsOf returns the commands in the blocks of a document that contain commands, each in one line
 // and without its comment. In a block with $, only the lines with $ are commands.
 func commandsOf(text string) (commands []string) {
 	blocks := regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```").FindAllStringSubmatch(text, -1)
-	comment := regexp.MustCompile(`\s+#.*`)
 	for _, block := range blocks {
 		language, content := block[1], strings.ReplaceAll(block[2], "\\\n", "")
 		if language != "" && language != "console" || strings.Contains(content, "rate(") ||
@@ -201,7 +362,7 @@ func commandsOf(text string) (commands []string) {
 		}
 		transcript := strings.HasPrefix(content, "$ ")
 		for line := range strings.Lines(content) {
-			line, prompt := strings.CutPrefix(comment.ReplaceAllString(strings.TrimSpace(line), ""), "$ ")
+			line, prompt := strings.CutPrefix(commandComment.ReplaceAllString(strings.TrimSpace(line), ""), "$ ")
 			if line != "" && prompt == transcript {
 				commands = append(commands, line)
 			}
