@@ -1,12 +1,15 @@
 package main
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
 // jobImage is an image with a shell. Its tag is not latest, so the kubelet uses the image
@@ -109,22 +112,26 @@ func TestInstallHelm(t *testing.T) {
 	}
 	before := everything()
 
-	// 1. One command installs the agent, and prints the next commands.
-	notes := w.helm("install", "tests", chartDirectory, "--values", w.chartValues(w.pool, map[string]any{}))
-	want := "kubectl -n " + w.cluster.Name + " rollout status deployment/tests-agent"
-	if !strings.Contains(notes, want) {
-		t.Errorf("there is no %q in the notes:\n%s", want, notes)
-	}
-	agents := w.deployed(w.cluster.Name, "tests-agent", "app.kubernetes.io/instance=tests")
+	// 1. The command of the README installs the agent, and prints the next commands.
+	chart, err := filepath.Abs(chartDirectory)
+	noError(t, err)
+	install := strings.NewReplacer("examples/chart", chart, "--namespace pulumi ", "--namespace "+w.cluster.Name+" ",
+		"registry.example.com/", "cmwa/", "1.2.3", imageVersion)
+	command := install.Replace(commandsIn(t, chartDirectory+"/README.md", "helm install ")[0]) +
+		" --values " + w.chartValues("", map[string]any{}) + " --wait --timeout 3m"
+	notes := w.shell(directoryOf(t, map[string]string{"token": w.pool}), command, helmVariable)
+	notes.exit(cli.ExitOK)
+	notes.wantPrinted(1, "kubectl -n "+w.cluster.Name+" rollout status deployment/agent")
+	agents := w.deployed(w.cluster.Name, "agent", "app.kubernetes.io/instance=agent")
 	t.Cleanup(agents.remove)
 	agents.awaitReady(1)
-	w.runs("one", oneStep(whoAmI), ":"+w.cluster.Name+":tests-agent-runner")
+	w.runs("one", oneStep(whoAmI), ":"+w.cluster.Name+":agent-runner")
 
 	// 2. After helm upgrade with another configuration, the agent reloads it and does not
 	// restart.
 	agents.keep(func() {
 		generations := agents.generations()
-		w.helm("upgrade", "tests", chartDirectory, "--values", w.chartValues(w.pool, map[string]any{
+		w.helm("upgrade", "agent", chartDirectory, "--values", w.chartValues(w.pool, map[string]any{
 			"max_concurrent_workflows": 3,
 			"pod_template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{
 				"name": "pulumi-workflow", "env": []any{map[string]any{"name": "TEAM", "value": "platform"}},
@@ -139,7 +146,7 @@ func TestInstallHelm(t *testing.T) {
 
 	// 3. helm uninstall removes everything that helm install has created.
 	w.eventually("the Pod of the job is removed", func() bool { return len(w.containers("two")) == 0 })
-	w.helm("uninstall", "tests")
+	w.helm("uninstall", "agent")
 	w.eventually("helm has removed all its objects", func() bool { return everything() == before })
 }
 
