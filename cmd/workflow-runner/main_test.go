@@ -242,8 +242,8 @@ func TestRunWithoutHandoff(t *testing.T) {
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != runtime.CodeUsage ||
-				!strings.Contains(string(out), c.want) {
-				t.Errorf("the runner ends with %v and prints %q, want exit code %d and %q",
+				!strings.Contains(string(out), c.want) || strings.Count(string(out), "component=runner") != 1 {
+				t.Errorf("the runner ends with %v and prints %q, want exit code %d, one component and %q",
 					err, out, runtime.CodeUsage, c.want)
 			}
 		})

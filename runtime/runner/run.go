@@ -83,7 +83,7 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 	if o.timeout == nil {
 		o.timeout = context.WithTimeoutCause
 	}
-	log := o.Log.With("component", "runner", "job", h.JobID)
+	log := o.Log.With("job", h.JobID)
 	if h.Service == "" || h.JobID == "" || h.Token == "" {
 		log.Error("handoff has no service, no job or no token")
 		return runtime.CodeUsage
