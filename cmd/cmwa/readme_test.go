@@ -157,6 +157,7 @@ func TestReadmeInstall(t *testing.T) {
 	const chart = "../../examples/chart/README.md"
 	w := newWorld(t, "process")
 	offline := strings.NewReplacer("helm install", "helm template", "kubectl apply -k", "kubectl kustomize",
+		"helm upgrade", "helm template", "--reuse-values", "--values values.yaml", // those of the release
 		"kubectl create namespace", "kubectl create --dry-run=client namespace")
 	for _, document := range []string{"../../README.md", chart, kustomizeDirectory + "/README.md"} {
 		directory := directoryOf(t, map[string]string{
@@ -248,20 +249,21 @@ var runBy = map[string]string{
 // notRun are the commands of the documents that no test runs as they are, by their beginning, and the
 // reason. TestReadmeCommands checks the name and the flags of those of cmwa.
 var notRun = map[string]string{
-	"sudo ":                 "changes this machine",
-	"(cd /etc/cmwa":         "changes this machine",
-	"make build":            "also installs on this machine; TestMake and TestMakeInstall run the targets",
-	"make image":            "TestImage runs it in a copy of the sources, with another version",
-	"crane ":                "needs a registry",
-	"curl ":                 "needs the network",
-	"rmdir ":                "removes what agents of this machine use",
-	"docker volume rm ":     "removes what agents of this machine use",
-	"bin/cmwa configure":    "needs an account",
-	"bin/cmwa doctor":       "needs an account",
-	"bin/cmwa run":          "needs an account, or the fixed port of bin/cmwa-cloud serve",
-	"bin/cmwa-cloud serve ": "listens on a fixed port of this machine, or needs the network for the keys of an issuer",
-	"export ":               "names the fixed port of bin/cmwa-cloud serve, or has a placeholder",
-	"mkdir ":                "belongs to bin/cmwa-cloud deploy, whose job no agent runs in TestReadmeQuickStart",
+	"sudo ":                       "changes this machine",
+	"(cd /etc/cmwa":               "changes this machine",
+	"make build":                  "also installs on this machine; TestMake and TestMakeInstall run the targets",
+	"make image":                  "TestImage runs it in a copy of the sources, with another version",
+	"crane ":                      "needs a registry",
+	"curl ":                       "needs the network",
+	"rmdir ":                      "removes what agents of this machine use",
+	"docker volume rm ":           "removes what agents of this machine use",
+	"kubectl --namespace pulumi ": "changes the Deployment of Pulumi's own agent: TestInstallOriginalDeployment",
+	"bin/cmwa configure":          "needs an account",
+	"bin/cmwa doctor":             "needs an account",
+	"bin/cmwa run":                "needs an account, or the fixed port of bin/cmwa-cloud serve",
+	"bin/cmwa-cloud serve ":       "listens on a fixed port of this machine, or needs the network for the keys of an issuer",
+	"export ":                     "names the fixed port of bin/cmwa-cloud serve, or has a placeholder",
+	"mkdir ":                      "belongs to bin/cmwa-cloud deploy, whose job no agent runs in TestReadmeQuickStart",
 }
 
 // TestReadmeCommands checks the commands in the documents: each is one of runBy or notRun, cmwa has the
