@@ -261,7 +261,7 @@ var notRun = map[string]string{
 	"bin/cmwa configure":          "needs an account",
 	"bin/cmwa doctor":             "needs an account",
 	"bin/cmwa run":                "needs an account, or the fixed port of bin/cmwa-cloud serve",
-	"bin/cmwa-cloud serve ":       "listens on a fixed port of this machine, or needs the network for the keys of an issuer",
+	"bin/cmwa-cloud serve ":       "listens on a fixed port, or needs the network for the keys of an issuer",
 	"export ":                     "names the fixed port of bin/cmwa-cloud serve, or has a placeholder",
 	"mkdir ":                      "belongs to bin/cmwa-cloud deploy, whose job no agent runs in TestReadmeQuickStart",
 }
