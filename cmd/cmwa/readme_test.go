@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -150,6 +151,47 @@ func TestReadmeControl(t *testing.T) {
 	agent.exit(cli.ExitOK)
 }
 
+// TestReadmeService runs the walkthrough of cmwa-cloud, from its start to a deployment by an agent. The test
+// replaces the port, the repository and the passphrase.
+func TestReadmeService(t *testing.T) {
+	t.Parallel()
+	const document = "../cmwa-cloud/README.md"
+	w := newWorld(t, "process")
+	repository := directoryOf(t, map[string]string{
+		"Pulumi.yaml": "name: project\nruntime: yaml\noutputs: {greeting: hello}\n",
+	})
+	w.shell(repository, "git init --quiet --initial-branch main && git add . && "+
+		"git -c user.name=test -c user.email=test@example.com commit --quiet --message program").exit(cli.ExitOK)
+	port := strconv.Itoa(freePort(t))
+	replace := strings.NewReplacer("8585", port, "--data data &", "--data data --listen 127.0.0.1:"+port+" &",
+		"--repo URL", "--repo file://"+repository, "PASSPHRASE=...", "PASSPHRASE=secret").Replace
+	directory := directoryOf(t, map[string]string{
+		schema.FileName: replace(yamlAbove(t, document, "bin/cmwa run &")) + "http_server_port: 0\n" +
+			"working_directory: " + w.bin + "\nstate_directory: " + t.TempDir() + "\n",
+	})
+	w.must(os.Symlink(w.bin, filepath.Join(directory, "bin")))
+
+	exported, ready := "", []string{"listening on", "converged"}
+	for _, command := range commandsIn(t, document, "bin/", "export ", "mkdir ") {
+		if strings.HasPrefix(command, "export ") {
+			exported += replace(command) + "\n"
+			continue
+		}
+		p := w.shell(directory, exported+replace(command))
+		if strings.HasSuffix(command, " &") {
+			p.waitFor(ready[0])
+			ready = ready[1:]
+			continue
+		}
+		p.exit(cli.ExitOK)
+		if strings.Contains(command, " deploy ") {
+			p.wantPrinted(1, "the deployment succeeded")
+			return
+		}
+	}
+	t.Error("the document has no deployment")
+}
+
 // TestReadmeInstall runs the commands of the documents that install the agent in a cluster. In place of
 // those that need a cluster, it runs commands that print the same objects.
 func TestReadmeInstall(t *testing.T) {
@@ -243,7 +285,8 @@ var runBy = map[string]string{
 	"kubectl -n cmwa ": "TestKustomizeOnCluster", "kubectl get ": "TestKustomizeOnCluster",
 	"docker load ": "TestImage", "docker run ": "TestImage", "sudo chown -R 65532 ": "TestImage",
 	"bin/cmwa-cloud pool ": "TestReadmeQuickStart", "bin/cmwa-cloud deploy ": "TestReadmeQuickStart",
-	"bin/cmwa-cloud activity ": "TestReadmeQuickStart",
+	"bin/cmwa-cloud activity ": "TestReadmeQuickStart", "bin/cmwa-cloud serve --data data &": "TestReadmeService",
+	"bin/cmwa run &": "TestReadmeService", "export ": "TestReadmeService", "mkdir ": "TestReadmeService",
 }
 
 // notRun are the commands of the documents that no test runs as they are, by their beginning, and the
@@ -260,10 +303,8 @@ var notRun = map[string]string{
 	"kubectl --namespace pulumi ": "changes the Deployment of Pulumi's own agent: TestInstallOriginalDeployment",
 	"bin/cmwa configure":          "needs an account",
 	"bin/cmwa doctor":             "needs an account",
-	"bin/cmwa run":                "needs an account, or the fixed port of bin/cmwa-cloud serve",
-	"bin/cmwa-cloud serve ":       "listens on a fixed port, or needs the network for the keys of an issuer",
-	"export ":                     "names the fixed port of bin/cmwa-cloud serve, or has a placeholder",
-	"mkdir ":                      "belongs to bin/cmwa-cloud deploy, whose job no agent runs in TestReadmeQuickStart",
+	"bin/cmwa run":                "needs an account",
+	"bin/cmwa-cloud serve ":       "is like that of TestReadmeService, or needs the network for the keys of an issuer",
 }
 
 // TestReadmeCommands checks the commands in the documents: each is one of runBy or notRun, cmwa has the
