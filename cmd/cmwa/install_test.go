@@ -16,17 +16,16 @@ import (
 // of the node and contacts no registry.
 const jobImage = "cmwa/job:local"
 
-// TestInstallOriginalDeployment installs the manifests that the installer of Pulumi's own
-// agent creates, with another image in the Deployment. The test replaces the URL of the service and the
-// token.
+// TestInstallOriginalDeployment installs the manifests that the installer of Pulumi's own agent creates,
+// and then changes only the image, with the commands of the document. The test replaces the URL of the
+// service and the token.
 func TestInstallOriginalDeployment(t *testing.T) {
 	t.Parallel()
 	install := func(t *testing.T, template string) (*world, *deployment) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")
 		noError(t, clusterImage())
-		manifests := strings.NewReplacer("SERVICE_URL/", w.url+"/", "AGENT_IMAGE\n", imageName+"\n", "POOL_TOKEN",
-			w.pool).Replace(readText(t, "testdata/install/original.yaml"))
+		manifests := strings.NewReplacer("SERVICE_URL/", w.url+"/", "POOL_TOKEN", w.pool).Replace(readText(t, "testdata/install/original.yaml"))
 		if template != "" {
 			manifests = strings.Replace(manifests, "\ndata:\n", "\ndata:\n  worker-pod.json: '"+template+"'\n", 1)
 		}
@@ -34,6 +33,11 @@ func TestInstallOriginalDeployment(t *testing.T) {
 			fileOf(t, "original.yaml", manifests))
 		agents := w.deployed(w.cluster.Name, "workflow-agent-pool", agentSelector)
 		t.Cleanup(agents.remove)
+		move := strings.NewReplacer("--namespace pulumi ", "--namespace "+w.cluster.Name+" ",
+			"registry.example.com/cmwa:1.2.3", imageName)
+		for _, command := range commandsIn(t, kustomizeDirectory+"/README.md", "kubectl --namespace pulumi ") {
+			w.shell(w.directory, move.Replace(command), kubectlVariable).exit(cli.ExitOK)
+		}
 		w.eventually("the three agents are healthy", func() bool {
 			pods := agents.pods()
 			healthy := slices.DeleteFunc(pods, func(pod corev1.Pod) bool {

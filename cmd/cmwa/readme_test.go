@@ -281,7 +281,8 @@ var runBy = map[string]string{
 	"cmwa pause ": "TestReadmeControl", "cmwa resume ": "TestReadmeControl", "cmwa drain ": "TestReadmeControl",
 	"cmwa vet --pod ": "TestReadmePodTemplate", "cmwa vet pulumi": "TestReadmeVet",
 	"cp token ": "TestReadmeInstall", "cat >": "TestReadmeInstall", "helm ": "TestReadmeInstall",
-	"kubectl create ": "TestReadmeInstall", "kubectl apply ": "TestReadmeInstall",
+	"kubectl --namespace pulumi ": "TestInstallOriginalDeployment",
+	"kubectl create ":             "TestReadmeInstall", "kubectl apply ": "TestReadmeInstall",
 	"kubectl -n cmwa ": "TestKustomizeOnCluster", "kubectl get ": "TestKustomizeOnCluster",
 	"docker load ": "TestImage", "docker run ": "TestImage", "sudo chown -R 65532 ": "TestImage",
 	"bin/cmwa-cloud pool ": "TestReadmeQuickStart", "bin/cmwa-cloud deploy ": "TestReadmeQuickStart",
@@ -292,19 +293,18 @@ var runBy = map[string]string{
 // notRun are the commands of the documents that no test runs as they are, by their beginning, and the
 // reason. TestReadmeCommands checks the name and the flags of those of cmwa.
 var notRun = map[string]string{
-	"sudo ":                       "changes this machine",
-	"(cd /etc/cmwa":               "changes this machine",
-	"make build":                  "also installs on this machine; TestMake and TestMakeInstall run the targets",
-	"make image":                  "TestImage runs it in a copy of the sources, with another version",
-	"crane ":                      "needs a registry",
-	"curl ":                       "needs the network",
-	"rmdir ":                      "removes what agents of this machine use",
-	"docker volume rm ":           "removes what agents of this machine use",
-	"kubectl --namespace pulumi ": "changes the Deployment of Pulumi's own agent: TestInstallOriginalDeployment",
-	"bin/cmwa configure":          "needs an account",
-	"bin/cmwa doctor":             "needs an account",
-	"bin/cmwa run":                "needs an account",
-	"bin/cmwa-cloud serve ":       "is like that of TestReadmeService, or needs the network for the keys of an issuer",
+	"sudo ":                 "changes this machine",
+	"(cd /etc/cmwa":         "changes this machine",
+	"make build":            "also installs on this machine; TestMake and TestMakeInstall run the targets",
+	"make image":            "TestImage runs it in a copy of the sources, with another version",
+	"crane ":                "needs a registry",
+	"curl ":                 "needs the network",
+	"rmdir ":                "removes what agents of this machine use",
+	"docker volume rm ":     "removes what agents of this machine use",
+	"bin/cmwa configure":    "needs an account",
+	"bin/cmwa doctor":       "needs an account",
+	"bin/cmwa run":          "needs an account",
+	"bin/cmwa-cloud serve ": "is like that of TestReadmeService, or needs the network for the keys of an issuer",
 }
 
 // TestReadmeCommands checks the commands in the documents: each is one of runBy or notRun, cmwa has the
