@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
@@ -11,6 +12,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/effective"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
@@ -61,10 +63,23 @@ configuration is invalid.`,
 			if err != nil {
 				return err
 			}
+			if origin {
+				text = append(text, s.variablesOnly()...)
+			}
 			_, err = s.stdout.Write(text)
 			return err
 		},
 	}
+}
+
+// variablesOnly returns a comment for each setting without a key that a variable sets.
+func (s stdio) variablesOnly() (text []byte) {
+	for _, f := range schema.Fields() {
+		if value := strings.TrimSpace(s.environ[f.Variable]); f.OnlyVariable && value != "" {
+			text = fmt.Appendf(text, "# %s: %s; see cmwa explain %s\n", f.Variable, printable.Text(value), f.Variable)
+		}
+	}
+	return text
 }
 
 // loadElsewhere loads a configuration, but not the files that it names. The configuration may be
