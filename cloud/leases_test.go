@@ -132,7 +132,8 @@ func TestAcquire(t *testing.T) {
 			}
 			time.Sleep(left(s.client.NextLease()))
 		}
-		if log := s.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "the pool gets no work") ||
+		log := s.log.String()
+		if strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "the pool gets no work") ||
 			!s.client.Health().LeasesNone {
 			t.Errorf("Health is %+v, the log is\n%s", s.client.Health(), log)
 		}

@@ -28,7 +28,8 @@ func TestStatus(t *testing.T) {
 			p.AnsweredAt, p.FailingSince, p.PollError = time.Time{}, ago(time.Second), "connection refused"
 		}, true, []string{"two: no poll has succeeded yet"}},
 		"a pool that gets no work is healthy and not ready": {
-			func(_ *status, p *state) { p.Unserved = "the service leases no scans" }, true, []string{"two: leases no scans"}},
+			func(_ *status, p *state) { p.Unserved = "the service leases no scans" }, true,
+			[]string{"two: leases no scans"}},
 		"a pool whose first poll is under way is not ready": {
 			func(_ *status, p *state) { p.AnsweredAt = time.Time{} }, true, []string{"two: has not answered"}},
 		"a pool that fails for as long as the threshold is ready": {

@@ -16,10 +16,14 @@ func TestCheckRunner(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ directory, want string }{
-		"runner of this release":    {runtimetest.Runner(t), ""},
-		"runner of another project": {runtimetest.ForeignRunner(t, "example.com/vendor"), "another project (example.com/vendor)"},
-		"runner of another release": {runtimetest.ForeignRunner(t, "github.com/cmwa-project/cmwa"), "of another release"},
-		"script":                    {script, ""},
+		"runner of this release": {runtimetest.Runner(t), ""},
+		"runner of another project": {
+			runtimetest.ForeignRunner(t, "example.com/vendor"), "another project (example.com/vendor)",
+		},
+		"runner of another release": {
+			runtimetest.ForeignRunner(t, "github.com/cmwa-project/cmwa"), "of another release",
+		},
+		"script": {script, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := runtime.CheckRunner(filepath.Join(c.directory, "workflow-runner"))

@@ -10,7 +10,7 @@ const (
 	PoolStarting PoolPhase = "starting"
 	PoolPolling  PoolPhase = "polling"
 	PoolPaused   PoolPhase = "paused"  // by an operator: see Reason
-	PoolBackoff  PoolPhase = "backoff" // does not poll after a failure, or at the service's request: see Until and Reason
+	PoolBackoff  PoolPhase = "backoff" // after a failure, or at the service's request: see Until and Reason
 	PoolWaiting  PoolPhase = "waiting" // for one of the process's slots: see Reason
 	PoolDraining PoolPhase = "draining"
 	PoolStopped  PoolPhase = "stopped"

@@ -32,7 +32,8 @@ func TestVetPlaceholderTokens(t *testing.T) {
 			"token":  source("syslog: false\ntoken: '" + token + "'\n"),
 			"a pool": source("pools:\n- name: a\n  token: '" + token + "'\n"),
 			"two pools": source("pools: [{name: a, enabled_workflow_types: [deployment]}, {name: b, " +
-				"enabled_workflow_types: [insights_scan]}]\nservice_url: https://cloud.example.com\ntoken: '" + token + "'\n"),
+				"enabled_workflow_types: [insights_scan]}]\nservice_url: https://cloud.example.com\n" +
+				"token: '" + token + "'\n"),
 			"a token file": source("syslog: false\ntoken_file: file\n"),
 			"a variable":   source(""),
 			"a Secret": source("apiVersion: v1\nkind: Secret\nstringData:\n  pulumi-workflow-agent.yaml: |\n" +

@@ -64,7 +64,8 @@ func (s *scope) reportUnread(key, name, hint string, err error) {
 		s.refuse(position.RuleMissingFile, "there is no "+file, hintForPath(name, hint+", or correct the name"), key)
 	case errors.Is(err, fs.ErrPermission):
 		s.refuse(position.RuleMissingFile,
-			fmt.Sprintf("user %d cannot read the %s", os.Geteuid(), strings.TrimPrefix(file, "such ")), chownHint(), key)
+			fmt.Sprintf("user %d cannot read the %s", os.Geteuid(), strings.TrimPrefix(file, "such ")), chownHint(),
+			key)
 	default:
 		s.refuse(position.RuleFile, "cannot read the "+strings.TrimPrefix(file, "such "), "name a regular file", key)
 	}

@@ -198,8 +198,8 @@ func (s SearchPaths) named() (path, by string) {
 func (s SearchPaths) directories() []string {
 	var unique []string
 	for _, directory := range []string{
-		cmp.Or(s.WorkingDirectory, "."), s.Home, filepath.Join("/", s.Root, "etc/cmwa"), filepath.Join("/", s.Root, "etc"),
-		directoryOf(s.Executable),
+		cmp.Or(s.WorkingDirectory, "."), s.Home,
+		filepath.Join("/", s.Root, "etc/cmwa"), filepath.Join("/", s.Root, "etc"), directoryOf(s.Executable),
 	} {
 		if directory != "" && !slices.Contains(unique, directory) {
 			unique = append(unique, directory)

@@ -383,7 +383,8 @@ func TestLoadReadableToken(t *testing.T) {
 			_, problems := schema.Load(src)
 			return problems
 		}
-		if problems := load(); !strings.Contains(problems.Error(), fmt.Sprintf("run chown %d and chmod 600", os.Geteuid())) {
+		want := fmt.Sprintf("run chown %d and chmod 600", os.Geteuid())
+		if problems := load(); !strings.Contains(problems.Error(), want) {
 			t.Errorf("in a directory: %v", problems)
 		}
 		mountReadOnly(t, directory)

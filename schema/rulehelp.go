@@ -145,7 +145,8 @@ func ruleHelps() map[position.Rule]ruleHelp {
 				"loopback address of their own. Jobs cannot reach the service.",
 			example: "token: pul-...\nservice_url: http://127.0.0.1:8585\n",
 			hint: "Let the service listen on an address of this machine that containers reach, such as that of " +
-				"docker0, and write that address. With docker.network host, containers have the network of this machine.",
+				"docker0, and write that address. With docker.network host, containers have the network of this " +
+				"machine.",
 		},
 		position.RuleUnknownValue: {
 			cause: "Only the cluster has the value: it comes from a Secret, from a field of the Pod, or from a " +

@@ -246,7 +246,8 @@ func (s *scope) checkLeased() {
 	case s.pool.LeasedWork == "never":
 		s.warn(position.RuleUnused, "the pool gets no jobs, because leased_work is never",
 			"add deployment, or remove leased_work", "enabled_workflow_types")
-	case s.load.source.vetted && s.pool.LeasedWork == "auto" && s.valid("service_url") && s.pool.ServiceURL == pulumiCloud:
+	case s.load.source.vetted && s.pool.LeasedWork == "auto" && s.valid("service_url") &&
+		s.pool.ServiceURL == pulumiCloud:
 		s.warn(position.RuleUnused, "the pool gets no jobs: from Pulumi Cloud, this agent gets only deployments",
 			"add deployment, or set the service_url of a service that leases work", "enabled_workflow_types")
 	}

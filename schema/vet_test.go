@@ -261,7 +261,9 @@ func TestVetWarnings(t *testing.T) {
 		"an address of this machine": {"service_url: http://[::1]:8585\ndocker: {network: host}", ""},
 		"scans of Pulumi Cloud": {"enabled_workflow_types: [insights_scan]",
 			"2:25: enabled_workflow_types: the pool gets no jobs: from Pulumi Cloud, this agent gets only deployments"},
-		"scans of another service": {"enabled_workflow_types: [insights_scan]\nservice_url: https://cloud.example.com", ""},
+		"scans of another service": {
+			"enabled_workflow_types: [insights_scan]\nservice_url: https://cloud.example.com", "",
+		},
 		"a private address of another machine": {"service_url: http://192.0.2.1:8585", "2:14: service_url: " +
 			"the token is sent without TLS: others in the network can read it"},
 		"a service that containers cannot reach": {"service_url: http://127.0.0.1:8585",
@@ -276,7 +278,8 @@ func TestVetWarnings(t *testing.T) {
 		"a block of the target": {"deploy_target: kubernetes\nkubernetes: {cpu: 1}", ""},
 		"a block that one pool uses": {"kubernetes: {cpu: 1}\npools:\n- {name: a, token: pul-0123456789abcdee}\n" +
 			"- {name: b, deploy_target: kubernetes}", ""},
-		"a block of a pool with another target": {"pools:\n- {name: a, docker: {memory: 1g}, deploy_target: kubernetes}",
+		"a block of a pool with another target": {
+			"pools:\n- {name: a, docker: {memory: 1g}, deploy_target: kubernetes}",
 			"3:13: pools.0.docker: has no effect, because deploy_target is kubernetes"},
 		"a container of another name": {"deploy_target: kubernetes\n" +
 			"pod_template: {spec: {containers: [{name: main, image: foo}]}}",

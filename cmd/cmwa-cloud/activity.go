@@ -184,7 +184,8 @@ func (c *client) followActivity(ctx context.Context, path string, s stdio) error
 		select {
 		case <-notice:
 			if len(a.Leases) == 0 {
-				fmt.Fprintf(s.stderr, "waiting for an agent of the pool that leases %s: see cmwa-cloud pool list\n", a.Kind)
+				fmt.Fprintf(s.stderr, "waiting for an agent of the pool that leases %s: see cmwa-cloud pool list\n",
+					a.Kind)
 			}
 		default:
 		}
@@ -242,7 +243,8 @@ func activityList(s stdio) command.Command {
 			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "ID\tKIND\tSTATUS\tRETRIES LEFT\tCREATED\tNAME")
 			for _, a := range all.Activities {
-				fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\n", a.ID, a.Kind, a.Status, a.RetriesLeft, localTime(a.Created),
+				fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\n", a.ID, a.Kind, a.Status, a.RetriesLeft,
+					localTime(a.Created),
 					a.Name)
 			}
 			return table.Flush()

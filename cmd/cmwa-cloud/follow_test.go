@@ -67,9 +67,12 @@ func TestFollowNotice(t *testing.T) {
 					if strings.HasSuffix(r.URL.Path, "/logs") {
 						text = `{"lines":[],"nextToken":"0"}`
 					}
-					return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(text)), Request: r}
+					body := io.NopCloser(strings.NewReader(text))
+					return &http.Response{StatusCode: http.StatusOK, Body: body, Request: r}
 				})
-				followed := &client{url: "http://service", token: secret.New("pul-secret"), http: &http.Client{Transport: service}}
+				followed := &client{
+					url: "http://service", token: secret.New("pul-secret"), http: &http.Client{Transport: service},
+				}
 				var out lockedBuffer
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)

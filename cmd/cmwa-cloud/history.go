@@ -177,7 +177,8 @@ func listCommand(s stdio) command.Command {
 			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "VERSION\tOPERATION\tSTATUS\tCREATED\tID")
 			for _, d := range all.Deployments {
-				fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", d.Version, d.Operation, d.outcome(), localTime(d.Created), d.ID)
+				fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", d.Version, d.Operation, d.outcome(),
+					localTime(d.Created), d.ID)
 			}
 			return table.Flush()
 		},

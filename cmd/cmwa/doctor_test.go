@@ -131,7 +131,8 @@ func TestDoctorInAPod(t *testing.T) {
 	config := configDirectory + "/" + schema.FileName
 	levels := d.doctor("--config", config)
 	for _, name := range []string{
-		"configuration-mounts", "state-directory", "http-server", "kubernetes-agent-pod", "service-token", "kubernetes-api", "kubernetes-access-pods", "kubernetes-pod",
+		"configuration-mounts", "state-directory", "http-server", "kubernetes-agent-pod",
+		"service-token", "kubernetes-api", "kubernetes-access-pods", "kubernetes-pod",
 	} {
 		if levels[name] != selfcheck.LevelOK {
 			t.Errorf("%s is %q, want ok; all: %v", name, levels[name], levels)

@@ -73,7 +73,8 @@ func testImageInDocker(t *testing.T, directory, id string) {
 		w.must(os.WriteFile(config, []byte(w.settings([]string{"token: " + w.pool})), 0o600))
 		w.shell(w.directory, strings.TrimPrefix(commandsIn(t, "README.md", "sudo chown ")[0], "sudo ")).exit(cli.ExitOK)
 		command := strings.NewReplacer("--volume state:", "--volume "+volume+":", "cmwa/cmwa:1.2.3", imageName,
-			"docker run ", "docker run --detach --volume "+engineSocket()+":/var/run/docker.sock --group-add "+group+" ",
+			"docker run ",
+			"docker run --detach --volume "+engineSocket()+":/var/run/docker.sock --group-add "+group+" ",
 		).Replace(commandsIn(t, "README.md", "docker run ")[0])
 		p := w.shell(w.directory, command)
 		p.exit(cli.ExitOK)

@@ -25,7 +25,8 @@ func TestInstallOriginalDeployment(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, "kubernetes")
 		noError(t, clusterImage())
-		manifests := strings.NewReplacer("SERVICE_URL/", w.url+"/", "POOL_TOKEN", w.pool).Replace(readText(t, "testdata/install/original.yaml"))
+		manifests := strings.NewReplacer("SERVICE_URL/", w.url+"/", "POOL_TOKEN", w.pool).Replace(
+			readText(t, "testdata/install/original.yaml"))
 		if template != "" {
 			manifests = strings.Replace(manifests, "\ndata:\n", "\ndata:\n  worker-pod.json: '"+template+"'\n", 1)
 		}

@@ -41,7 +41,8 @@ func (s stdio) planLive(ctx context.Context, c *client, names []string) (planned
 	}
 	source := files.Sources[0]
 	if problems := files.Unread[0]; problems != nil {
-		return planned{findings: report.Findings(source.Path, problems, map[position.Problem]bool{}), refused: true}, nil
+		findings := report.Findings(source.Path, problems, map[position.Problem]bool{})
+		return planned{findings: findings, refused: true}, nil
 	}
 
 	path, err := filepath.Abs(source.Path)

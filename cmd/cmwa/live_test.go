@@ -40,7 +40,8 @@ func TestLivePlan(t *testing.T) {
 		path := fileOf(t, "agent.yaml", "token: pul-a\ndeploy_target: process\n")
 		agent := runningAgent(t, path, "PULUMI_AGENT_POLLING_INTERVAL=20s")
 		candidate := fileOf(t, "new.yaml", "token: pul-a\ndeploy_target: process\npolling_interval: 10s\n")
-		result := cmwa([]string{agent, "PULUMI_AGENT_POLLING_INTERVAL=30s"}, "plan", "--live", "--config", path, candidate)
+		result := cmwa([]string{agent, "PULUMI_AGENT_POLLING_INTERVAL=30s"},
+			"plan", "--live", "--config", path, candidate)
 		if result.code != cli.ExitOK || result.stdout != "no change\n" ||
 			!strings.Contains(result.stderr, candidate+":3:1: warning: polling_interval: is set by") {
 			t.Errorf("%+v", result)

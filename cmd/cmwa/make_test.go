@@ -116,7 +116,8 @@ func TestMakeInstall(t *testing.T) {
 			t.Errorf("make uninstall does not print %q:\n%s", line, removed)
 		}
 	}
-	if again := run("uninstall"); again != "nothing to remove below "+root+"/opt/cmwa: pass the PREFIX of make install\n" {
+	nothing := "nothing to remove below " + root + "/opt/cmwa: pass the PREFIX of make install\n"
+	if again := run("uninstall"); again != nothing {
 		t.Errorf("the second make uninstall prints %q", again)
 	}
 }
@@ -137,7 +138,8 @@ func TestMakeInstallUnit(t *testing.T) {
 			conf := readText(t, "../../examples/systemd/process.conf")
 			noError(t, os.WriteFile(filepath.Join(unit+".d", "process.conf"), []byte(conf), 0o600))
 		}
-		out, err := exec.Command("systemd-analyze", "security", "--offline=yes", "--threshold=30", unit).CombinedOutput()
+		out, err := exec.Command("systemd-analyze", "security", "--offline=yes", "--threshold=30", unit).
+			CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}

@@ -207,7 +207,8 @@ func TestReadmeInstall(t *testing.T) {
 			"values.yaml": "agent: {token: pul-1}\n" + yamlAbove(t, chart, "helm template"),
 		})
 		w.must(os.CopyFS(filepath.Join(directory, "examples"), os.DirFS("../../examples")))
-		for _, command := range commandsIn(t, document, "cp token ", "cat >", "helm ", "kubectl create ", "kubectl apply ") {
+		for _, command := range commandsIn(t, document,
+			"cp token ", "cat >", "helm ", "kubectl create ", "kubectl apply ") {
 			p := w.shell(directory, offline.Replace(command), helmVariable, kubectlVariable)
 			p.exit(cli.ExitOK)
 			if prints := !strings.Contains(command, "| cmwa vet") &&

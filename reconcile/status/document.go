@@ -57,7 +57,7 @@ type Config struct {
 	Applied    uint64           `json:"applied"`        // last generation that was fully in force
 	AcceptedAt time.Time        `json:"acceptedAt"`     // when the desired generation was accepted
 	AppliedAt  time.Time        `json:"appliedAt,omitzero"`
-	RejectedAt time.Time        `json:"rejectedAt,omitzero"`     // time of the last rejection, even if the edit was undone
+	RejectedAt time.Time        `json:"rejectedAt,omitzero"`     // of the last rejection, even if the edit was undone
 	Accepted   uint64           `json:"accepted"`                // number of accepted configurations since the start
 	Rejected   uint64           `json:"rejected"`                // number of rejected configurations since the start
 	Seconds    float64          `json:"loadSeconds"`             // time for reading and checking the desired generation

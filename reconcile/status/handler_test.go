@@ -146,7 +146,8 @@ func TestHandler(t *testing.T) {
 			t.Errorf("the problem is %+v", p)
 		}
 		if len(d.Pools) != 2 || d.Pools[0].Name != "one" || d.Pools[0].Phase != "backoff" ||
-			len(d.Pools[0].Jobs) != 1 || d.Pools[0].Jobs[0].Deployment != "deployment-1" || d.Pools[0].Jobs[0].Stack != "prod" {
+			len(d.Pools[0].Jobs) != 1 || d.Pools[0].Jobs[0].Deployment != "deployment-1" ||
+			d.Pools[0].Jobs[0].Stack != "prod" {
 			t.Fatalf("the pools are %+v", d.Pools)
 		}
 		if p := d.Pools[1]; p.Name != "two" || p.Phase != PhaseMissing || !strings.Contains(p.Problem, "engine") ||

@@ -70,7 +70,8 @@ func newProbe(text string, s reconcile.Status, now time.Time) probe {
 	for _, pool := range s.Pools {
 		p.Pools = append(p.Pools, probedPool{
 			Name: pool.Spec.Name, Phase: string(pool.Phase), Until: pool.Until, Reason: pool.Reason,
-			Stuck: s.Stuck(pool, now), Error: cmp.Or(pool.ExecutorProblem, pool.PollError, pool.Unserved), Jobs: len(pool.Jobs),
+			Stuck: s.Stuck(pool, now), Jobs: len(pool.Jobs),
+			Error: cmp.Or(pool.ExecutorProblem, pool.PollError, pool.Unserved),
 		})
 	}
 	return p

@@ -136,7 +136,8 @@ func (m metrics) pool(p Pool, now time.Time) {
 func phases() []string {
 	return []string{
 		PhaseMissing, string(runtime.PoolStarting), string(runtime.PoolPolling), string(runtime.PoolPaused),
-		string(runtime.PoolBackoff), string(runtime.PoolWaiting), string(runtime.PoolDraining), string(runtime.PoolStopped),
+		string(runtime.PoolBackoff), string(runtime.PoolWaiting), string(runtime.PoolDraining),
+		string(runtime.PoolStopped),
 	}
 }
 

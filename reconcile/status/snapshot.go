@@ -37,7 +37,8 @@ func (s Snapshots) Document(now time.Time) Document {
 		Version: Version,
 		Now:     now.UTC(),
 		Agent: Agent{
-			Version: s.Version, PID: os.Getpid(), StartedAt: s.StartedAt.UTC(), Directory: directory, Warnings: s.Warnings,
+			Version: s.Version, PID: os.Getpid(), StartedAt: s.StartedAt.UTC(), Directory: directory,
+			Warnings: s.Warnings,
 		},
 		Healthy:   loop.Healthy(now),
 		Ready:     loop.Ready(now),
@@ -101,7 +102,8 @@ func poolsOf(config reconcile.ConfigState, loop reconcile.Status, now time.Time)
 			p.Problem = state.Err.Error()
 		}
 		p.BreakerOpen, p.TokenExpiry = state.Service.BreakerOpen, state.Service.TokenExpiry.UTC()
-		p.Problem, p.Stuck = cmp.Or(p.Problem, state.ExecutorProblem, state.PollError, state.Unserved), loop.Stuck(state, now)
+		p.Problem = cmp.Or(p.Problem, state.ExecutorProblem, state.PollError, state.Unserved)
+		p.Stuck = loop.Stuck(state, now)
 		for _, j := range state.Jobs {
 			p.Jobs = append(p.Jobs, jobOf(j))
 		}

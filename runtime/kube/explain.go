@@ -58,7 +58,8 @@ func (e *Executor) explain(operation string, err error) error {
 			operation, e.namespace, text)
 	case lacksRight(err):
 		return denied{fmt.Errorf("%s: the agent's service account lacks a right in namespace %s: "+
-			"grant create, get, list, watch, update and delete on pods and pods/log (%s)", operation, e.namespace, text)}
+			"grant create, get, list, watch, update and delete on pods and pods/log (%s)",
+			operation, e.namespace, text)}
 
 	// Refused requests.
 	case apierrors.IsNotFound(err) && strings.Contains(text, "namespaces"):

@@ -54,7 +54,9 @@ func TestTemplateFiles(t *testing.T) {
 			if got := mounted(pod.Spec.InitContainers[1]); !slices.Equal(got, c.init) {
 				t.Errorf("the init container mounts %q, want %q", got, c.init)
 			}
-			want := append([]string{runnerVolume + ":" + runnerDirectory, handoffVolume + ":" + handoffDirectory}, c.main...)
+			want := append([]string{
+				runnerVolume + ":" + runnerDirectory, handoffVolume + ":" + handoffDirectory,
+			}, c.main...)
 			if got := mounted(pod.Spec.Containers[0]); !slices.Equal(got, want) {
 				t.Errorf("the job's container mounts %q, want %q", got, want)
 			}
@@ -71,7 +73,8 @@ func TestTemplateFilesOnCluster(t *testing.T) {
 	t.Parallel()
 	n := onCluster(t)
 	service, job := newScriptJob(t, n.HostAddress(t),
-		`cat /mnt/pulumi/workflow/status.txt; echo more >/mnt/pulumi/workflow/status.txt; echo "hello $HELLO"; echo hello`)
+		`cat /mnt/pulumi/workflow/status.txt; echo more >/mnt/pulumi/workflow/status.txt; `+
+			`echo "hello $HELLO"; echo hello`)
 	text := strings.NewReplacer(`, "node-type": "worker"`, "",
 		`"busybox:1.35"`, `"`+kubetest.BaseImage+`", "imagePullPolicy": "Never"`,
 		`"name": "pulumi-workflow",`, `"name": "pulumi-workflow", "imagePullPolicy": "Never",`,

@@ -70,8 +70,8 @@ func (c *selfChecker) checkRunner(ctx context.Context, e *Executor) selfcheck.Re
 		return selfcheck.Error(err, selfcheck.Result{})
 	case place.Image != "":
 	case e.cluster.ignoresVariable(e.self):
-		return selfcheck.Warned("%s is %s, which has no effect: Pods copy the runner from %s, the image of the agent's "+
-			"own Pod", imageVariable, e.cluster.options.Image, image).WithHint("%s", variableHint)
+		return selfcheck.Warned("%s is %s, which has no effect: Pods copy the runner from %s, the image of the "+
+			"agent's own Pod", imageVariable, e.cluster.options.Image, image).WithHint("%s", variableHint)
 	case e.self.image != "":
 		source = "the image of the agent's own Pod"
 	default:

@@ -32,7 +32,7 @@ const (
 	labelGeneration = "cmwa.generation"
 	labelKind       = "cmwa.kind"   // kind of leased work; the Pod of a deployment does not have this label
 	labelRecord     = "cmwa.record" // marks an object that is the record of a claimed job
-	labelKeep       = "cmwa.keep"   // "failed": keep the Pod if the job fails; "all": keep it; "until": it is being kept
+	labelKeep       = "cmwa.keep"   // "failed": keep the Pod of a failed job; "all": keep it; "until": it is being kept
 
 	// What the job works on, for kubectl and for reports of costs. The agent does not read
 	// these labels. A value that is not valid in a label is replaced by a digest. Annotations

@@ -83,7 +83,9 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 			EnableServiceLinks:            new(false),
 			TerminationGracePeriodSeconds: new(stopSeconds(job)),
 			Volumes:                       ownVolumes(delivery.volume(name)),
-			InitContainers:                []corev1.Container{prepareOf(place, image, settings.runnerDirectory, resources)},
+			InitContainers: []corev1.Container{
+				prepareOf(place, image, settings.runnerDirectory, resources),
+			},
 			Containers: []corev1.Container{{
 				Name:      mainContainer,
 				Image:     cmp.Or(job.Tuning.Instance.OverrideImage, job.Definition.Image.Reference),

@@ -210,7 +210,8 @@ func TestSelfChecksOnCluster(t *testing.T) {
 			},
 		})
 		wantResult(t, check(n.Agent, "agent-1"), "kubernetes-agent-pod", selfcheck.LevelWarning,
-			"terminationGracePeriodSeconds is 30, but the agent may need 3600 to end while jobs run: otherwise the next agent adopts them")
+			"terminationGracePeriodSeconds is 30, but the agent may need 3600 to end while jobs run: "+
+				"otherwise the next agent adopts them")
 		wantResult(t, check(rest.AnonymousClientConfig(n.Agent), "agent-1"), "kubernetes-agent-pod",
 			selfcheck.LevelWarning, "no other agent adopts its jobs")
 	})

@@ -12,7 +12,8 @@ import (
 // TestJobRunLog checks that the log and the state name a job in the same way.
 func TestJobRunLog(t *testing.T) {
 	work := runtime.Work{
-		Organization: "acme", Project: "web", Stack: "prod", Operation: "update", Version: "12", URL: "https://a.example/12",
+		Organization: "acme", Project: "web", Stack: "prod", Operation: "update", Version: "12",
+		URL: "https://a.example/12",
 	}
 	definition := runtimetest.Definition("echo")
 	definition.Work = work
@@ -29,7 +30,8 @@ func TestJobRunLog(t *testing.T) {
 	}
 	wantState := func(st *fixture) {
 		st.Helper()
-		if jobs := st.pool.State().Jobs; len(jobs) != 1 || jobs[0].Work != work || jobs[0].WorkflowID != "deployment-of-a" {
+		jobs := st.pool.State().Jobs
+		if len(jobs) != 1 || jobs[0].Work != work || jobs[0].WorkflowID != "deployment-of-a" {
 			st.Errorf("the state has the jobs %+v", jobs)
 		}
 	}

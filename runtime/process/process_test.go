@@ -152,7 +152,8 @@ func TestStart(t *testing.T) {
 		noError(t, os.Chmod(filepath.Join(notExecutable, "workflow-runner"), 0o644))
 		for working, hint := range map[string]string{
 			t.TempDir(): "working_directory", notExecutable: "chmod +x",
-			runtimetest.ForeignRunner(t, "example.com/vendor"): "another project (example.com/vendor): install the workflow-runner of this",
+			runtimetest.ForeignRunner(t, "example.com/vendor"): "another project (example.com/vendor): " +
+				"install the workflow-runner of this",
 		} {
 			_, err := start(t.Context(), e, jobIn(working))
 			for _, err := range []error{err, e.Check(t.Context(), jobIn(working).Tuning)} {

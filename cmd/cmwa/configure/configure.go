@@ -297,7 +297,9 @@ func next(config file) []string {
 		return []string{"next:", "  cmwa vet " + quoted, "  sudo chown -R cmwa /etc/cmwa",
 			"  sudo systemctl daemon-reload && sudo systemctl enable --now cmwa"}
 	}
-	return []string{"next:", "  cmwa vet " + quoted, "  cmwa doctor --config " + quoted, "  cmwa run --config " + quoted}
+	return []string{
+		"next:", "  cmwa vet " + quoted, "  cmwa doctor --config " + quoted, "  cmwa run --config " + quoted,
+	}
 }
 
 // warn prints a warning for each variable that overrides a changed key.

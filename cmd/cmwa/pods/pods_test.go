@@ -83,7 +83,8 @@ func TestTemplatesOwnMounts(t *testing.T) {
 		path := mount.(map[string]any)["mountPath"].(string)
 		template := "spec: {volumes: [{name: a, emptyDir: {}}], containers: [" +
 			"{name: pulumi-workflow, volumeMounts: [{name: a, mountPath: " + path + "}]}]}"
-		if problems := podtemplate.CheckFile("worker-pod.yaml", []byte(template)); (len(problems.Errors()) == 1) != (path != "/mnt/pulumi/workflow") {
+		problems := podtemplate.CheckFile("worker-pod.yaml", []byte(template))
+		if (len(problems.Errors()) == 1) != (path != "/mnt/pulumi/workflow") {
 			t.Errorf("%s: problems %v", path, problems)
 		}
 	}
