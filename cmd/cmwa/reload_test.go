@@ -806,7 +806,8 @@ func TestReloadThousandEdits(t *testing.T) {
 	t.Logf("of %d edits %d came into force and %d problems were refused; "+
 		"pools with jobs were drained %d times and revived %d times",
 		edits, changed(), refused(), drained, revived)
-	if changed() < edits/20 || refused() < edits/40 || drained < edits/40 || revived < edits/40 {
-		t.Errorf("too few edits were applied, refused, drained a pool or revived one: run the test again")
+	// A problem is refused only if the file was renamed, or unchanged for a second: most are replaced earlier.
+	if changed() < edits/20 || refused() < edits/200 || drained < edits/40 || revived < edits/40 {
+		t.Errorf("too few edits were applied, refused, drained a pool or revived one")
 	}
 }
