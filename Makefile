@@ -39,7 +39,8 @@ oracle = cd $(ORACLE) && $(plain_test) -timeout 20m ./...
 
 SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))
 
-.PHONY: help build runners image install uninstall test check oracle demo bench soak reference vet lint fmt cover toolchain clean
+.PHONY: help build runners image install uninstall test check oracle demo bench soak reference vet lint fmt cover \
+	toolchain clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -116,7 +116,7 @@ func (r *Reloader) Deliver(want func(Desired)) {
 //  3. A result that equals the last one changes nothing.
 //  4. A change that moves pools, credentials or the listener waits until a file that
 //     is written in place, or a file that it names, has been unchanged for settleTime. Later changes of the file
-//     wait, too, and so does a file with errors, of which a part may still be missing.
+//     wait, too, and so does a file with errors, because a part of it may still be missing.
 //  5. A configuration that is already in force only ends a rejection.
 //  6. A configuration with errors is rejected.
 //  7. Any other configuration is the next generation.

@@ -322,7 +322,7 @@ func (d *deployment) keep(what func()) {
 }
 
 // warnings returns the lines of the agents' logs that are warnings or errors. The service of the
-// tests has no TLS, of which the agent warns.
+// tests has no TLS, and the agent warns of that.
 func (d *deployment) warnings() (lines []string) {
 	for _, pod := range d.pods() {
 		for line := range strings.Lines(d.log(pod.Name)) {

@@ -22,8 +22,8 @@
 //
 // The commands find the agent by its state directory, not by its port: a port may be in use by
 // another agent, and an agent needs none. The agent computes a plan itself, because only it has
-// its variables, its working directory and the configuration in force, of which the present file
-// may be a rejected edit.
+// its variables, its working directory and the configuration in force. The present file may be an
+// edit that was rejected.
 //
 // The HTTP server of the agent is not used, because every client that reaches its port can
 // read its pages, and a command that stops an agent must be limited to its owner.

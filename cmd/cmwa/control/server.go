@@ -17,7 +17,7 @@ import (
 // Limits of the server.
 const (
 	connectionLimit = 5 * time.Second // for one request and its response
-	planLimit       = time.Minute     // for a plan, of which a thousand pools take seconds
+	planLimit       = time.Minute     // for a plan, which takes seconds for a thousand pools
 	maxConnections  = 8               // at a time
 	acceptRetry     = time.Second     // after a failure to accept, such as too many open files
 )
