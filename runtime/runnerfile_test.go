@@ -1,6 +1,7 @@
 package runtime_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,9 @@ import (
 )
 
 func TestCheckRunner(t *testing.T) {
+	if version := fmt.Sprintf("version %d", runtime.HandoffVersion); !strings.HasSuffix(runtime.RunnerMark, version) {
+		t.Errorf("RunnerMark is %q, want the end %q", runtime.RunnerMark, version)
+	}
 	script := t.TempDir()
 	if err := os.WriteFile(filepath.Join(script, "workflow-runner"), []byte("#!/bin/sh\n"), 0o600); err != nil {
 		t.Fatal(err)

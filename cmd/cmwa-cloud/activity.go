@@ -244,8 +244,7 @@ func activityList(s stdio) command.Command {
 			fmt.Fprintln(table, "ID\tKIND\tSTATUS\tRETRIES LEFT\tCREATED\tNAME")
 			for _, a := range all.Activities {
 				fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\n", a.ID, a.Kind, a.Status, a.RetriesLeft,
-					localTime(a.Created),
-					a.Name)
+					localTime(a.Created), a.Name)
 			}
 			return table.Flush()
 		},

@@ -147,7 +147,8 @@ func cancelCommand(s stdio) command.Command {
 	return deploymentCommand(s, "cancel", "cancel a deployment", cancel)
 }
 
-// localTime returns a time in RFC 3339 without fractions of a second, in the time zone of this process.
+// localTime returns a time of RFC 3339 in the time zone of this process, without fractions of a second
+// and without the zone: 2026-11-23 16:17:36.
 func localTime(text string) string {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {

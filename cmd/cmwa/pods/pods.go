@@ -54,31 +54,33 @@ func (r Release) Pools(source schema.Source) (specs []runtime.PoolSpec, problems
 
 	embedded, packed := schema.Configurations(source)
 	templates := schema.Templates(source)
-	var configs []*schema.Config
-	images := []string{""} // of the agents
+	type agent struct {
+		config *schema.Config
+		image  string // empty if unknown
+	}
+	var agents []agent
 	if packed || len(templates) > 0 {
 		if problems = schema.VetAsAgent(source); problems.Err() != nil {
 			return nil, problems
 		}
-		images = nil
 		for _, one := range embedded {
 			config, more := schema.Load(one)
 			problems = append(problems, more.Errors()...)
-			configs, images = append(configs, config), append(images, one.Image)
+			agents = append(agents, agent{config, one.Image})
 		}
 	} else {
-		configs = make([]*schema.Config, 1)
-		configs[0], problems = schema.Load(source)
+		agents = make([]agent, 1)
+		agents[0].config, problems = schema.Load(source)
 	}
 	if problems.Err() != nil {
 		return nil, problems
 	}
 
-	for i, config := range configs {
-		for _, spec := range reconcile.Want(config, 1).Pools {
+	for _, a := range agents {
+		for _, spec := range reconcile.Want(a.config, 1).Pools {
 			if spec.Identity.Target == "kubernetes" {
 				settings := &spec.Tuning.Instance.Kubernetes
-				settings.Image = cmp.Or(settings.Image, images[i])
+				settings.Image = cmp.Or(settings.Image, a.image)
 				specs = append(specs, spec)
 			}
 		}
