@@ -16,6 +16,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/kube/patch"
 	"github.com/cmwa-project/cmwa/schema"
 	"github.com/cmwa-project/cmwa/schema/position"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
@@ -117,8 +118,14 @@ func (s stdio) plan(
 	if format == "json" {
 		document.add(p.reloads, p.pods)
 		err = report.WriteJSON(s.stdout, document)
-	} else if _, err = io.WriteString(s.stdout, s.paintPlan(reconcile.Describe(p.reloads))); err == nil {
-		err = pods.WriteReload(s.stdout, p.pods)
+	} else {
+		text := reconcile.Describe(p.reloads)
+		if s.coloured() {
+			text = effects.Paint(text)
+		}
+		if _, err = io.WriteString(s.stdout, text); err == nil {
+			err = pods.WriteReload(s.stdout, p.pods)
+		}
 	}
 	if err == nil && len(p.reloads) > 0 {
 		err = cli.ExitError(exitChanges)
@@ -126,22 +133,12 @@ func (s stdio) plan(
 	return err
 }
 
-// paints are the colours of the effects in a plan: of those without an interruption, of those that
+// effects are the colours of the effects in a plan: of those without an interruption, of those that
 // wait, and of those that need a new pool or a new agent.
-var paints = map[*regexp.Regexp]string{
-	regexp.MustCompile(`(?m)^  (live|rebind)\b`):   "32", // green
-	regexp.MustCompile(`(?m)^  next job\b`):        "33", // yellow
-	regexp.MustCompile(`(?m)^  (drain|restart)\b`): "31", // red
-}
-
-// paintPlan returns a plan with colours if standard output is a terminal.
-func (s stdio) paintPlan(text string) string {
-	for part, colour := range paints {
-		if s.coloured() {
-			text = part.ReplaceAllString(text, "\x1b["+colour+"m$0\x1b[0m")
-		}
-	}
-	return text
+var effects = printable.Paints{
+	{Part: regexp.MustCompile(`(?m)^  (live|rebind)\b`), Colour: printable.Green},
+	{Part: regexp.MustCompile(`(?m)^  next job\b`), Colour: printable.Yellow},
+	{Part: regexp.MustCompile(`(?m)^  (drain|restart)\b`), Colour: printable.Red},
 }
 
 // planFiles plans the reload from the first file to the second.

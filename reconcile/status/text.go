@@ -50,23 +50,18 @@ func Redraw(w io.Writer, d Document, lost error, height int, colours bool) error
 }
 
 // paints are the parts of lines that have a colour.
-var paints = []struct {
-	part   *regexp.Regexp
-	colour string // of the terminal
-}{
-	{regexp.MustCompile(`^agent +healthy, ready`), "32"},                      // green
-	{regexp.MustCompile(`UNHEALTHY|NOT READY|REJECTED|STUCK|problem:`), "31"}, // red
-	{regexp.MustCompile(`(not ready|warning|restart needed):`), "33"},         // yellow
+var paints = printable.Paints{
+	{Part: regexp.MustCompile(`^agent +healthy, ready`), Colour: printable.Green},
+	{Part: regexp.MustCompile(`UNHEALTHY|NOT READY|REJECTED|STUCK|problem:`), Colour: printable.Red},
+	{Part: regexp.MustCompile(`(not ready|warning|restart needed):`), Colour: printable.Yellow},
 }
 
 // paint returns a line with colours if they are wanted.
 func paint(text string, colours bool) string {
-	for _, p := range paints {
-		if colours {
-			text = p.part.ReplaceAllString(text, "\x1b["+p.colour+"m$0\x1b[0m")
-		}
+	if !colours {
+		return text
 	}
-	return text
+	return paints.Paint(text)
 }
 
 // times formats times.

@@ -2,6 +2,7 @@ package printable
 
 import (
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -173,4 +174,12 @@ func TestQuoteShell(t *testing.T) {
 			t.Fatalf("the shell printed %q (%v), want %q", got, err, text+".")
 		}
 	})
+}
+
+func TestPaints(t *testing.T) {
+	paints := Paints{{regexp.MustCompile(`(?m)^live\b`), Green}, {regexp.MustCompile(`(?m)^drain\b`), Red}}
+	const want = "\x1b[32mlive\x1b[0m a\n\x1b[31mdrain\x1b[0m live\n"
+	if got := paints.Paint("live a\ndrain live\n"); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }

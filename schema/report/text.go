@@ -13,27 +13,27 @@ import (
 // also writes the excerpt of the line, with a caret. With colours, it adds escape sequences
 // of the terminal.
 func Text(w io.Writer, findings []Finding, excerpts, colours bool) error {
-	paint := func(code, text string) string {
-		if !colours || text == "" {
+	paint := func(colour printable.Colour, text string) string {
+		if !colours {
 			return text
 		}
-		return "\x1b[" + code + "m" + text + "\x1b[0m"
+		return colour.Paint(text)
 	}
 	var b strings.Builder
 	for _, f := range findings {
-		colour := "31" // red
+		colour := printable.Red
 		place := f.Problem
 		place.Path, place.Message, place.Hint = "", "", ""
 		if f.File != "" {
 			place.File = printable.QuoteName(f.File)
-			b.WriteString(paint("1", strings.TrimSuffix(place.String(), " ")) + " ")
+			b.WriteString(paint(printable.Bold, strings.TrimSuffix(place.String(), " ")) + " ")
 		}
 		switch f.Severity {
 		case position.Warning:
-			colour = "33" // yellow
+			colour = printable.Yellow
 			b.WriteString(paint(colour, "warning:") + " ")
 		case position.Note:
-			colour = "36" // cyan
+			colour = printable.Cyan
 			b.WriteString(paint(colour, "note:") + " ")
 		}
 		what := position.Problem{Path: f.Path, Message: f.Message}

@@ -122,15 +122,16 @@ func newPrinter(to io.Writer, checks []Check, colours bool) *printer {
 	return p
 }
 
-// colours has the ANSI colour of each level, as in cmwa vet.
-var colours = map[selfcheck.Level]string{
-	selfcheck.LevelOK: "32", selfcheck.LevelWarning: "33", selfcheck.LevelFailed: "31", selfcheck.LevelSkipped: "2",
+// colours has the colour of each level, as in cmwa vet.
+var colours = map[selfcheck.Level]printable.Colour{
+	selfcheck.LevelOK: printable.Green, selfcheck.LevelWarning: printable.Yellow,
+	selfcheck.LevelFailed: printable.Red, selfcheck.LevelSkipped: printable.Faint,
 }
 
 func (p *printer) print(o Outcome) error {
 	level := fmt.Sprintf("%-7s", o.Level)
 	if p.colours {
-		level = "\x1b[" + colours[o.Level] + "m" + level + "\x1b[0m"
+		level = colours[o.Level].Paint(level)
 	}
 	line := level + "  "
 	if p.pools {
