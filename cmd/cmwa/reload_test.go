@@ -129,12 +129,14 @@ func (w *world) runShort(stack, poolID string) {
 }
 
 // heldJob is a job in a container that runs until releaseHeld releases it.
-var heldJob = oneStep("mkfifo /tmp/pipe; echo running; read line < /tmp/pipe; echo finished")
+var heldJob = oneStep("mkfifo /tmp/pipe; echo running; cat /tmp/pipe; echo finished")
 
 // releaseHeld releases a heldJob, and blocks until it has succeeded.
 func (w *world) releaseHeld(stack string) {
 	w.t.Helper()
-	w.engine("exec", w.container(stack), "sh", "-c", "echo go > /tmp/pipe")
+	// The job reads the pipe to its end, which comes when this shell exits: if the job went on as soon as it
+	// read the line, the end of its container could kill the shell first.
+	w.engine("exec", w.container(stack), "sh", "-c", "exec >/tmp/pipe; echo go")
 	w.waitSucceeded(stack)
 }
 
