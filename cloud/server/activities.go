@@ -10,6 +10,8 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/schema/secret"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // Defaults and limits of an activity.
@@ -120,7 +122,7 @@ func (s *Server) createActivity(c *call) (reply, error) {
 
 	// Compile the definition of its jobs, and put the activity into the queue.
 	id, pool := newID(), c.PathValue("pool")
-	err := s.store.write(c.Context(), func(t *tx) error {
+	err := s.db.Write(c.Context(), func(t *store.Tx) error {
 		organization, err := s.poolOrganization(t, c, pool)
 		if err != nil {
 			return err
@@ -133,10 +135,10 @@ func (s *Server) createActivity(c *call) (reply, error) {
 		if err != nil {
 			return fmt.Errorf("write a definition: %w", err)
 		}
-		_, err = t.exec(`INSERT INTO activities (id, organization, pool, kind, name, status, retries, delay, due,
+		_, err = t.Exec(`INSERT INTO activities (id, organization, pool, kind, name, status, retries, delay, due,
 				requester, created, modified, definition) VALUES (?, ?, ?, ?, ?, 'Ready', ?, ?, 0, ?, ?, ?, ?)`,
 			id, organization, pool, r.Kind, r.Name, r.retries(), int64(r.delay()), c.caller.subject,
-			toNanos(c.now), toNanos(c.now), s.master.seal(text, forActivity+id))
+			store.ToNanos(c.now), store.ToNanos(c.now), s.master.seal(text, forActivity+id))
 		return err
 	})
 	if err != nil {
@@ -174,33 +176,33 @@ type leaseView struct {
 }
 
 // viewActivities returns the activities that a condition selects, without their leases.
-func viewActivities(t *tx, condition string, args ...any) ([]activityView, error) {
-	return rows(t, func(scan func(...any) error) (v activityView, err error) {
+func viewActivities(t *store.Tx, condition string, args ...any) ([]activityView, error) {
+	return store.Rows(t, func(scan func(...any) error) (v activityView, err error) {
 		var created, modified int64
 		var requester string
 		err = scan(&v.seq, &v.ID, &v.Kind, &v.Name, &v.Status, &v.Reason, &v.Retries, &requester, &created, &modified)
-		v.Requester, v.Created, v.Modified = shortUser(requester), fromNanos(created), fromNanos(modified)
+		v.Requester, v.Created, v.Modified = shortUser(requester), store.FromNanos(created), store.FromNanos(modified)
 		return v, err
 	}, `SELECT seq, id, kind, name, status, reason, retries, requester, created, modified FROM activities WHERE `+
 		condition, args...)
 }
 
 // viewLeases returns the leases of an activity.
-func viewLeases(t *tx, activity int64) ([]leaseView, error) {
-	all, err := rows(t, func(scan func(...any) error) (v leaseView, err error) {
+func viewLeases(t *store.Tx, activity int64) ([]leaseView, error) {
+	all, err := store.Rows(t, func(scan func(...any) error) (v leaseView, err error) {
 		var acquired, modified int64
 		err = scan(&v.seq, &v.ID, &v.Agent, &v.Status, &v.Ended, &acquired, &modified)
-		v.Acquired, v.Modified = fromNanos(acquired), fromNanos(modified)
+		v.Acquired, v.Modified = store.FromNanos(acquired), store.FromNanos(modified)
 		return v, err
 	}, `SELECT seq, id, agent, status, ended, acquired, modified FROM leases WHERE activity = ? ORDER BY seq`, activity)
 	if err != nil {
 		return nil, err
 	}
 	for i := range all {
-		all[i].Steps, err = rows(t, func(scan func(...any) error) (st stepView, err error) {
+		all[i].Steps, err = store.Rows(t, func(scan func(...any) error) (st stepView, err error) {
 			var started, modified int64
 			err = scan(&st.Name, &st.Status, &started, &modified)
-			st.Started, st.LastUpdated, st.Outcome = fromNanos(started), fromNanos(modified), st.Status
+			st.Started, st.LastUpdated, st.Outcome = store.FromNanos(started), store.FromNanos(modified), st.Status
 			return st, err
 		}, `SELECT name, status, started, modified FROM lease_steps WHERE lease = ? ORDER BY number`, all[i].seq)
 		if err != nil {
@@ -216,7 +218,7 @@ const maxActivities = 100
 // listActivities lists the last activities of a pool, the newest first.
 func (s *Server) listActivities(c *call) (reply, error) {
 	var all []activityView
-	err := s.store.read(c.Context(), func(t *tx) error {
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		if _, err := s.poolOrganization(t, c, c.PathValue("pool")); err != nil {
 			return err
 		}
@@ -228,7 +230,7 @@ func (s *Server) listActivities(c *call) (reply, error) {
 }
 
 // activityFromPath returns the activity that a path names.
-func (s *Server) activityFromPath(t *tx, c *call) (*activity, error) {
+func (s *Server) activityFromPath(t *store.Tx, c *call) (*activity, error) {
 	pool, id := c.PathValue("pool"), c.PathValue("id")
 	if _, err := s.poolOrganization(t, c, pool); err != nil {
 		return nil, err
@@ -242,7 +244,7 @@ func (s *Server) activityFromPath(t *tx, c *call) (*activity, error) {
 
 func (s *Server) getActivity(c *call) (reply, error) {
 	var view activityView
-	err := s.store.read(c.Context(), func(t *tx) error {
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		a, err := s.activityFromPath(t, c)
 		if err != nil {
 			return err
@@ -262,13 +264,13 @@ func (s *Server) getActivity(c *call) (reply, error) {
 // deployments.
 func (s *Server) getActivityLogs(c *call) (reply, error) {
 	page := logPage{Lines: []lineView{}}
-	err := s.store.read(c.Context(), func(t *tx) error {
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		a, err := s.activityFromPath(t, c)
 		if err != nil || a.lease == 0 {
 			return err
 		}
 		var id string
-		if _, err := t.get([]any{&id}, `SELECT id FROM leases WHERE seq = ?`, a.lease); err != nil {
+		if _, err := t.Get([]any{&id}, `SELECT id FROM leases WHERE seq = ?`, a.lease); err != nil {
 			return err
 		}
 		j, _, err := loadFrom(t, ofLeases(), "id", id)
@@ -284,7 +286,7 @@ func (s *Server) getActivityLogs(c *call) (reply, error) {
 // cancelActivity cancels an activity at once. After that the service refuses the next
 // renewal of the lease by the agent, and the next report of the runner.
 func (s *Server) cancelActivity(c *call) (reply, error) {
-	err := s.store.write(c.Context(), func(t *tx) error {
+	err := s.db.Write(c.Context(), func(t *store.Tx) error {
 		a, err := s.activityFromPath(t, c)
 		if err != nil {
 			return err
@@ -302,7 +304,7 @@ func (s *Server) cancelActivity(c *call) (reply, error) {
 }
 
 // cancelActivities cancels the activities of a pool that is deleted.
-func cancelActivities(t *tx, pool string, now time.Time) error {
+func cancelActivities(t *store.Tx, pool string, now time.Time) error {
 	return cancelEach(t, "its pool was deleted", endedByPool, now,
 		`pool = ? AND status NOT IN ('Completed', 'Failed', 'Canceled')`, pool)
 }
@@ -311,15 +313,15 @@ func cancelActivities(t *tx, pool string, now time.Time) error {
 const waitsTooLong = `status IN ('Ready', 'Restarting') AND modified < ?`
 
 // cancelWaiting cancels activities that no agent has leased within queueLimit.
-func cancelWaiting(t *tx, now time.Time) error {
+func cancelWaiting(t *store.Tx, now time.Time) error {
 	reason := fmt.Sprintf("no agent leased it within %d days", queueLimit/(24*time.Hour))
-	return cancelEach(t, reason, endedByQueueLimit, now, waitsTooLong, toNanos(now.Add(-queueLimit)))
+	return cancelEach(t, reason, endedByQueueLimit, now, waitsTooLong, store.ToNanos(now.Add(-queueLimit)))
 }
 
 // cancelEach cancels the activities that a condition selects, for a reason, and ends the jobs
 // of their leases.
-func cancelEach(t *tx, reason, by string, now time.Time, condition string, arguments ...any) error {
-	all, err := rows(t, func(scan func(...any) error) (seq int64, err error) { return seq, scan(&seq) },
+func cancelEach(t *store.Tx, reason, by string, now time.Time, condition string, arguments ...any) error {
+	all, err := store.Rows(t, func(scan func(...any) error) (seq int64, err error) { return seq, scan(&seq) },
 		`SELECT seq FROM activities WHERE `+condition, arguments...)
 	if err != nil {
 		return err
@@ -340,9 +342,9 @@ func cancelEach(t *tx, reason, by string, now time.Time, condition string, argum
 }
 
 // cancelLease saves a cancelled activity, and ends the job of its lease.
-func cancelLease(t *tx, a *activity, by string, now time.Time) error {
+func cancelLease(t *store.Tx, a *activity, by string, now time.Time) error {
 	var id string
-	found, err := t.get([]any{&id}, `SELECT id FROM leases WHERE seq = ? AND ended = ''`, a.lease)
+	found, err := t.Get([]any{&id}, `SELECT id FROM leases WHERE seq = ? AND ended = ''`, a.lease)
 	if err != nil {
 		return err
 	}

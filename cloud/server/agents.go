@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/schema/printable"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // agentView is an agent of a pool. LastSeen is the time of its last call, in Unix seconds.
@@ -103,28 +105,28 @@ func (s *Server) recordAgent(c *call) error {
 	if !s.agents.recordIfDue(seenKey{pool, a}, c.now) {
 		return nil
 	}
-	return s.store.write(c.Context(), func(t *tx) error {
-		if _, err := t.exec(`UPDATE pools SET seen = ? WHERE id = ?`, toNanos(c.now), pool); err != nil {
+	return s.db.Write(c.Context(), func(t *store.Tx) error {
+		if _, err := t.Exec(`UPDATE pools SET seen = ? WHERE id = ?`, store.ToNanos(c.now), pool); err != nil {
 			return err
 		}
-		if _, err := t.exec(`DELETE FROM agents WHERE seen < ?`, toNanos(c.now.Add(-agentRetention))); err != nil {
+		if _, err := t.Exec(`DELETE FROM agents WHERE seen < ?`, store.ToNanos(c.now.Add(-agentRetention))); err != nil {
 			return err
 		}
-		_, err := t.exec(`INSERT OR REPLACE INTO agents (pool, hostname, ip, pid, version, platform, seen)
+		_, err := t.Exec(`INSERT OR REPLACE INTO agents (pool, hostname, ip, pid, version, platform, seen)
 			SELECT id, ?, ?, ?, ?, ?, ? FROM pools WHERE id = ?`,
-			a.hostname, a.ip, a.pid, a.version, a.platform, toNanos(c.now), pool)
+			a.hostname, a.ip, a.pid, a.version, a.platform, store.ToNanos(c.now), pool)
 		return err
 	})
 }
 
 // listAgents returns the agents of a pool with a recent call, the latest first.
-func listAgents(t *tx, pool string, now time.Time) ([]agentView, error) {
-	return rows(t, func(scan func(...any) error) (a agentView, err error) {
+func listAgents(t *store.Tx, pool string, now time.Time) ([]agentView, error) {
+	return store.Rows(t, func(scan func(...any) error) (a agentView, err error) {
 		var seen int64
 		err = scan(&a.Hostname, &a.IP, &a.PID, &a.Platform, &a.Version, &seen)
 		a.LastSeen, a.Status = seconds(seen), agentStatus(seen, now)
 		return a, err
 	}, `SELECT hostname, ip, pid, platform, version, seen FROM agents
 		WHERE pool = ? AND seen >= ? ORDER BY seen DESC, hostname, pid`,
-		pool, toNanos(now.Add(-agentRetention)))
+		pool, store.ToNanos(now.Add(-agentRetention)))
 }

@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/cmwa-project/cmwa/cloud"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // Limits of the bodies of requests, in bytes. The limit for log batches is smaller, because
@@ -72,7 +74,7 @@ func (s *Server) authenticate(c *call, allowed []kind) error {
 	if !ok {
 		return refuse(http.StatusUnauthorized, "send a token in the form \"Authorization: token VALUE\"")
 	}
-	err := s.store.read(c.Context(), func(t *tx) (err error) {
+	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
 		c.caller, err = tokenHolder(t, token, c.now)
 		return err
 	})

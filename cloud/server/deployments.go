@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // request is a request for a deployment, without its settings.
@@ -60,7 +62,7 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 	// Compile the job and put it into the queue, in one transaction.
 	id, version := newID(), 0
 	var st stack
-	err = s.store.write(c.Context(), func(t *tx) error {
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		if st, err = s.stackFromPath(t, c); err != nil {
 			return err
 		}
@@ -75,7 +77,7 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 			return err
 		}
 		const count = `UPDATE stacks SET deployments = deployments + 1 WHERE id = ? RETURNING deployments`
-		if _, err := t.get([]any{&o.version}, count, st.id); err != nil {
+		if _, err := t.Get([]any{&o.version}, count, st.id); err != nil {
 			return err
 		}
 		version = o.version
@@ -120,13 +122,13 @@ func effectiveSettings(st stack, sent tree, inherits bool) (settings, error) {
 // checkRouting checks that a pool can claim a deployment. A deployment without a pool in its
 // settings is for the default pool of the organization, or for its only pool. If the
 // organization has no pool, the deployment waits for the first one.
-func checkRouting(t *tx, organization, pool string) error {
+func checkRouting(t *store.Tx, organization, pool string) error {
 	if pool != "" {
 		return checkPool(t, organization, pool)
 	}
 	var chosen string
 	var pools int
-	_, err := t.get([]any{&chosen, &pools}, `SELECT o.default_pool,
+	_, err := t.Get([]any{&chosen, &pools}, `SELECT o.default_pool,
 		(SELECT count(*) FROM pools p WHERE p.organization = o.name)
 		FROM organizations o WHERE o.name = ?`, organization)
 	if err == nil && chosen == "" && pools > 1 {
@@ -137,14 +139,14 @@ func checkRouting(t *tx, organization, pool string) error {
 }
 
 // skipQueued skips queued deployments of the same stack and operation.
-func skipQueued(t *tx, st stack, operation string, now time.Time) error {
-	_, err := t.exec(`UPDATE deployments SET status = 'skipped', ended = 'superseded', modified = ?
+func skipQueued(t *store.Tx, st stack, operation string, now time.Time) error {
+	_, err := t.Exec(`UPDATE deployments SET status = 'skipped', ended = 'superseded', modified = ?
 		WHERE stack = ? AND operation = ? AND status = 'not-started'`,
-		toNanos(now), st.id, operation)
+		store.ToNanos(now), st.id, operation)
 	return err
 }
 
-func enqueue(t *tx, st stack, o jobSpec, r request, c *call, definition cloud.Definition) error {
+func enqueue(t *store.Tx, st stack, o jobSpec, r request, c *call, definition cloud.Definition) error {
 	text, err := json.Marshal(definition)
 	if err != nil {
 		return fmt.Errorf("write a definition: %w", err)
@@ -154,16 +156,16 @@ func enqueue(t *tx, st stack, o jobSpec, r request, c *call, definition cloud.De
 		initiator = "api"
 	}
 	var seq int64
-	_, err = t.get([]any{&seq}, `INSERT INTO deployments (id, job, stack, organization, pool, version, operation,
+	_, err = t.Get([]any{&seq}, `INSERT INTO deployments (id, job, stack, organization, pool, version, operation,
 			status, inherits, initiator, requester, created, modified, definition)
 		VALUES (?, ?, ?, ?, ?, ?, ?, 'not-started', ?, ?, ?, ?, ?, ?) RETURNING seq`,
 		o.id, newID(), st.id, st.organization, o.settings.Pool, o.version, o.operation, r.Inherit == nil || *r.Inherit,
-		initiator, c.caller.subject, toNanos(c.now), toNanos(c.now), st.key.seal(text, forDefinition))
+		initiator, c.caller.subject, store.ToNanos(c.now), store.ToNanos(c.now), st.key.seal(text, forDefinition))
 	if err != nil {
 		return err
 	}
 	for i, step := range definition.Steps {
-		_, err := t.exec(`INSERT INTO steps (deployment, number, name, status) VALUES (?, ?, ?, 'not-started')`,
+		_, err := t.Exec(`INSERT INTO steps (deployment, number, name, status) VALUES (?, ?, ?, 'not-started')`,
 			seq, i, step.Name)
 		if err != nil {
 			return err
@@ -176,7 +178,7 @@ func enqueue(t *tx, st stack, o jobSpec, r request, c *call, definition cloud.De
 // the agent returns the new status, and the next report of the runner is refused.
 func (s *Server) cancelDeployment(c *call) (reply, error) {
 	var seq int64
-	err := s.store.write(c.Context(), func(t *tx) error {
+	err := s.db.Write(c.Context(), func(t *store.Tx) error {
 		j, err := s.deploymentFromPath(t, c)
 		if err != nil {
 			return err
@@ -199,7 +201,7 @@ func (s *Server) cancelDeployment(c *call) (reply, error) {
 }
 
 // deploymentFromPath returns the deployment that a path names.
-func (s *Server) deploymentFromPath(t *tx, c *call) (*job, error) {
+func (s *Server) deploymentFromPath(t *store.Tx, c *call) (*job, error) {
 	st, err := s.stackFromPath(t, c)
 	if err != nil {
 		return nil, err
@@ -218,7 +220,7 @@ func (s *Server) deploymentFromPath(t *tx, c *call) (*job, error) {
 		}
 	}
 
-	found, err := t.get([]any{&id}, query, st.id, key)
+	found, err := t.Get([]any{&id}, query, st.id, key)
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +245,7 @@ func (s *Server) getDeploymentPart(c *call) (reply, error) {
 		return reply{}, notFound("a deployment has logs and updates, and no %q", part)
 	}
 	var body any = []empty{} // the response for updates, which this service does not store
-	err := s.store.read(c.Context(), func(t *tx) error {
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		j, err := s.deploymentFromPath(t, c)
 		if err == nil && part == "logs" {
 			body, err = s.readLogs(c, t, j)
@@ -255,7 +257,7 @@ func (s *Server) getDeploymentPart(c *call) (reply, error) {
 
 func (s *Server) getDeployment(c *call) (reply, error) {
 	var view deploymentView
-	err := s.store.read(c.Context(), func(t *tx) error {
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		j, err := s.deploymentFromPath(t, c)
 		if err != nil {
 			return err
@@ -292,12 +294,12 @@ func (s *Server) listDeployments(c *call) (reply, error) {
 
 	var all []deploymentView
 	var total int64
-	err = s.store.read(c.Context(), func(t *tx) error {
+	err = s.db.Read(c.Context(), func(t *store.Tx) error {
 		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
 		}
-		if _, err := t.get([]any{&total}, `SELECT count(*) FROM deployments WHERE stack = ?`, st.id); err != nil {
+		if _, err := t.Get([]any{&total}, `SELECT count(*) FROM deployments WHERE stack = ?`, st.id); err != nil {
 			return err
 		}
 		condition := `d.stack = ? ORDER BY d.seq ` + order + ` LIMIT ? OFFSET ?`

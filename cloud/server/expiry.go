@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"time"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // tokenRetention is how long the token of an ended job stays valid, so that late
@@ -15,16 +17,16 @@ const tokenRetention = 24 * time.Hour
 func (s *Server) expire(ctx context.Context, now time.Time) error {
 	// Find claimed jobs without a recent heartbeat, and deployments that waited too long.
 	var lost, stalled, unclaimed []string
-	err := s.store.read(ctx, func(t *tx) error {
-		_, err := rows(t, func(scan func(...any) error) (none struct{}, err error) {
+	err := s.db.Read(ctx, func(t *store.Tx) error {
+		_, err := store.Rows(t, func(scan func(...any) error) (none struct{}, err error) {
 			var seq, claimed, created int64
 			var id, status string
 			if err := scan(&seq, &id, &status, &claimed, &created); err != nil {
 				return none, err
 			}
-			silence := now.Sub(later(fromNanos(claimed), s.heartbeats.lastOf(seq)))
+			silence := now.Sub(later(store.FromNanos(claimed), s.heartbeats.lastOf(seq)))
 			switch {
-			case status == notStarted && now.Sub(fromNanos(created)) > queueLimit:
+			case status == notStarted && now.Sub(store.FromNanos(created)) > queueLimit:
 				unclaimed = append(unclaimed, id)
 			case status == notStarted:
 			case silence > s.options.HeartbeatLimit:
@@ -75,17 +77,17 @@ func later(a, b time.Time) time.Time {
 
 // stopDeployment ends a deployment, unless it has ended meanwhile.
 func (s *Server) stopDeployment(ctx context.Context, id, by string, now time.Time) error {
-	return s.store.write(ctx, func(t *tx) error {
+	return s.db.Write(ctx, func(t *store.Tx) error {
 		j, found, err := loadJob(t, "id", id)
 		if err != nil {
 			return err
 		}
 		if !found {
-			return errNoChange
+			return store.ErrNoChange
 		}
 		heartbeat := now.Sub(s.heartbeats.lastOf(j.seq)) <= s.options.HeartbeatLimit // since expire read it
 		if by == endedByNoHeartbeat && heartbeat || j.jobState.stop(by) != nil {
-			return errNoChange
+			return store.ErrNoChange
 		}
 		s.heartbeats.forget(j.seq)
 		return j.save(t, -1, now)
@@ -98,17 +100,17 @@ func (s *Server) forgetTokens(ctx context.Context, now time.Time) error {
 	const stale = `(expires > 0 AND expires <= ?1)
 		OR (kind = 'job' AND subject IN (SELECT id FROM deployments WHERE ended <> '' AND modified < ?2))
 		OR (kind IN ('job', 'lease') AND subject IN (SELECT id FROM leases WHERE ended <> '' AND modified < ?2))`
-	oldest := toNanos(now.Add(-tokenRetention))
+	oldest := store.ToNanos(now.Add(-tokenRetention))
 	var found bool
-	err := s.store.read(ctx, func(t *tx) (err error) {
-		found, err = t.get([]any{new(int)}, `SELECT 1 FROM tokens WHERE `+stale+` LIMIT 1`, toNanos(now), oldest)
+	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
+		found, err = t.Get([]any{new(int)}, `SELECT 1 FROM tokens WHERE `+stale+` LIMIT 1`, store.ToNanos(now), oldest)
 		return err
 	})
 	if err != nil || !found {
 		return err
 	}
-	return s.store.write(ctx, func(t *tx) error {
-		_, err := t.exec(`DELETE FROM tokens WHERE `+stale, toNanos(now), oldest)
+	return s.db.Write(ctx, func(t *store.Tx) error {
+		_, err := t.Exec(`DELETE FROM tokens WHERE `+stale, store.ToNanos(now), oldest)
 		return err
 	})
 }

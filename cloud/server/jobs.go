@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/schema/secret"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // job is the job of a deployment or of a lease, with its steps. Each deployment and each
@@ -46,24 +48,24 @@ func (j *job) sql(query string) string { return j.tables.sql(query) }
 func (j *job) leased() bool { return j.tables == ofLeases() }
 
 // loadJob loads the job of a deployment by one of its keys: "id" or "job".
-func loadJob(t *tx, column, value string) (*job, bool, error) {
+func loadJob(t *store.Tx, column, value string) (*job, bool, error) {
 	return loadFrom(t, ofDeployments(), column, value)
 }
 
 // loadFrom loads a job by one of its keys: "id" or "job".
-func loadFrom(t *tx, from jobTables, column, value string) (*job, bool, error) {
+func loadFrom(t *store.Tx, from jobTables, column, value string) (*job, bool, error) {
 	j := &job{tables: from}
 	query := `SELECT seq, id, job, status, ended, {version}, modified FROM {jobs} WHERE id = ?`
 	if column == "job" {
 		query = `SELECT seq, id, job, status, ended, {version}, modified FROM {jobs} WHERE job = ?`
 	}
 	var modified int64
-	found, err := t.get([]any{&j.seq, &j.id, &j.job, &j.status, &j.ended, &j.version, &modified}, j.sql(query), value)
+	found, err := t.Get([]any{&j.seq, &j.id, &j.job, &j.status, &j.ended, &j.version, &modified}, j.sql(query), value)
 	if err != nil || !found {
 		return nil, false, err
 	}
-	j.modified = fromNanos(modified)
-	j.steps, err = rows(t, func(scan func(...any) error) (s stepState, err error) {
+	j.modified = store.FromNanos(modified)
+	j.steps, err = store.Rows(t, func(scan func(...any) error) (s stepState, err error) {
 		return s, scan(&s.status, &s.lines)
 	}, j.sql(`SELECT status, lines FROM {steps} WHERE {owner} = ? ORDER BY number`), j.seq)
 	return j, true, err
@@ -71,7 +73,7 @@ func loadFrom(t *tx, from jobTables, column, value string) (*job, bool, error) {
 
 // jobFromPath loads the job that a path names. It refuses a caller with the token of another
 // job.
-func jobFromPath(t *tx, c *call) (*job, error) {
+func jobFromPath(t *store.Tx, c *call) (*job, error) {
 	j, found, err := loadJob(t, "job", c.PathValue("job"))
 	if err == nil && !found {
 		j, found, err = loadLeased(t, c.PathValue("job"), c.now)
@@ -90,9 +92,9 @@ func jobFromPath(t *tx, c *call) (*job, error) {
 // programs in the job, such as pulumi, call this service. The runner's token stays valid.
 // When the job of a lease has succeeded, save completes the activity, which is the scan or the
 // policy evaluation of the lease.
-func (j *job) save(t *tx, step int, now time.Time) error {
-	_, err := t.exec(j.sql(`UPDATE {jobs} SET status = ?, ended = ?, modified = ? WHERE seq = ?`),
-		j.status, j.ended, toNanos(now), j.seq)
+func (j *job) save(t *store.Tx, step int, now time.Time) error {
+	_, err := t.Exec(j.sql(`UPDATE {jobs} SET status = ?, ended = ?, modified = ? WHERE seq = ?`),
+		j.status, j.ended, store.ToNanos(now), j.seq)
 	if err != nil {
 		return err
 	}
@@ -100,9 +102,9 @@ func (j *job) save(t *tx, step int, now time.Time) error {
 		if step >= 0 && i != step {
 			continue
 		}
-		_, err := t.exec(j.sql(`UPDATE {steps} SET status = ?1, modified = ?2,
+		_, err := t.Exec(j.sql(`UPDATE {steps} SET status = ?1, modified = ?2,
 				started = CASE WHEN started = 0 AND ?1 <> 'not-started' THEN ?2 ELSE started END
-			WHERE {owner} = ?3 AND number = ?4 AND status <> ?1`), s.status, toNanos(now), j.seq, i)
+			WHERE {owner} = ?3 AND number = ?4 AND status <> ?1`), s.status, store.ToNanos(now), j.seq, i)
 		if err != nil {
 			return err
 		}
@@ -151,10 +153,10 @@ func (s *Server) poll(c *call) (reply, error) {
 // stack has no claimed or running deployment. A deployment without a pool is for the default
 // pool of the organization, or for the only pool if there is no default.
 func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64, err error) {
-	err = s.store.write(c.Context(), func(t *tx) error {
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		// Claim the deployment.
 		var v pollView
-		found, err := t.get([]any{&seq, &v.DeploymentID, &v.JobID}, `
+		found, err := t.Get([]any{&seq, &v.DeploymentID, &v.JobID}, `
 			WITH me AS (
 				SELECT p.id, p.organization, o.default_pool = p.id OR (o.default_pool = ''
 					AND (SELECT count(*) FROM pools q WHERE q.organization = p.organization) = 1) AS anything
@@ -167,12 +169,12 @@ func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64,
 				WHERE NOT EXISTS (
 					SELECT 1 FROM deployments r WHERE r.stack = d.stack AND r.status IN ('accepted', 'running'))
 				ORDER BY d.seq LIMIT 1
-			) RETURNING seq, id, job`, c.caller.subject, toNanos(c.now))
+			) RETURNING seq, id, job`, c.caller.subject, store.ToNanos(c.now))
 		if err != nil {
 			return err
 		}
 		if !found {
-			return errNoChange
+			return store.ErrNoChange
 		}
 
 		if err := saveToken(t, token, principal{jobToken, v.DeploymentID}); err != nil {
@@ -196,8 +198,8 @@ func (s *Server) deploymentStatus(c *call) (reply, error) {
 
 // statusFor returns the status of a deployment, for agents of its organization.
 func (s *Server) statusFor(c *call, id string) (status string, err error) {
-	err = s.store.read(c.Context(), func(t *tx) error {
-		found, err := t.get([]any{&status}, `SELECT d.status FROM deployments d
+	err = s.db.Read(c.Context(), func(t *store.Tx) error {
+		found, err := t.Get([]any{&status}, `SELECT d.status FROM deployments d
 			JOIN pools p ON p.organization = d.organization WHERE d.id = ? AND p.id = ?`, id, c.caller.subject)
 		if err == nil && !found {
 			return notFound("there is no deployment %q", id)
@@ -214,7 +216,7 @@ func (s *Server) heartbeat(c *call) (reply, error) {
 		return reply{}, err
 	}
 	var j *job
-	err := s.store.read(c.Context(), func(t *tx) (err error) {
+	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
 		if j, err = jobFromPath(t, c); err != nil {
 			return err
 		}

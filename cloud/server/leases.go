@@ -10,6 +10,8 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/schema/printable"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // activity is an activity in the database.
@@ -21,18 +23,18 @@ type activity struct {
 }
 
 // loadActivity loads the activity that a condition selects.
-func loadActivity(t *tx, condition string, args ...any) (*activity, bool, error) {
+func loadActivity(t *store.Tx, condition string, args ...any) (*activity, bool, error) {
 	a := new(activity)
 	var delay, due int64
-	found, err := t.get([]any{&a.seq, &a.id, &a.lease, &a.status, &a.reason, &a.retries, &delay, &due},
+	found, err := t.Get([]any{&a.seq, &a.id, &a.lease, &a.status, &a.reason, &a.retries, &delay, &due},
 		`SELECT seq, id, lease, status, reason, retries, delay, due FROM activities WHERE `+condition, args...)
-	a.delay, a.due = time.Duration(delay), fromNanos(due)
+	a.delay, a.due = time.Duration(delay), store.FromNanos(due)
 	return a, found, err
 }
 
-func (a *activity) save(t *tx, now time.Time) error {
-	_, err := t.exec(`UPDATE activities SET status = ?, reason = ?, lease = ?, retries = ?, due = ?, modified = ?
-		WHERE seq = ?`, a.status, a.reason, a.lease, a.retries, toNanos(a.due), toNanos(now), a.seq)
+func (a *activity) save(t *store.Tx, now time.Time) error {
+	_, err := t.Exec(`UPDATE activities SET status = ?, reason = ?, lease = ?, retries = ?, due = ?, modified = ?
+		WHERE seq = ?`, a.status, a.reason, a.lease, a.retries, store.ToNanos(a.due), store.ToNanos(now), a.seq)
 	return err
 }
 
@@ -57,13 +59,13 @@ func (s *Server) acquireLease(c *call) (reply, error) {
 	}
 
 	var lease *cloud.Lease
-	err = s.store.write(c.Context(), func(t *tx) error {
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		ended, err := s.endExpiredLeases(t, c.now)
 		if err != nil {
 			return err
 		}
 		if lease, err = s.giveLease(t, c, kinds); err == nil && lease == nil && ended == 0 {
-			return errNoChange
+			return store.ErrNoChange
 		}
 		return err
 	})
@@ -77,10 +79,10 @@ func (s *Server) acquireLease(c *call) (reply, error) {
 
 // giveLease makes a lease with a job and tokens for the oldest activity of these kinds that
 // is due. It returns nil if there is no such activity.
-func (s *Server) giveLease(t *tx, c *call, kinds []string) (*cloud.Lease, error) {
+func (s *Server) giveLease(t *store.Tx, c *call, kinds []string) (*cloud.Lease, error) {
 	a, found, err := loadActivity(t, `pool = ? AND status IN ('Ready', 'Restarting') AND due <= ?
 		AND instr(?, ' ' || kind || ' ') > 0 ORDER BY seq LIMIT 1`,
-		c.caller.subject, toNanos(c.now), " "+strings.Join(kinds, " ")+" ")
+		c.caller.subject, store.ToNanos(c.now), " "+strings.Join(kinds, " ")+" ")
 	if err != nil || !found {
 		return nil, err
 	}
@@ -92,14 +94,14 @@ func (s *Server) giveLease(t *tx, c *call, kinds []string) (*cloud.Lease, error)
 	lease := &cloud.Lease{LeaseID: newID(), Kind: kind, LeaseSeconds: s.options.LeaseDuration.Seconds()}
 	lease.JobID, lease.RunID, lease.TypeSpecificID = newID(), lease.LeaseID, a.id
 	caller := parseUserAgent(c.UserAgent(), c.RemoteAddr)
-	_, err = t.get([]any{&a.lease}, `INSERT INTO leases (activity, id, job, agent, status, acquired, expires, modified)
+	_, err = t.Get([]any{&a.lease}, `INSERT INTO leases (activity, id, job, agent, status, acquired, expires, modified)
 		VALUES (?, ?, ?, ?, 'accepted', ?, ?, ?) RETURNING seq`, a.seq, lease.LeaseID, lease.JobID,
-		strings.Trim(caller.hostname+" "+caller.pid, " "), toNanos(c.now), toNanos(s.leaseEnd(c.now)), toNanos(c.now))
+		strings.Trim(caller.hostname+" "+caller.pid, " "), store.ToNanos(c.now), store.ToNanos(s.leaseEnd(c.now)), store.ToNanos(c.now))
 	if err != nil {
 		return nil, err
 	}
 	for i, step := range definition.Steps {
-		_, err := t.exec(`INSERT INTO lease_steps (lease, number, name, status) VALUES (?, ?, ?, 'not-started')`,
+		_, err := t.Exec(`INSERT INTO lease_steps (lease, number, name, status) VALUES (?, ?, ?, 'not-started')`,
 			a.lease, i, step.Name)
 		if err != nil {
 			return nil, err
@@ -128,7 +130,7 @@ func (s *Server) leaseEnd(now time.Time) time.Time { return now.Add(s.options.Le
 //     lease is lost even if no other agent has the activity yet.
 //  2. If the steps of the job have completed the activity, its last lease stays valid, even
 //     after its expiry, so that the agent can still renew and complete it.
-func heldLease(t *tx, c *call) (*activity, *job, error) {
+func heldLease(t *store.Tx, c *call) (*activity, *job, error) {
 	lost := conflict("the lease is lost: it has expired, or the activity has ended or belongs to another agent")
 	if c.PathValue("lease") != c.caller.subject {
 		return nil, nil, notFound("the token does not belong to lease %q", c.PathValue("lease"))
@@ -158,21 +160,21 @@ func heldLease(t *tx, c *call) (*activity, *job, error) {
 }
 
 // leaseExpired reports whether the lease of a job has expired.
-func leaseExpired(t *tx, j *job, now time.Time) (bool, error) {
-	return t.get([]any{new(int)}, `SELECT 1 FROM leases WHERE seq = ? AND expires <= ?`, j.seq, toNanos(now))
+func leaseExpired(t *store.Tx, j *job, now time.Time) (bool, error) {
+	return t.Get([]any{new(int)}, `SELECT 1 FROM leases WHERE seq = ? AND expires <= ?`, j.seq, store.ToNanos(now))
 }
 
 // loadLeased loads the job with this id, if it belongs to a lease. If the lease is lost, the
 // job counts as ended by its lease, so that the calls of its runner are refused. The lease is
 // lost if the activity has a later lease, or if the lease expired before the job ended. The
 // background task that ends expired leases may not have run since.
-func loadLeased(t *tx, id string, now time.Time) (*job, bool, error) {
+func loadLeased(t *store.Tx, id string, now time.Time) (*job, bool, error) {
 	j, found, err := loadFrom(t, ofLeases(), "job", id)
 	if err != nil || !found {
 		return j, found, err
 	}
-	lost, err := t.get([]any{new(int)}, `SELECT 1 FROM leases l JOIN activities a ON a.seq = l.activity
-		WHERE l.seq = ? AND (a.lease <> l.seq OR l.ended = '' AND l.expires <= ?)`, j.seq, toNanos(now))
+	lost, err := t.Get([]any{new(int)}, `SELECT 1 FROM leases l JOIN activities a ON a.seq = l.activity
+		WHERE l.seq = ? AND (a.lease <> l.seq OR l.ended = '' AND l.expires <= ?)`, j.seq, store.ToNanos(now))
 	if lost && j.stop(endedByLease) != nil {
 		j.ended = endedByLease // stop fails for a job that has already ended
 	}
@@ -189,7 +191,7 @@ func (s *Server) extendLease(c *call, begin bool) (reply, error) {
 	if _, err := c.text(maxBody); err != nil {
 		return reply{}, err
 	}
-	err := s.store.write(c.Context(), func(t *tx) error {
+	err := s.db.Write(c.Context(), func(t *store.Tx) error {
 		a, j, err := heldLease(t, c)
 		if err != nil {
 			return err
@@ -200,7 +202,7 @@ func (s *Server) extendLease(c *call, begin bool) (reply, error) {
 				return err
 			}
 		}
-		_, err = t.exec(`UPDATE leases SET expires = ? WHERE seq = ?`, toNanos(s.leaseEnd(c.now)), j.seq)
+		_, err = t.Exec(`UPDATE leases SET expires = ? WHERE seq = ?`, store.ToNanos(s.leaseEnd(c.now)), j.seq)
 		return err
 	})
 	return reply{body: cloud.Renewal{LeaseSeconds: s.options.LeaseDuration.Seconds()}}, err
@@ -215,15 +217,15 @@ func (s *Server) completeLease(c *call) (reply, error) {
 	result.Reason = printable.Shorten(printable.OneLine(result.Reason), maxReason)
 
 	var a *activity
-	err := s.store.write(c.Context(), func(t *tx) error {
-		repeated, err := t.get([]any{new(int)}, `SELECT 1 FROM leases
+	err := s.db.Write(c.Context(), func(t *store.Tx) error {
+		repeated, err := t.Get([]any{new(int)}, `SELECT 1 FROM leases
 			WHERE id = ? AND id = ? AND result = ? AND result <> ''`,
 			c.PathValue("lease"), c.caller.subject, result.Result)
 		if err != nil {
 			return err
 		}
 		if repeated {
-			return errNoChange
+			return store.ErrNoChange
 		}
 		var j *job
 		if a, j, err = heldLease(t, c); err != nil {
@@ -232,7 +234,7 @@ func (s *Server) completeLease(c *call) (reply, error) {
 		if err := a.complete(result.Result, result.Reason, j.status == succeeded, c.now); err != nil {
 			return err
 		}
-		if _, err := t.exec(`UPDATE leases SET result = ? WHERE seq = ?`, result.Result, j.seq); err != nil {
+		if _, err := t.Exec(`UPDATE leases SET result = ? WHERE seq = ?`, result.Result, j.seq); err != nil {
 			return err
 		}
 		if j.ended == "" {
@@ -253,12 +255,12 @@ func (s *Server) completeLease(c *call) (reply, error) {
 // completeBySteps completes an activity when the last step of its job has succeeded. The
 // activity then never runs again, even if its agent does not complete the lease. A failed
 // step ends only the job: the agent decides whether the activity is retried.
-func completeBySteps(t *tx, j *job, now time.Time) error {
+func completeBySteps(t *store.Tx, j *job, now time.Time) error {
 	if j.status != succeeded {
 		return nil
 	}
-	_, err := t.exec(`UPDATE activities SET status = 'Completed', reason = '', modified = ? WHERE lease = ?
-		AND status IN ('Pending', 'Executing')`, toNanos(now), j.seq)
+	_, err := t.Exec(`UPDATE activities SET status = 'Completed', reason = '', modified = ? WHERE lease = ?
+		AND status IN ('Pending', 'Executing')`, store.ToNanos(now), j.seq)
 	return err
 }
 
@@ -266,18 +268,18 @@ func completeBySteps(t *tx, j *job, now time.Time) error {
 // within queueLimit, and deletes activities that ended more than activityRetention ago.
 func (s *Server) expireLeases(ctx context.Context, now time.Time) error {
 	due := false
-	err := s.store.read(ctx, func(t *tx) (err error) {
-		due, err = t.get([]any{new(int)}, `SELECT 1 WHERE EXISTS (SELECT 1 FROM activities a JOIN leases l
+	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
+		due, err = t.Get([]any{new(int)}, `SELECT 1 WHERE EXISTS (SELECT 1 FROM activities a JOIN leases l
 				ON l.seq = a.lease WHERE a.status IN ('Pending', 'Executing') AND l.expires <= ?)
 			OR EXISTS (SELECT 1 FROM activities WHERE status IN ('Completed', 'Failed', 'Canceled') AND modified < ?)
 			OR EXISTS (SELECT 1 FROM activities WHERE `+waitsTooLong+`)`,
-			toNanos(now), toNanos(now.Add(-activityRetention)), toNanos(now.Add(-queueLimit)))
+			store.ToNanos(now), store.ToNanos(now.Add(-activityRetention)), store.ToNanos(now.Add(-queueLimit)))
 		return err
 	})
 	if err != nil || !due {
 		return err
 	}
-	return s.store.write(ctx, func(t *tx) error {
+	return s.db.Write(ctx, func(t *store.Tx) error {
 		if _, err := s.endExpiredLeases(t, now); err != nil {
 			return err
 		}
@@ -289,10 +291,10 @@ func (s *Server) expireLeases(ctx context.Context, now time.Time) error {
 }
 
 // endExpiredLeases ends leases that have expired, and returns their number.
-func (s *Server) endExpiredLeases(t *tx, now time.Time) (int, error) {
-	all, err := rows(t, func(scan func(...any) error) (lease string, err error) { return lease, scan(&lease) },
+func (s *Server) endExpiredLeases(t *store.Tx, now time.Time) (int, error) {
+	all, err := store.Rows(t, func(scan func(...any) error) (lease string, err error) { return lease, scan(&lease) },
 		`SELECT l.id FROM activities a JOIN leases l ON l.seq = a.lease
-			WHERE a.status IN ('Pending', 'Executing') AND l.expires <= ?`, toNanos(now))
+			WHERE a.status IN ('Pending', 'Executing') AND l.expires <= ?`, store.ToNanos(now))
 	if err != nil {
 		return 0, err
 	}
@@ -325,21 +327,21 @@ func (s *Server) endExpiredLeases(t *tx, now time.Time) (int, error) {
 const activityRetention = 30 * 24 * time.Hour
 
 // deleteOldActivities deletes activities that ended more than activityRetention ago.
-func deleteOldActivities(t *tx, now time.Time) error {
+func deleteOldActivities(t *store.Tx, now time.Time) error {
 	const old = `status IN ('Completed', 'Failed', 'Canceled') AND modified < ?`
-	oldest := toNanos(now.Add(-activityRetention))
-	_, err := t.exec(`DELETE FROM tokens WHERE kind IN ('job', 'lease') AND subject IN (SELECT l.id FROM leases l
+	oldest := store.ToNanos(now.Add(-activityRetention))
+	_, err := t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'lease') AND subject IN (SELECT l.id FROM leases l
 		JOIN activities a ON a.seq = l.activity WHERE a.status IN ('Completed', 'Failed', 'Canceled')
 		AND a.modified < ?)`, oldest)
 	if err == nil {
-		_, err = t.exec(`DELETE FROM activities WHERE `+old, oldest)
+		_, err = t.Exec(`DELETE FROM activities WHERE `+old, oldest)
 	}
 	return err
 }
 
 // leasedDefinition returns the definition of a leased job, for its runner. It contains
 // secrets.
-func (s *Server) leasedDefinition(t *tx, c *call, j *job) (cloud.Definition, error) {
+func (s *Server) leasedDefinition(t *store.Tx, c *call, j *job) (cloud.Definition, error) {
 	a, found, err := loadActivity(t, `lease = ?`, j.seq)
 	if err != nil {
 		return cloud.Definition{}, err
@@ -356,9 +358,9 @@ func (s *Server) leasedDefinition(t *tx, c *call, j *job) (cloud.Definition, err
 }
 
 // activityDefinition decrypts the definition of an activity, and returns its kind.
-func (s *Server) activityDefinition(t *tx, a *activity) (definition cloud.Definition, kind string, err error) {
+func (s *Server) activityDefinition(t *store.Tx, a *activity) (definition cloud.Definition, kind string, err error) {
 	var sealed []byte
-	_, err = t.get([]any{&kind, &sealed}, `SELECT kind, definition FROM activities WHERE seq = ?`, a.seq)
+	_, err = t.Get([]any{&kind, &sealed}, `SELECT kind, definition FROM activities WHERE seq = ?`, a.seq)
 	if err != nil {
 		return definition, "", err
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 const leasePath = "/api/background-activities/worker/lease"
@@ -413,8 +415,8 @@ func TestLeaseExpiry(t *testing.T) {
 			}
 			w.want(404, w.user, "GET", at, nil, nil)
 			var left int
-			if err := w.server.store.read(context.Background(), func(x *tx) error {
-				_, err := x.get([]any{&left}, `SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM lease_steps)
+			if err := w.server.db.Read(context.Background(), func(x *store.Tx) error {
+				_, err := x.Get([]any{&left}, `SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM lease_steps)
 					+ (SELECT count(*) FROM lease_batches)`)
 				return err
 			}); err != nil || left != 0 {

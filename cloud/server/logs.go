@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // Limits of one page of a log.
@@ -42,8 +44,8 @@ type stepLog struct {
 
 // readLogs returns a page of a log. The request has one of two forms: it names a
 // continuation token for the log of all steps, or a step, an offset and a count.
-func (s *Server) readLogs(c *call, t *tx, j *job) (page logPage, err error) {
-	steps, err := rows(t, func(scan func(...any) error) (st stepLog, err error) {
+func (s *Server) readLogs(c *call, t *store.Tx, j *job) (page logPage, err error) {
+	steps, err := store.Rows(t, func(scan func(...any) error) (st stepLog, err error) {
 		return st, scan(&st.name, &st.status, &st.started, &st.lines)
 	}, j.sql(`SELECT name, status, started, lines FROM {steps} WHERE {owner} = ? ORDER BY number`), j.seq)
 	if err != nil {
@@ -116,7 +118,7 @@ func parseCursor(token string, steps int) (cursor, error) {
 }
 
 // pageFrom returns the page that begins at a position.
-func (s *Server) pageFrom(t *tx, j *job, steps []stepLog, at cursor) (page logPage, err error) {
+func (s *Server) pageFrom(t *store.Tx, j *job, steps []stepLog, at cursor) (page logPage, err error) {
 	page.Lines = []lineView{}
 	space := pageBytes
 	for at.step < len(steps) && len(page.Lines) < pageLines && space > 0 {
@@ -125,7 +127,7 @@ func (s *Server) pageFrom(t *tx, j *job, steps []stepLog, at cursor) (page logPa
 			break
 		}
 		if at.position == 0 {
-			page.Lines = append(page.Lines, lineView{Header: st.name, Timestamp: fromNanos(st.started)})
+			page.Lines = append(page.Lines, lineView{Header: st.name, Timestamp: store.FromNanos(st.started)})
 			at.position = 1
 		}
 
@@ -183,12 +185,12 @@ func (s *Server) describeEnd(j *job) string {
 // readLines returns at most count lines of a step from an offset, and the offset after
 // them. It reads batches until it has size bytes. In place of lines that are not stored
 // there is one line that describes them.
-func (s *Server) readLines(t *tx, j *job, step, offset, count, size int) (all []cloud.LogLine, next int, err error) {
+func (s *Server) readLines(t *store.Tx, j *job, step, offset, count, size int) (all []cloud.LogLine, next int, err error) {
 	for next = offset; count > 0 && size > 0; {
 		var start, n, bytes int
 		var packed []byte
 		var cut string
-		found, err := t.get([]any{&start, &n, &bytes, &cut, &packed}, j.sql(`SELECT start, count, bytes, cut, lines
+		found, err := t.Get([]any{&start, &n, &bytes, &cut, &packed}, j.sql(`SELECT start, count, bytes, cut, lines
 			FROM {batches} WHERE {owner} = ? AND step = ? AND start <= ? ORDER BY start DESC LIMIT 1`),
 			j.seq, step, next)
 		if err != nil {

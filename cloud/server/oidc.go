@@ -11,6 +11,8 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
 	"github.com/cmwa-project/cmwa/schema/secret"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // Values of an exchange of an OIDC token for a pool token (RFC 8693, and Pulumi's
@@ -111,9 +113,9 @@ func (s *Server) exchange(c *call) (exchangeView, error) {
 	}
 
 	token := poolToken.mint()
-	err = s.store.write(c.Context(), func(t *tx) error {
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		var name string
-		found, err := t.get([]any{&name}, `SELECT name FROM pools WHERE id = ? AND organization = ?`,
+		found, err := t.Get([]any{&name}, `SELECT name FROM pools WHERE id = ? AND organization = ?`,
 			req.pool, req.organization)
 		switch {
 		case err != nil:

@@ -21,6 +21,8 @@ import (
 	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema/secret"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 func TestExchangeToken(t *testing.T) {
@@ -347,8 +349,8 @@ func checkDenial(t *testing.T, what string, got answer, code int, oauth string) 
 // tokens returns the number of tokens in the database.
 func (w *world) tokens() (n int) {
 	w.t.Helper()
-	err := w.server.store.read(context.Background(), func(t *tx) error {
-		_, err := t.get([]any{&n}, `SELECT count(*) FROM tokens`)
+	err := w.server.db.Read(context.Background(), func(t *store.Tx) error {
+		_, err := t.Get([]any{&n}, `SELECT count(*) FROM tokens`)
 		return err
 	})
 	if err != nil {

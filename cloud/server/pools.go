@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/schema/printable"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // poolView is a pool in a list. Its times are in Unix seconds.
@@ -50,7 +52,7 @@ const onlineLimit = 3 * time.Minute
 const agentOnline = "online"
 
 func agentStatus(seen int64, now time.Time) string {
-	if now.Sub(fromNanos(seen)) < onlineLimit {
+	if now.Sub(store.FromNanos(seen)) < onlineLimit {
 		return agentOnline
 	}
 	return "offline"
@@ -74,14 +76,14 @@ func (s *Server) createPool(c *call) (reply, error) {
 	}
 
 	id, token := newID(), poolToken.mint()
-	err := s.store.write(c.Context(), func(t *tx) error {
+	err := s.db.Write(c.Context(), func(t *store.Tx) error {
 		organization, err := s.organization(t, c)
 		if err != nil {
 			return err
 		}
-		made, err := t.exec(`INSERT INTO pools (id, organization, name, description, created) VALUES (?, ?, ?, ?, ?)
+		made, err := t.Exec(`INSERT INTO pools (id, organization, name, description, created) VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT DO NOTHING`,
-			id, organization, *body.Name, *body.Description, toNanos(c.now))
+			id, organization, *body.Name, *body.Description, store.ToNanos(c.now))
 		if err != nil {
 			return err
 		}
@@ -98,16 +100,16 @@ func (s *Server) listPools(c *call) (reply, error) {
 		Pools   []poolView `json:"agentPools"`
 		Default string     `json:"defaultAgentPoolID,omitempty"`
 	}
-	err := s.store.read(c.Context(), func(t *tx) error {
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		organization, err := s.organization(t, c)
 		if err != nil {
 			return err
 		}
 		const standard = `SELECT default_pool FROM organizations WHERE name = ?`
-		if _, err := t.get([]any{&answer.Default}, standard, organization); err != nil {
+		if _, err := t.Get([]any{&answer.Default}, standard, organization); err != nil {
 			return err
 		}
-		answer.Pools, err = rows(t, func(scan func(...any) error) (p poolView, err error) {
+		answer.Pools, err = store.Rows(t, func(scan func(...any) error) (p poolView, err error) {
 			var created, seen int64
 			err = scan(&p.ID, &p.Name, &p.Description, &created, &seen)
 			p.Created, p.LastSeen, p.Status = seconds(created), seconds(seen), agentStatus(seen, c.now)
@@ -122,13 +124,13 @@ func (s *Server) listPools(c *call) (reply, error) {
 
 func (s *Server) getPool(c *call) (reply, error) {
 	var view poolDetail
-	err := s.store.read(c.Context(), func(t *tx) error {
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		organization, err := s.organization(t, c)
 		if err != nil {
 			return err
 		}
 		var created int64
-		found, err := t.get([]any{&view.ID, &view.Name, &view.Description, &created},
+		found, err := t.Get([]any{&view.ID, &view.Name, &view.Description, &created},
 			`SELECT id, name, description, created FROM pools WHERE organization = ? AND id = ?`,
 			organization, c.PathValue("pool"))
 		if err != nil {
@@ -157,12 +159,12 @@ func (s *Server) editPool(c *call) (reply, error) {
 
 	id := c.PathValue("pool")
 	var name, description string
-	err := s.store.write(c.Context(), func(t *tx) error {
+	err := s.db.Write(c.Context(), func(t *store.Tx) error {
 		organization, err := s.organization(t, c)
 		if err != nil {
 			return err
 		}
-		found, err := t.get([]any{&name, &description},
+		found, err := t.Get([]any{&name, &description},
 			`SELECT name, description FROM pools WHERE organization = ? AND id = ?`, organization, id)
 		if err != nil {
 			return err
@@ -176,7 +178,7 @@ func (s *Server) editPool(c *call) (reply, error) {
 		if body.Description != nil {
 			description = *body.Description
 		}
-		changed, err := t.exec(`UPDATE OR IGNORE pools SET name = ?, description = ? WHERE id = ?`,
+		changed, err := t.Exec(`UPDATE OR IGNORE pools SET name = ?, description = ? WHERE id = ?`,
 			name, description, id)
 		if err == nil && changed == 0 {
 			return conflict("there is a pool %q already", name)
@@ -191,7 +193,7 @@ func (s *Server) editPool(c *call) (reply, error) {
 // and its leased work is cancelled.
 func (s *Server) deletePool(c *call) (reply, error) {
 	id := c.PathValue("pool")
-	return reply{}, s.store.write(c.Context(), func(t *tx) error {
+	return reply{}, s.db.Write(c.Context(), func(t *store.Tx) error {
 		organization, err := s.poolOrganization(t, c, id)
 		if err != nil {
 			return err
@@ -201,7 +203,7 @@ func (s *Server) deletePool(c *call) (reply, error) {
 		if c.URL.Query().Get("force") != "true" {
 			var users int
 			const stacks = `SELECT count(*) FROM stacks WHERE pool = ? AND organization = ?`
-			if _, err := t.get([]any{&users}, stacks, id, organization); err != nil {
+			if _, err := t.Get([]any{&users}, stacks, id, organization); err != nil {
 				return err
 			}
 			if users > 0 {
@@ -211,7 +213,7 @@ func (s *Server) deletePool(c *call) (reply, error) {
 			const jobs = `SELECT (SELECT count(*) FROM deployments WHERE pool = ?1
 				AND status IN ('accepted', 'running')) +
 				(SELECT count(*) FROM activities WHERE pool = ?1 AND status IN ('Pending', 'Executing'))`
-			if _, err := t.get([]any{&users}, jobs, id); err != nil {
+			if _, err := t.Get([]any{&users}, jobs, id); err != nil {
 				return err
 			}
 			if users > 0 {
@@ -231,29 +233,29 @@ func (s *Server) deletePool(c *call) (reply, error) {
 		if err := cancelActivities(t, id, c.now); err != nil {
 			return err
 		}
-		if _, err := t.exec(`DELETE FROM pools WHERE id = ?`, id); err != nil {
+		if _, err := t.Exec(`DELETE FROM pools WHERE id = ?`, id); err != nil {
 			return err
 		}
 		if err := dropTokens(t, principal{poolToken, id}); err != nil {
 			return err
 		}
-		if _, err := t.exec(`UPDATE organizations SET default_pool = '' WHERE default_pool = ?`, id); err != nil {
+		if _, err := t.Exec(`UPDATE organizations SET default_pool = '' WHERE default_pool = ?`, id); err != nil {
 			return err
 		}
-		_, err = t.exec(`UPDATE deployments SET status = 'skipped', ended = 'pool', modified = ?
-			WHERE pool = ? AND status = 'not-started'`, toNanos(c.now), id)
+		_, err = t.Exec(`UPDATE deployments SET status = 'skipped', ended = 'pool', modified = ?
+			WHERE pool = ? AND status = 'not-started'`, store.ToNanos(c.now), id)
 		return err
 	})
 }
 
 // poolOrganization returns the organization in a path. If the pool does not belong to it, the
 // error is a *problem.
-func (s *Server) poolOrganization(t *tx, c *call, pool string) (string, error) {
+func (s *Server) poolOrganization(t *store.Tx, c *call, pool string) (string, error) {
 	organization, err := s.organization(t, c)
 	if err != nil {
 		return "", err
 	}
-	found, err := t.get([]any{new(int)}, `SELECT 1 FROM pools WHERE id = ? AND organization = ?`, pool, organization)
+	found, err := t.Get([]any{new(int)}, `SELECT 1 FROM pools WHERE id = ? AND organization = ?`, pool, organization)
 	if err == nil && !found {
 		return "", noPool(pool)
 	}
@@ -270,7 +272,7 @@ func (s *Server) createPoolToken(c *call) (reply, error) {
 		return reply{}, err
 	}
 	id, token := c.PathValue("pool"), poolToken.mint()
-	err := s.store.write(c.Context(), func(t *tx) error {
+	err := s.db.Write(c.Context(), func(t *store.Tx) error {
 		if _, err := s.poolOrganization(t, c, id); err != nil {
 			return err
 		}
@@ -285,11 +287,11 @@ func (s *Server) createPoolToken(c *call) (reply, error) {
 }
 
 // checkPool checks that a pool exists. An empty id is accepted.
-func checkPool(t *tx, organization, id string) error {
+func checkPool(t *store.Tx, organization, id string) error {
 	if id == "" {
 		return nil
 	}
-	found, err := t.get([]any{new(int)}, `SELECT 1 FROM pools WHERE id = ? AND organization = ?`, id, organization)
+	found, err := t.Get([]any{new(int)}, `SELECT 1 FROM pools WHERE id = ? AND organization = ?`, id, organization)
 	if err == nil && !found {
 		return badRequest("there is no agent pool %q: agentPoolID must be the id of one", id)
 	}

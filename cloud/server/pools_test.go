@@ -3,6 +3,8 @@ package server
 import (
 	"strings"
 	"testing"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 func TestDeletePool(t *testing.T) {
@@ -32,8 +34,8 @@ func TestDeletePool(t *testing.T) {
 		if want := "used the pool less than 3m0s ago: stop the agent"; !strings.Contains(got.body, want) {
 			t.Errorf("got %s, want %s", got.body, want)
 		}
-		if err := w.server.store.write(t.Context(), func(t *tx) error {
-			_, err := t.exec(`UPDATE agents SET seen = 0`) // long ago
+		if err := w.server.db.Write(t.Context(), func(t *store.Tx) error {
+			_, err := t.Exec(`UPDATE agents SET seen = 0`) // long ago
 			return err
 		}); err != nil {
 			t.Fatal(err)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 
 	"github.com/cmwa-project/cmwa/cloud"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // stepIndex returns the step number in the path of the request.
@@ -27,7 +29,7 @@ func (s *Server) reportStatus(c *call) (reply, error) {
 	}
 
 	var j *job
-	err = s.store.write(c.Context(), func(t *tx) error {
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		if j, err = jobFromPath(t, c); err != nil {
 			return err
 		}
@@ -36,7 +38,7 @@ func (s *Server) reportStatus(c *call) (reply, error) {
 			return err
 		}
 		if !changed {
-			return errNoChange
+			return store.ErrNoChange
 		}
 		return j.save(t, number, c.now)
 	})
@@ -74,7 +76,7 @@ func (s *Server) reportLogs(c *call) (reply, error) {
 
 	packed := packLines(batch.Lines)
 	var j *job
-	err = s.store.write(c.Context(), func(t *tx) error {
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		if j, err = jobFromPath(t, c); err != nil {
 			return err
 		}
@@ -97,19 +99,19 @@ func (s *Server) reportLogs(c *call) (reply, error) {
 // sameBatch accepts a retry of a stored batch. It also accepts a retry of lines that were not
 // stored because of a limit. It refuses all other lines at an offset before the end of the
 // log.
-func sameBatch(t *tx, j *job, step int, batch cloud.LogBatch, packed []byte) error {
+func sameBatch(t *store.Tx, j *job, step int, batch cloud.LogBatch, packed []byte) error {
 	var start int
 	var cut string
 	var stored []byte
-	found, err := t.get([]any{&start, &cut, &stored}, j.sql(`SELECT start, cut, lines FROM {batches}
+	found, err := t.Get([]any{&start, &cut, &stored}, j.sql(`SELECT start, cut, lines FROM {batches}
 		WHERE {owner} = ? AND step = ? AND start <= ? ORDER BY start DESC LIMIT 1`), j.seq, step, batch.Offset)
 	switch {
 	case err != nil:
 		return err
 	case found && start == batch.Offset && bytes.Equal(stored, packed):
-		return errNoChange
+		return store.ErrNoChange
 	case found && cut != "" && batch.Offset+len(batch.Lines) <= j.steps[step].lines:
-		return errNoChange
+		return store.ErrNoChange
 	default:
 		lines := j.steps[step].lines
 		return wrongOffset(lines, "offset %d is before the end of the log of step %d, and these lines are not a "+

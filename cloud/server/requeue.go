@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"time"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // requeueAfter is the time within which an agent must fetch the definition of a claimed job, or
@@ -18,21 +20,21 @@ const requeueAfter = 35 * time.Second
 //     claim cannot fetch the definition later. The deployment is for the same pool as before
 //     its claim, or for any pool. If that pool was deleted, the deployment ends.
 func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
-	return s.store.write(ctx, func(t *tx) error {
+	return s.db.Write(ctx, func(t *store.Tx) error {
 		// 1. Check that the deployment is still claimed, and its definition was not fetched.
 		j, found, err := loadJob(t, "id", id)
 		if err != nil {
 			return err
 		}
 		if !found || j.status != accepted {
-			return errNoChange
+			return store.ErrNoChange
 		}
-		fetched, err := t.get([]any{new(int)}, `SELECT 1 FROM tokens WHERE kind = ? AND subject = ?`, stackToken, id)
+		fetched, err := t.Get([]any{new(int)}, `SELECT 1 FROM tokens WHERE kind = ? AND subject = ?`, stackToken, id)
 		if err != nil {
 			return err
 		}
 		if fetched {
-			return errNoChange
+			return store.ErrNoChange
 		}
 
 		// 2. Delete the token, and queue the deployment.
@@ -42,12 +44,12 @@ func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
 		s.heartbeats.forget(j.seq)
 		s.log.Warn("job queued again: no agent fetched the definition of its claim", "component", "expiry",
 			"deployment", id, "limit", requeueAfter)
-		_, err = t.exec(`UPDATE deployments SET status = 'not-started', claimed = 0, pool = requested, modified = ?
-			WHERE seq = ?`, toNanos(now), j.seq)
+		_, err = t.Exec(`UPDATE deployments SET status = 'not-started', claimed = 0, pool = requested, modified = ?
+			WHERE seq = ?`, store.ToNanos(now), j.seq)
 		if err != nil {
 			return err
 		}
-		_, err = t.exec(`UPDATE deployments SET status = 'skipped', ended = 'pool'
+		_, err = t.Exec(`UPDATE deployments SET status = 'skipped', ended = 'pool'
 			WHERE seq = ? AND pool <> '' AND pool NOT IN (SELECT id FROM pools)`, j.seq)
 		return err
 	})

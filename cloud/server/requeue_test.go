@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 func TestRequeue(t *testing.T) {
@@ -66,9 +68,9 @@ func TestRequeue(t *testing.T) {
 		p, at := w.pool("p"), w.stack("s")
 		id := w.deploy(at, steps(1))
 		c := w.mustClaim(p)
-		claimed := toNanos(time.Now().Add(-requeueAfter)) // without the heartbeat, the claim would be lost now
-		if err := w.server.store.write(t.Context(), func(t *tx) error {
-			_, err := t.exec(`UPDATE deployments SET claimed = ? WHERE id = ?`, claimed, id)
+		claimed := store.ToNanos(time.Now().Add(-requeueAfter)) // without the heartbeat, the claim would be lost now
+		if err := w.server.db.Write(t.Context(), func(t *store.Tx) error {
+			_, err := t.Exec(`UPDATE deployments SET claimed = ? WHERE id = ?`, claimed, id)
 			return err
 		}); err != nil {
 			t.Fatal(err)
@@ -96,8 +98,8 @@ func TestRequeue(t *testing.T) {
 		w.mustClaim(p)
 		expire(w, requeueAfter+time.Second)
 		var pool string
-		if err := w.server.store.read(t.Context(), func(t *tx) error {
-			_, err := t.get([]any{&pool}, `SELECT pool FROM deployments`)
+		if err := w.server.db.Read(t.Context(), func(t *store.Tx) error {
+			_, err := t.Get([]any{&pool}, `SELECT pool FROM deployments`)
 			return err
 		}); err != nil || pool != "" {
 			t.Errorf("the deployment is for the pool %q (%v), want any", pool, err)

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"net/http"
 	"strings"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/schema/printable"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // Retention limits what the service stores. A field with the value 0 is no limit.
@@ -71,10 +72,10 @@ const rowOverhead = 64
 
 // storeBatch appends a batch to the log of a step. If the log becomes too large, lines in its
 // middle are removed, so that its beginning and its end are kept.
-func (s *Server) storeBatch(t *tx, j *job, step int, batch cloud.LogBatch, packed []byte, now time.Time) error {
+func (s *Server) storeBatch(t *store.Tx, j *job, step int, batch cloud.LogBatch, packed []byte, now time.Time) error {
 	start, end, size := batch.Offset, batch.Offset+len(batch.Lines), int64(len(packed)+rowOverhead)
 	var stored int64
-	_, err := t.get([]any{&stored}, j.sql(`SELECT stored FROM {steps} WHERE {owner} = ? AND number = ?`), j.seq, step)
+	_, err := t.Get([]any{&stored}, j.sql(`SELECT stored FROM {steps} WHERE {owner} = ? AND number = ?`), j.seq, step)
 	if err != nil {
 		return err
 	}
@@ -97,15 +98,15 @@ func (s *Server) storeBatch(t *tx, j *job, step int, batch cloud.LogBatch, packe
 	}
 
 	if len(batch.Lines) > 0 {
-		_, err = t.exec(j.sql(`INSERT INTO {batches} ({owner}, step, start, count, bytes, lines)
+		_, err = t.Exec(j.sql(`INSERT INTO {batches} ({owner}, step, start, count, bytes, lines)
 			VALUES (?, ?, ?, ?, ?, ?)`), j.seq, step, start, len(batch.Lines), textBytes(batch.Lines), packed)
 		if err != nil {
 			return err
 		}
 		stored += int64(len(packed) + rowOverhead)
 	}
-	_, err = t.exec(j.sql(`UPDATE {steps} SET lines = ?, stored = ?, modified = ? WHERE {owner} = ? AND number = ?`),
-		end, stored, toNanos(now), j.seq, step)
+	_, err = t.Exec(j.sql(`UPDATE {steps} SET lines = ?, stored = ?, modified = ? WHERE {owner} = ? AND number = ?`),
+		end, stored, store.ToNanos(now), j.seq, step)
 	return err
 }
 
@@ -120,18 +121,18 @@ func textBytes(lines []cloud.LogLine) (total int) {
 type cut struct{ start, count, bytes int }
 
 // save writes the row. It replaces a row with the same start.
-func (c cut) save(t *tx, j *job, step int, reason string, now time.Time) error {
-	_, err := t.exec(j.sql(`INSERT OR REPLACE INTO {batches} ({owner}, step, start, count, bytes, cut, lines)
+func (c cut) save(t *store.Tx, j *job, step int, reason string, now time.Time) error {
+	_, err := t.Exec(j.sql(`INSERT OR REPLACE INTO {batches} ({owner}, step, start, count, bytes, cut, lines)
 		VALUES (?, ?, ?, ?, ?, ?, ?)`), j.seq, step, c.start, c.count, c.bytes, reason,
 		packLines([]cloud.LogLine{{Time: now}}))
 	return err
 }
 
 // appendCut records that the lines of a batch are not stored because the disk is nearly full.
-func appendCut(t *tx, j *job, step int, batch cloud.LogBatch, now time.Time) error {
+func appendCut(t *store.Tx, j *job, step int, batch cloud.LogBatch, now time.Time) error {
 	last := cut{start: batch.Offset}
 	var before cut
-	found, err := t.get([]any{&before.start, &before.count, &before.bytes}, j.sql(`SELECT start, count, bytes
+	found, err := t.Get([]any{&before.start, &before.count, &before.bytes}, j.sql(`SELECT start, count, bytes
 		FROM {batches} WHERE {owner} = ? AND step = ? AND cut = 'disk' ORDER BY start DESC LIMIT 1`), j.seq, step)
 	if err != nil {
 		return err
@@ -148,12 +149,12 @@ func appendCut(t *tx, j *job, step int, batch cloud.LogBatch, now time.Time) err
 // beginning of the log, up to half of the limit, is never removed. If the removed batches are
 // too small, cutMiddle also drops the first lines of the new batch, and returns the number of
 // these lines.
-func cutMiddle(t *tx, j *job, step int, batch cloud.LogBatch, limit, excess int64, now time.Time) (
+func cutMiddle(t *store.Tx, j *job, step int, batch cloud.LogBatch, limit, excess int64, now time.Time) (
 	freed int64, dropped int, err error) {
 	// Find the row that stands for the lines that were removed before. Without such a row, the
 	// middle starts where the first half of the limit ends.
 	var middle cut
-	found, err := t.get([]any{&middle.start, &middle.count, &middle.bytes}, j.sql(`SELECT start, count, bytes
+	found, err := t.Get([]any{&middle.start, &middle.count, &middle.bytes}, j.sql(`SELECT start, count, bytes
 		FROM {batches} WHERE {owner} = ? AND step = ? AND cut = 'limit' ORDER BY start LIMIT 1`), j.seq, step)
 	if err == nil && !found {
 		middle.start, err = endOfHead(t, j, step, limit/2, batch.Offset)
@@ -165,7 +166,7 @@ func cutMiddle(t *tx, j *job, step int, batch cloud.LogBatch, limit, excess int6
 	for end := middle.start + middle.count; freed < excess && end < batch.Offset; end = middle.start + middle.count {
 		var row cut
 		var size int64
-		found, err := t.get([]any{&row.count, &row.bytes, &size}, j.sql(`DELETE FROM {batches}
+		found, err := t.Get([]any{&row.count, &row.bytes, &size}, j.sql(`DELETE FROM {batches}
 			WHERE {owner} = ? AND step = ? AND start = ?
 			RETURNING count, bytes, CASE cut WHEN '' THEN length(lines) + 64 ELSE 0 END`), j.seq, step, end)
 		if err != nil {
@@ -191,9 +192,9 @@ func cutMiddle(t *tx, j *job, step int, batch cloud.LogBatch, limit, excess int6
 
 // endOfHead returns the offset of the first batch that does not fit into size bytes
 // together with those before it, or last if all stored batches fit.
-func endOfHead(t *tx, j *job, step int, size int64, last int) (int, error) {
+func endOfHead(t *store.Tx, j *job, step int, size int64, last int) (int, error) {
 	var at *int
-	_, err := t.get([]any{&at}, j.sql(`SELECT min(start) FROM (
+	_, err := t.Get([]any{&at}, j.sql(`SELECT min(start) FROM (
 		SELECT start, sum(CASE cut WHEN '' THEN length(lines) + 64 ELSE 0 END) OVER (ORDER BY start) AS total
 			FROM {batches} WHERE {owner} = ? AND step = ?) WHERE total > ?`), j.seq, step, size)
 	if err != nil || at == nil {
@@ -267,24 +268,24 @@ func (s *Server) prune(ctx context.Context, now time.Time) error {
 	if total > 0 {
 		s.log.Info("old deployments deleted", "component", "retention", "deployments", total)
 	}
-	return s.store.shrink(ctx)
+	return s.db.Shrink(ctx)
 }
 
 // oldDeployments returns some deployments beyond the limits. It never returns one that is
 // queued or running, nor the last one of a stack.
 func (s *Server) oldDeployments(ctx context.Context, now time.Time) (old []int64, err error) {
 	scanSeq := func(scan func(...any) error) (seq int64, err error) { return seq, scan(&seq) }
-	settled := toNanos(now.Add(-pruneDelay))
-	err = s.store.read(ctx, func(t *tx) error {
+	settled := store.ToNanos(now.Add(-pruneDelay))
+	err = s.db.Read(ctx, func(t *store.Tx) error {
 		if age := s.options.KeepAge; age > 0 {
-			old, err = rows(t, scanSeq, `SELECT d.seq FROM deployments d JOIN stacks s ON s.id = d.stack
+			old, err = store.Rows(t, scanSeq, `SELECT d.seq FROM deployments d JOIN stacks s ON s.id = d.stack
 				WHERE d.ended <> '' AND d.modified < ? AND d.version < s.deployments ORDER BY d.modified LIMIT 50`,
-				min(settled, toNanos(now.Add(-age))))
+				min(settled, store.ToNanos(now.Add(-age))))
 		}
 		if err != nil || len(old) > 0 || s.options.KeepDeployments <= 0 {
 			return err
 		}
-		old, err = rows(t, scanSeq, `WITH oldest AS (SELECT s.id, (SELECT k.version FROM deployments k
+		old, err = store.Rows(t, scanSeq, `WITH oldest AS (SELECT s.id, (SELECT k.version FROM deployments k
 				WHERE k.stack = s.id ORDER BY k.version DESC LIMIT 1 OFFSET ?) AS version FROM stacks s)
 			SELECT d.seq FROM oldest JOIN deployments d ON d.stack = oldest.id AND d.version <= oldest.version
 			WHERE d.ended <> '' AND d.modified < ? LIMIT 50`, s.options.KeepDeployments, settled)
@@ -297,63 +298,22 @@ func (s *Server) oldDeployments(ctx context.Context, now time.Time) (old []int64
 func (s *Server) deleteDeployment(ctx context.Context, seq int64) error {
 	for {
 		var deleted int64
-		err := s.store.write(ctx, func(t *tx) (err error) {
-			deleted, err = t.exec(`DELETE FROM batches
+		err := s.db.Write(ctx, func(t *store.Tx) (err error) {
+			deleted, err = t.Exec(`DELETE FROM batches
 				WHERE id IN (SELECT id FROM batches WHERE deployment = ? LIMIT ?)`, seq, pruneRows)
 			if err != nil || deleted == pruneRows {
 				return err
 			}
-			_, err = t.exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
+			_, err = t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
 				AND subject = (SELECT id FROM deployments WHERE seq = ?)`, seq)
 			if err != nil {
 				return err
 			}
-			_, err = t.exec(`DELETE FROM deployments WHERE seq = ? AND ended <> ''`, seq)
+			_, err = t.Exec(`DELETE FROM deployments WHERE seq = ? AND ended <> ''`, seq)
 			return err
 		})
 		if err != nil || deleted < pruneRows {
 			return err
 		}
 	}
-}
-
-// Limits of the return of free pages to the file system.
-const (
-	keptPages   = 1024 // free pages that stay in the file, as they are soon used again
-	shrinkPages = 500  // in one transaction
-)
-
-// shrink returns free pages of the database to the file system.
-func (s *store) shrink(ctx context.Context) error {
-	for before := int64(-1); ; {
-		var free int64
-		if err := s.writer.QueryRowContext(ctx, `PRAGMA freelist_count`).Scan(&free); err != nil {
-			return fmt.Errorf("count the free pages of the database: %w", err)
-		}
-		switch {
-		case before < 0 && free <= keptPages:
-			return nil
-		case free <= keptPages, free == before:
-			return run(ctx, s.writer, `PRAGMA wal_checkpoint(PASSIVE)`) // the checkpoint shortens the file
-		}
-		if err := run(ctx, s.writer, fmt.Sprintf(`PRAGMA incremental_vacuum(%d)`, shrinkPages)); err != nil {
-			return err
-		}
-		before = free
-	}
-}
-
-// run runs a statement of SQLite and ignores the rows that it returns.
-func run(ctx context.Context, db *sql.DB, statement string) error {
-	found, err := db.QueryContext(ctx, statement)
-	if err != nil {
-		return fmt.Errorf("shrink the database: %w", err)
-	}
-	defer found.Close()
-	for found.Next() { // reading all rows completes the statement
-	}
-	if err := found.Err(); err != nil {
-		return fmt.Errorf("shrink the database: %w", err)
-	}
-	return nil
 }

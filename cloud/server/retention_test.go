@@ -12,6 +12,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cmwa-project/cmwa/cloud"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // limited returns a change of the options that sets the retention.
@@ -196,9 +198,9 @@ func (w *world) deployAfter(free *int64, at string) {
 // which would take longer.
 func (w *world) copies(id string, n int) {
 	w.t.Helper()
-	err := w.server.store.write(context.Background(), func(t *tx) error {
+	err := w.server.db.Write(context.Background(), func(t *store.Tx) error {
 		var last int64
-		if _, err := t.get([]any{&last}, `SELECT max(seq) FROM deployments`); err != nil {
+		if _, err := t.Get([]any{&last}, `SELECT max(seq) FROM deployments`); err != nil {
 			return err
 		}
 		for _, statement := range []string{
@@ -222,7 +224,7 @@ func (w *world) copies(id string, n int) {
 			if strings.Contains(statement, "seq >") {
 				number = last
 			}
-			if _, err := t.exec(statement, id, number); err != nil {
+			if _, err := t.Exec(statement, id, number); err != nil {
 				return err
 			}
 		}
@@ -259,7 +261,7 @@ func TestStoreBatchProperty(t *testing.T) {
 		// Read the log line by line. Each line is the line that was sent at this offset, or a
 		// notice with the exact number of lines that are not stored.
 		stored := int64(0)
-		err := w.server.store.read(t.Context(), func(t *tx) error {
+		err := w.server.db.Read(t.Context(), func(t *store.Tx) error {
 			j, _, err := loadJob(t, "id", id)
 			for offset := 0; err == nil && offset < len(sent); {
 				var lines []cloud.LogLine
@@ -411,7 +413,10 @@ func TestPrune(t *testing.T) {
 			t.Errorf("the database had %d bytes", largest)
 		}
 		var count int
-		err := w.server.store.reader.QueryRow(`SELECT count(*) FROM deployments`).Scan(&count)
+		err := w.server.db.Read(t.Context(), func(x *store.Tx) error {
+			_, err := x.Get([]any{&count}, `SELECT count(*) FROM deployments`)
+			return err
+		})
 		if err != nil || count != 20 {
 			t.Errorf("%d deployments are left (%v)", count, err)
 		}

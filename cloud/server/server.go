@@ -16,6 +16,8 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
 	"github.com/cmwa-project/cmwa/schema/secret"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // Options are the options of a Server. All fields except Directory are optional.
@@ -45,7 +47,7 @@ const queueLimit = 7 * 24 * time.Hour
 type Server struct {
 	options    Options
 	log        *slog.Logger
-	store      *store
+	db         *store.DB
 	master     key
 	issuers    idtoken.Issuers
 	heartbeats *heartbeats
@@ -74,7 +76,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	if err := os.Chmod(options.Directory, 0o700); err != nil {
 		return nil, fmt.Errorf("restrict access to the data directory: %w", err)
 	}
-	lock, err := lockDirectory(options.Directory)
+	lock, err := store.LockDirectory(options.Directory)
 	if err != nil {
 		return nil, err
 	}
@@ -82,13 +84,13 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	store, err := openStore(ctx, options.Directory)
+	db, err := store.Open(ctx, options.Directory)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 
 	s := &Server{
-		options: options, log: options.Log, store: store, master: master, issuers: issuers, lock: lock,
+		options: options, log: options.Log, db: db, master: master, issuers: issuers, lock: lock,
 		heartbeats: newHeartbeats(time.Now()), agents: newCallTimes(), freeSpace: freeSpace,
 	}
 	if err := s.bootstrap(ctx); err != nil {
@@ -126,30 +128,30 @@ func (o Options) withDefaults() Options {
 
 // Close closes the directory. All calls must have ended, and Run must have returned.
 func (s *Server) Close() error {
-	return errors.Join(s.store.close(), s.lock.Close())
+	return errors.Join(s.db.Close(), s.lock.Close())
 }
 
 // bootstrap creates the organization, the user and the access token, unless the database has
 // a user. It writes the file of the token first, and then the database. After a crash in
 // between, the next start replaces the token.
 func (s *Server) bootstrap(ctx context.Context) error {
-	return s.store.write(ctx, func(t *tx) error {
+	return s.db.Write(ctx, func(t *store.Tx) error {
 		var count int
-		if _, err := t.get([]any{&count}, `SELECT count(*) FROM users`); err != nil {
+		if _, err := t.Get([]any{&count}, `SELECT count(*) FROM users`); err != nil {
 			return err
 		}
 		if count > 0 {
-			return errNoChange
+			return store.ErrNoChange
 		}
 		token := userToken.mint()
 		path := filepath.Join(s.options.Directory, AccessTokenFile)
 		if err := secret.WriteFile(path, []byte(token.Reveal()+"\n")); err != nil {
 			return fmt.Errorf("write the access token: %w", err)
 		}
-		if _, err := t.exec(`INSERT INTO organizations (name) VALUES (?)`, s.options.Organization); err != nil {
+		if _, err := t.Exec(`INSERT INTO organizations (name) VALUES (?)`, s.options.Organization); err != nil {
 			return err
 		}
-		if _, err := t.exec(`INSERT INTO users (name) VALUES (?)`, s.options.User); err != nil {
+		if _, err := t.Exec(`INSERT INTO users (name) VALUES (?)`, s.options.User); err != nil {
 			return err
 		}
 		return saveToken(t, token, principal{userToken, s.options.User})

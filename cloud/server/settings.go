@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/cmwa-project/cmwa/cloud"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // settings are the deployment settings that this service supports (Pulumi Cloud REST
@@ -85,7 +87,7 @@ func checkSettings(sealed tree, k key) (settings, error) {
 
 func (s *Server) getSettings(c *call) (reply, error) {
 	var st stack
-	err := s.store.read(c.Context(), func(t *tx) (err error) {
+	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
 		st, err = s.stackFromPath(t, c)
 		return err
 	})
@@ -120,7 +122,7 @@ func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (rep
 
 	// Store the settings if they are valid.
 	var stored json.RawMessage
-	err = s.store.write(c.Context(), func(t *tx) error {
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
@@ -144,7 +146,7 @@ func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (rep
 		if stored, err = json.Marshal(merged); err != nil {
 			return fmt.Errorf("write settings: %w", err)
 		}
-		_, err = t.exec(`UPDATE stacks SET settings = ?, pool = ? WHERE id = ?`, string(stored), meaning.Pool, st.id)
+		_, err = t.Exec(`UPDATE stacks SET settings = ?, pool = ? WHERE id = ?`, string(stored), meaning.Pool, st.id)
 		return err
 	})
 	return reply{body: stored}, err
@@ -159,7 +161,7 @@ func (st stack) settingsTree() (tree, error) {
 }
 
 func (s *Server) deleteSettings(c *call) (reply, error) {
-	return reply{}, s.store.write(c.Context(), func(t *tx) error {
+	return reply{}, s.db.Write(c.Context(), func(t *store.Tx) error {
 		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
@@ -167,7 +169,7 @@ func (s *Server) deleteSettings(c *call) (reply, error) {
 		if st.settings == "" {
 			return notFound("stack %s has no deployment settings", st.path())
 		}
-		_, err = t.exec(`UPDATE stacks SET settings = NULL, pool = '' WHERE id = ?`, st.id)
+		_, err = t.Exec(`UPDATE stacks SET settings = NULL, pool = '' WHERE id = ?`, st.id)
 		return err
 	})
 }
@@ -184,7 +186,7 @@ func (s *Server) encryptSetting(c *call) (reply, error) {
 		return reply{}, badRequest("plaintext is missing")
 	}
 	var st stack
-	err := s.store.read(c.Context(), func(t *tx) (err error) {
+	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
 		st, err = s.stackFromPath(t, c)
 		return err
 	})

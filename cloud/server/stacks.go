@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // stack is one row of the table stacks.
@@ -70,14 +72,14 @@ func (s *Server) createStack(c *call) (reply, error) {
 	}
 
 	id := newID()
-	err = s.store.write(c.Context(), func(t *tx) error {
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		organization, err := s.organization(t, c)
 		if err != nil {
 			return err
 		}
-		made, err := t.exec(`INSERT INTO stacks (id, organization, project, name, created, tags, secret_key)
+		made, err := t.Exec(`INSERT INTO stacks (id, organization, project, name, created, tags, secret_key)
 			VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-			id, organization, c.PathValue("project"), body.Name, toNanos(c.now), string(tags), s.newStackKey(id))
+			id, organization, c.PathValue("project"), body.Name, store.ToNanos(c.now), string(tags), s.newStackKey(id))
 		if err == nil && made == 0 {
 			return conflict("there is a stack %s/%s/%s already", organization, c.PathValue("project"), body.Name)
 		}
@@ -87,11 +89,11 @@ func (s *Server) createStack(c *call) (reply, error) {
 }
 
 // stackFromPath returns the stack that a path names.
-func (s *Server) stackFromPath(t *tx, c *call) (stack, error) {
+func (s *Server) stackFromPath(t *store.Tx, c *call) (stack, error) {
 	st := stack{organization: c.PathValue("org"), project: c.PathValue("project"), name: c.PathValue("stack")}
 	var wrapped []byte
 	var settings *string
-	found, err := t.get([]any{&st.id, &st.created, &st.tags, &wrapped, &settings, &st.deployments},
+	found, err := t.Get([]any{&st.id, &st.created, &st.tags, &wrapped, &settings, &st.deployments},
 		`SELECT id, created, tags, secret_key, settings, deployments FROM stacks
 			WHERE organization = ? AND project = ? AND name = ?`,
 		st.organization, st.project, st.name)
@@ -110,13 +112,13 @@ func (s *Server) stackFromPath(t *tx, c *call) (stack, error) {
 
 func (s *Server) getStack(c *call) (reply, error) {
 	var view stackView
-	err := s.store.read(c.Context(), func(t *tx) error {
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
 		}
 		if c.caller.kind == stackToken {
-			found, err := t.get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`,
+			found, err := t.Get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`,
 				c.caller.subject, st.id)
 			if err != nil {
 				return err
@@ -134,8 +136,8 @@ func (s *Server) getStack(c *call) (reply, error) {
 // projectExists answers 200 if the project has a stack. A project is made with its first
 // stack.
 func (s *Server) projectExists(c *call) (reply, error) {
-	err := s.store.read(c.Context(), func(t *tx) error {
-		found, err := t.get([]any{new(int)}, `SELECT 1 FROM stacks WHERE organization = ? AND project = ? LIMIT 1`,
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
+		found, err := t.Get([]any{new(int)}, `SELECT 1 FROM stacks WHERE organization = ? AND project = ? LIMIT 1`,
 			c.PathValue("org"), c.PathValue("project"))
 		if err == nil && !found {
 			return notFound("there is no project %s/%s", c.PathValue("org"), c.PathValue("project"))
@@ -147,12 +149,12 @@ func (s *Server) projectExists(c *call) (reply, error) {
 
 // deleteStack deletes a stack with its history, unless it has a running deployment.
 func (s *Server) deleteStack(c *call) (reply, error) {
-	return reply{}, s.store.write(c.Context(), func(t *tx) error {
+	return reply{}, s.db.Write(c.Context(), func(t *store.Tx) error {
 		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
 		}
-		busy, err := t.get([]any{new(int)},
+		busy, err := t.Get([]any{new(int)},
 			`SELECT 1 FROM deployments WHERE stack = ? AND status IN ('accepted', 'running') LIMIT 1`, st.id)
 		if err != nil {
 			return err
@@ -160,12 +162,12 @@ func (s *Server) deleteStack(c *call) (reply, error) {
 		if busy {
 			return conflict("a deployment of the stack is running: cancel it, or wait for its end")
 		}
-		_, err = t.exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
+		_, err = t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
 			AND subject IN (SELECT id FROM deployments WHERE stack = ?)`, st.id)
 		if err != nil {
 			return err
 		}
-		_, err = t.exec(`DELETE FROM stacks WHERE id = ?`, st.id)
+		_, err = t.Exec(`DELETE FROM stacks WHERE id = ?`, st.id)
 		return err
 	})
 }
@@ -183,8 +185,8 @@ func (s *Server) listStacks(c *call) (reply, error) {
 	query := c.URL.Query()
 	tag, value := query.Get("tagName"), query.Get("tagValue")
 	found := []stackSummary{}
-	err := s.store.read(c.Context(), func(t *tx) error {
-		_, err := rows(t, func(scan func(...any) error) (one stackSummary, err error) {
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
+		_, err := store.Rows(t, func(scan func(...any) error) (one stackSummary, err error) {
 			var tags string
 			if err := scan(&one.ID, &one.Organization, &one.Project, &one.Name, &tags); err != nil {
 				return one, err

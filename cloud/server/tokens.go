@@ -10,6 +10,8 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/schema/secret"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // kind is the kind of the holder of a token.
@@ -61,29 +63,29 @@ type principal struct {
 }
 
 // saveToken stores a token that does not expire.
-func saveToken(t *tx, token secret.String, p principal) error {
+func saveToken(t *store.Tx, token secret.String, p principal) error {
 	return saveTokenUntil(t, token, p, time.Time{})
 }
 
 // saveTokenUntil stores a token that expires at end. With the zero time it does not expire.
-func saveTokenUntil(t *tx, token secret.String, p principal, end time.Time) error {
-	_, err := t.exec(`INSERT INTO tokens (hash, kind, subject, expires) VALUES (?, ?, ?, ?)`,
-		hash(token), p.kind, p.subject, toNanos(end))
+func saveTokenUntil(t *store.Tx, token secret.String, p principal, end time.Time) error {
+	_, err := t.Exec(`INSERT INTO tokens (hash, kind, subject, expires) VALUES (?, ?, ?, ?)`,
+		hash(token), p.kind, p.subject, store.ToNanos(end))
 	return err
 }
 
 // dropTokens deletes the tokens of a subject.
-func dropTokens(t *tx, p principal) error {
-	_, err := t.exec(`DELETE FROM tokens WHERE kind = ? AND subject = ?`, p.kind, p.subject)
+func dropTokens(t *store.Tx, p principal) error {
+	_, err := t.Exec(`DELETE FROM tokens WHERE kind = ? AND subject = ?`, p.kind, p.subject)
 	return err
 }
 
 // tokenHolder returns the holder of a token. It returns the zero value for an unknown or
 // expired token.
-func tokenHolder(t *tx, token secret.String, now time.Time) (principal, error) {
+func tokenHolder(t *store.Tx, token secret.String, now time.Time) (principal, error) {
 	var p principal
-	_, err := t.get([]any{&p.kind, &p.subject},
-		`SELECT kind, subject FROM tokens WHERE hash = ? AND (expires = 0 OR expires > ?)`, hash(token), toNanos(now))
+	_, err := t.Get([]any{&p.kind, &p.subject},
+		`SELECT kind, subject FROM tokens WHERE hash = ? AND (expires = 0 OR expires > ?)`, hash(token), store.ToNanos(now))
 	return p, err
 }
 

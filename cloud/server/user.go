@@ -1,6 +1,9 @@
 package server
 
-import "github.com/cmwa-project/cmwa/cloud"
+import (
+	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/cloud/server/store"
+)
 
 // organizationView is an organization in the JSON form that Pulumi's clients read.
 type organizationView struct {
@@ -51,8 +54,8 @@ func (s *Server) capabilities(*call) (reply, error) {
 }
 
 // organization returns the organization that a path names.
-func (s *Server) organization(t *tx, c *call) (name string, err error) {
-	found, err := t.get([]any{&name}, `SELECT name FROM organizations WHERE name = ?`, c.PathValue("org"))
+func (s *Server) organization(t *store.Tx, c *call) (name string, err error) {
+	found, err := t.Get([]any{&name}, `SELECT name FROM organizations WHERE name = ?`, c.PathValue("org"))
 	if err == nil && !found {
 		return "", notFound("there is no organization %q", c.PathValue("org"))
 	}
@@ -67,7 +70,7 @@ func (s *Server) editOrganization(c *call) (reply, error) {
 	if err := c.decode(maxBody, &body); err != nil {
 		return reply{}, err
 	}
-	err := s.store.write(c.Context(), func(t *tx) error {
+	err := s.db.Write(c.Context(), func(t *store.Tx) error {
 		name, err := s.organization(t, c)
 		if err != nil || body.Pool == nil {
 			return err
@@ -75,7 +78,7 @@ func (s *Server) editOrganization(c *call) (reply, error) {
 		if err := checkPool(t, name, *body.Pool); err != nil {
 			return err
 		}
-		_, err = t.exec(`UPDATE organizations SET default_pool = ? WHERE name = ?`, *body.Pool, name)
+		_, err = t.Exec(`UPDATE organizations SET default_pool = ? WHERE name = ?`, *body.Pool, name)
 		return err
 	})
 	return reply{body: empty{}}, err

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // deploymentView is a deployment in the JSON form that Pulumi's clients read (GetDeployment
@@ -29,8 +31,8 @@ type deploymentView struct {
 	Updates   []empty   `json:"updates"`
 	seq       int64     // key of the row
 	pool      string    // id of the pool
-	claimed   int64     // time of the claim, as toNanos returns it; 0 before the claim
-	modified  int64     // time of the last change, as toNanos returns it
+	claimed   int64     // time of the claim, as store.ToNanos returns it; 0 before the claim
+	modified  int64     // time of the last change, as store.ToNanos returns it
 	ended     string    // reason of the end; empty before the end
 }
 
@@ -55,15 +57,15 @@ type stepView struct {
 }
 
 // viewDeployments returns the deployments that an SQL condition selects.
-func viewDeployments(t *tx, condition string, args ...any) ([]deploymentView, error) {
-	all, err := rows(t, func(scan func(...any) error) (v deploymentView, err error) {
+func viewDeployments(t *store.Tx, condition string, args ...any) ([]deploymentView, error) {
+	all, err := store.Rows(t, func(scan func(...any) error) (v deploymentView, err error) {
 		var created int64
 		var requester string
 		var pool *string
 		err = scan(&v.seq, &v.ID, &v.Version, &created, &v.modified, &v.claimed, &v.Status, &v.ended, &v.Operation,
 			&v.Project, &v.Stack, &requester, &v.Initiator, &v.Inherits, &v.pool, &pool)
-		v.Created, v.Modified = fromNanos(created).Format(time.RFC3339Nano),
-			fromNanos(v.modified).Format(time.RFC3339Nano)
+		v.Created, v.Modified = store.FromNanos(created).Format(time.RFC3339Nano),
+			store.FromNanos(v.modified).Format(time.RFC3339Nano)
 		v.Outcome = (&jobState{status: v.Status, ended: v.ended}).outcome()
 		v.Requester, v.Updates = shortUser(requester), []empty{}
 		if pool != nil {
@@ -79,10 +81,10 @@ func viewDeployments(t *tx, condition string, args ...any) ([]deploymentView, er
 	}
 
 	for i := range all {
-		steps, err := rows(t, func(scan func(...any) error) (st stepView, err error) {
+		steps, err := store.Rows(t, func(scan func(...any) error) (st stepView, err error) {
 			var started, modified int64
 			err = scan(&st.Name, &st.Status, &started, &modified)
-			st.Started, st.LastUpdated = fromNanos(started), fromNanos(modified)
+			st.Started, st.LastUpdated = store.FromNanos(started), store.FromNanos(modified)
 			if st.Outcome = st.Status; st.Status == failed && all[i].ended == endedByCancel {
 				st.Outcome = cancelled
 			}
@@ -91,7 +93,7 @@ func viewDeployments(t *tx, condition string, args ...any) ([]deploymentView, er
 		if err != nil {
 			return nil, err
 		}
-		all[i].Jobs = []jobView{{all[i].Status, fromNanos(all[i].claimed), fromNanos(all[i].modified), steps}}
+		all[i].Jobs = []jobView{{all[i].Status, store.FromNanos(all[i].claimed), store.FromNanos(all[i].modified), steps}}
 	}
 	return all, nil
 }
@@ -103,7 +105,7 @@ func (s *Server) definition(c *call) (reply, error) {
 	token := stackToken.mint()
 	var definition cloud.Definition
 	var j *job
-	err := s.store.write(c.Context(), func(t *tx) (err error) {
+	err := s.db.Write(c.Context(), func(t *store.Tx) (err error) {
 		if j, err = jobFromPath(t, c); err != nil {
 			return err
 		}
@@ -120,7 +122,7 @@ func (s *Server) definition(c *call) (reply, error) {
 		}
 		var sealed, wrapped []byte
 		var st stack
-		_, err = t.get([]any{&sealed, &st.id, &wrapped},
+		_, err = t.Get([]any{&sealed, &st.id, &wrapped},
 			`SELECT d.definition, s.id, s.secret_key
 				FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.seq = ?`, j.seq)
 		if err != nil {

@@ -1,4 +1,7 @@
-package server
+// Package store is the database of the service: its schema, its transactions, and its statements.
+//
+// All statements use only what SQLite, MySQL 8.0 and MariaDB 10.11 have in common.
+package store
 
 import (
 	"context"
@@ -15,9 +18,9 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
-// store is the database: one file, one connection for writes, a few for reads. The
+// DB is the database: one file, one connection for writes, a few for reads. The
 // documentation of the package explains why every write is synced.
-type store struct {
+type DB struct {
 	writer *sql.DB // one connection, whose transactions take the write lock at their start
 	reader *sql.DB // each transaction sees one state
 }
@@ -25,8 +28,8 @@ type store struct {
 // readers is the number of connections for reads.
 const readers = 4
 
-// openStore opens the database of a directory, and creates it if it is missing.
-func openStore(ctx context.Context, directory string) (*store, error) {
+// Open opens the database of a directory, and creates it if it is missing.
+func Open(ctx context.Context, directory string) (*DB, error) {
 	path := filepath.Join(directory, "cloud.db")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -39,14 +42,14 @@ func openStore(ctx context.Context, directory string) (*store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := applySchema(ctx, writer); err != nil {
+	if err := migrate(ctx, writer); err != nil {
 		return nil, errors.Join(err, writer.Close())
 	}
 	reader, err := connect(path, "deferred", readers)
 	if err != nil {
 		return nil, errors.Join(err, writer.Close())
 	}
-	return &store{writer, reader}, nil
+	return &DB{writer, reader}, nil
 }
 
 func connect(path, lock string, connections int) (*sql.DB, error) {
@@ -64,33 +67,33 @@ func connect(path, lock string, connections int) (*sql.DB, error) {
 	return db, nil
 }
 
-// close closes the database. It closes the writer last: when the last connection closes,
+// Close closes the database. It closes the writer last: when the last connection closes,
 // SQLite moves the write-ahead log into the database file.
-func (s *store) close() error { return errors.Join(s.reader.Close(), s.writer.Close()) }
+func (s *DB) Close() error { return errors.Join(s.reader.Close(), s.writer.Close()) }
 
-// write runs do in a transaction. An error of do rolls the transaction back. When write
+// Write runs do in a transaction. An error of do rolls the transaction back. When Write
 // returns without an error, either the transaction is on the disk, or do has returned
-// errNoChange.
-func (s *store) write(ctx context.Context, do func(*tx) error) error {
+// ErrNoChange.
+func (s *DB) Write(ctx context.Context, do func(*Tx) error) error {
 	return inTransaction(ctx, s.writer, do)
 }
 
-// read runs do in a transaction that sees one state of the database.
-func (s *store) read(ctx context.Context, do func(*tx) error) error {
+// Read runs do in a transaction that sees one state of the database.
+func (s *DB) Read(ctx context.Context, do func(*Tx) error) error {
 	return inTransaction(ctx, s.reader, do)
 }
 
-// errNoChange rolls a transaction back without an error.
-var errNoChange = errors.New("no change")
+// ErrNoChange rolls a transaction back without an error.
+var ErrNoChange = errors.New("no change")
 
-func inTransaction(ctx context.Context, db *sql.DB, do func(*tx) error) error {
+func inTransaction(ctx context.Context, db *sql.DB, do func(*Tx) error) error {
 	transaction, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
-	if err := do(&tx{ctx, transaction}); err != nil {
+	if err := do(&Tx{ctx, transaction}); err != nil {
 		_ = transaction.Rollback()
-		if errors.Is(err, errNoChange) {
+		if errors.Is(err, ErrNoChange) {
 			return nil
 		}
 		return err
@@ -101,14 +104,14 @@ func inTransaction(ctx context.Context, db *sql.DB, do func(*tx) error) error {
 	return nil
 }
 
-// tx is a transaction, with the context of the call that it serves.
-type tx struct {
+// Tx is a transaction, with the context of the call that it serves.
+type Tx struct {
 	ctx context.Context // of the call
 	*sql.Tx
 }
 
-// exec runs a statement and returns the number of changed rows.
-func (t *tx) exec(query string, args ...any) (int64, error) {
+// Exec runs a statement and returns the number of changed rows.
+func (t *Tx) Exec(query string, args ...any) (int64, error) {
 	result, err := t.ExecContext(t.ctx, query, args...)
 	if err != nil {
 		return 0, fmt.Errorf("write to the database: %w", err)
@@ -116,8 +119,8 @@ func (t *tx) exec(query string, args ...any) (int64, error) {
 	return result.RowsAffected()
 }
 
-// get scans the first row of a query into dest. Found is false if the query has no row.
-func (t *tx) get(dest []any, query string, args ...any) (found bool, err error) {
+// Get scans the first row of a query into dest. Found is false if the query has no row.
+func (t *Tx) Get(dest []any, query string, args ...any) (found bool, err error) {
 	err = t.QueryRowContext(t.ctx, query, args...).Scan(dest...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
@@ -128,9 +131,9 @@ func (t *tx) get(dest []any, query string, args ...any) (found bool, err error) 
 	return true, nil
 }
 
-// rows calls scan for each row of a query and returns the results. The argument of scan is
+// Rows calls scan for each row of a query and returns the results. The argument of scan is
 // the Scan method of the row.
-func rows[T any](t *tx, scan func(scan func(...any) error) (T, error), query string, args ...any) ([]T, error) {
+func Rows[T any](t *Tx, scan func(scan func(...any) error) (T, error), query string, args ...any) ([]T, error) {
 	found, err := t.QueryContext(t.ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read from the database: %w", err)
@@ -150,26 +153,26 @@ func rows[T any](t *tx, scan func(scan func(...any) error) (T, error), query str
 	return all, nil
 }
 
-// toNanos returns a time as the database stores it: in nanoseconds since 1970. The zero
+// ToNanos returns a time as the database stores it: in nanoseconds since 1970. The zero
 // time is 0.
-func toNanos(t time.Time) int64 {
+func ToNanos(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
 	return t.UnixNano()
 }
 
-// fromNanos is the inverse of toNanos.
-func fromNanos(n int64) time.Time {
+// FromNanos is the inverse of ToNanos.
+func FromNanos(n int64) time.Time {
 	if n == 0 {
 		return time.Time{}
 	}
 	return time.Unix(0, n).UTC()
 }
 
-// lockDirectory lets only one process at a time serve a directory, because some state is in
+// LockDirectory lets only one process at a time serve a directory, because some state is in
 // memory only. The lock ends with the process, also after a crash.
-func lockDirectory(directory string) (io.Closer, error) {
+func LockDirectory(directory string) (io.Closer, error) {
 	file, err := os.OpenFile(filepath.Join(directory, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the data directory: %w", err)
@@ -181,4 +184,45 @@ func lockDirectory(directory string) (io.Closer, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
+}
+
+// Limits of the return of free pages to the file system.
+const (
+	keptPages   = 1024 // free pages that stay in the file, as they are soon used again
+	shrinkPages = 500  // in one transaction
+)
+
+// Shrink returns free pages of the database to the file system.
+func (s *DB) Shrink(ctx context.Context) error {
+	for before := int64(-1); ; {
+		var free int64
+		if err := s.writer.QueryRowContext(ctx, `PRAGMA freelist_count`).Scan(&free); err != nil {
+			return fmt.Errorf("count the free pages of the database: %w", err)
+		}
+		switch {
+		case before < 0 && free <= keptPages:
+			return nil
+		case free <= keptPages, free == before:
+			return run(ctx, s.writer, `PRAGMA wal_checkpoint(PASSIVE)`) // the checkpoint shortens the file
+		}
+		if err := run(ctx, s.writer, fmt.Sprintf(`PRAGMA incremental_vacuum(%d)`, shrinkPages)); err != nil {
+			return err
+		}
+		before = free
+	}
+}
+
+// run runs a statement of SQLite and ignores the rows that it returns.
+func run(ctx context.Context, db *sql.DB, statement string) error {
+	found, err := db.QueryContext(ctx, statement)
+	if err != nil {
+		return fmt.Errorf("shrink the database: %w", err)
+	}
+	defer found.Close()
+	for found.Next() { // reading all rows completes the statement
+	}
+	if err := found.Err(); err != nil {
+		return fmt.Errorf("shrink the database: %w", err)
+	}
+	return nil
 }

@@ -1,15 +1,5 @@
-package server
-
-import (
-	"context"
-	"database/sql"
-	"fmt"
-)
-
-// schemaVersion is the user_version of a database with the schema.
-const schemaVersion = 1
-
-const schema = `
+-- The schema of the releases without migrations.
+-- +goose Up
 CREATE TABLE organizations (
 	name         TEXT PRIMARY KEY,
 	default_pool TEXT NOT NULL DEFAULT ''
@@ -181,25 +171,3 @@ CREATE TABLE lease_batches (
 	UNIQUE (lease, step, start)
 );
 CREATE INDEX lease_cuts ON lease_batches (lease, step, start) WHERE cut <> '';
-`
-
-// applySchema creates the schema in an empty database. It refuses a database with another
-// version of the schema.
-func applySchema(ctx context.Context, db *sql.DB) error {
-	return inTransaction(ctx, db, func(t *tx) error {
-		var version int
-		if _, err := t.get([]any{&version}, `PRAGMA user_version`); err != nil {
-			return err
-		}
-		switch version {
-		case schemaVersion:
-			return nil
-		case 0:
-			_, err := t.exec(schema + fmt.Sprintf(`PRAGMA user_version = %d`, schemaVersion))
-			return err
-		default:
-			return fmt.Errorf("open the database: its schema has version %d and this program supports version %d: "+
-				"use the release that wrote it", version, schemaVersion)
-		}
-	})
-}
