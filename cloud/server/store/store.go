@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	_ "modernc.org/sqlite" // the driver "sqlite"
 )
 
 // DB is the database: one file, one connection for writes, a few for reads. The
@@ -110,9 +109,16 @@ type Tx struct {
 	*sql.Tx
 }
 
+// ErrDuplicate is the error of a statement whose row has the primary key or a unique key of
+// another row. The statement has changed nothing, and the transaction can continue.
+var ErrDuplicate = errors.New("there is a row with this key already")
+
 // Exec runs a statement and returns the number of changed rows.
 func (t *Tx) Exec(query string, args ...any) (int64, error) {
 	result, err := t.ExecContext(t.ctx, query, args...)
+	if isDuplicate(err) {
+		return 0, fmt.Errorf("write to the database: %w: %w", ErrDuplicate, err)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("write to the database: %w", err)
 	}
