@@ -1,0 +1,237 @@
+// Package objects stores large values of the service, such as states of stacks, outside of the database.
+//
+// An object has a key and is written once: its key contains its hash, so it never changes. The database refers to
+// objects by their keys. The order of a write is: the object, then the row that refers to it. A crash in between
+// leaves an object without a row, which is deleted later: see [Bucket.List].
+//
+// gocloud.dev/blob has an interface of the same shape, and drivers for the object stores of clouds. It is not imported
+// yet, because its driver for directories does not sync files, and because it would add 9 MB to the program.
+package objects
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// Bucket stores objects under keys. A key is a relative path with slashes, such as checkpoints/a/1.json.gz. All methods
+// are safe for concurrent use, except Put for the same key.
+type Bucket interface {
+	// Put writes an object. When it returns without an error, the object survives a power failure.
+	Put(ctx context.Context, key string, content []byte) error
+	// Get returns an object. The error of a missing object is [fs.ErrNotExist].
+	Get(ctx context.Context, key string) ([]byte, error)
+	// Delete deletes an object, if it exists.
+	Delete(ctx context.Context, key string) error
+	// List returns all objects below a prefix, which is empty or ends with a slash. It also returns what a crash
+	// during Put has left.
+	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
+}
+
+// Object is one object in a list.
+type Object struct {
+	Key      string
+	Modified time.Time
+}
+
+// Save compresses content and writes it. The key is the prefix, the hash of the content, and .json.gz. Save returns the
+// key and the hash.
+func Save(ctx context.Context, b Bucket, prefix string, content []byte) (key string, sum [sha256.Size]byte, err error) {
+	packed, err := Pack(content)
+	if err != nil {
+		return "", sum, err
+	}
+	sum = sha256.Sum256(content)
+	key = fmt.Sprintf("%s%x.json.gz", prefix, sum)
+	return key, sum, b.Put(ctx, key, packed)
+}
+
+// Load reads an object that [Save] wrote. It returns an error if the content does not have the hash.
+func Load(ctx context.Context, b Bucket, key string, sum []byte) ([]byte, error) {
+	packed, err := b.Get(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	content, err := Unpack(packed)
+	if err != nil {
+		return nil, fmt.Errorf("read object %s: %w: restore it from a backup", key, err)
+	}
+	if got := sha256.Sum256(content); !bytes.Equal(got[:], sum) {
+		return nil, fmt.Errorf("read object %s: its content has changed since it was written: restore it from a backup",
+			key)
+	}
+	return content, nil
+}
+
+// Pack compresses content with gzip. It prefers speed: the state of 300 resources takes 5 ms.
+func Pack(content []byte) ([]byte, error) {
+	var packed bytes.Buffer
+	w, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
+	if err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	if _, err := w.Write(content); err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	return packed.Bytes(), nil
+}
+
+// Unpack is the inverse of [Pack]. It has no limit, so packed must come from Pack.
+func Unpack(packed []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	content, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("decompress: %w", err)
+	}
+	return content, nil
+}
+
+// Directory is a bucket in a directory of the file system.
+type Directory struct{ root string }
+
+// Open opens a bucket in a directory, and creates the directory if it does not exist.
+func Open(directory string) (*Directory, error) {
+	if err := secret.MakeDirectory(directory); err != nil {
+		return nil, fmt.Errorf("open the directory of objects: %w", err)
+	}
+	if err := secret.SyncDirectory(filepath.Dir(directory)); err != nil {
+		return nil, fmt.Errorf("open the directory of objects: %w", err)
+	}
+	return &Directory{directory}, nil
+}
+
+// path returns the file of an object. It refuses a key that leaves the directory.
+func (d *Directory) path(key string) (string, error) {
+	if !filepath.IsLocal(key) {
+		return "", fmt.Errorf("%q is not a key of an object", key)
+	}
+	return filepath.Join(d.root, filepath.FromSlash(key)), nil
+}
+
+// Put implements [Bucket].
+func (d *Directory) Put(_ context.Context, key string, content []byte) error {
+	path, err := d.path(key)
+	if err != nil {
+		return err
+	}
+	for range putAttempts {
+		if err = d.makeDirectories(filepath.Dir(path)); err == nil {
+			err = secret.WriteFile(path, content)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("write object %s: %w", key, err)
+	}
+	return nil
+}
+
+// putAttempts limits the attempts of Put when Delete removes the directory that Put has just made, because it is empty.
+const putAttempts = 100
+
+// makeDirectories makes a directory below the root, and those above it.
+func (d *Directory) makeDirectories(path string) error {
+	err := os.Mkdir(path, 0o700)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case errors.Is(err, fs.ErrNotExist) && path != d.root:
+		if err := d.makeDirectories(filepath.Dir(path)); err != nil {
+			return err
+		}
+		return d.makeDirectories(path)
+	case err != nil:
+		return err
+	}
+	return secret.SyncDirectory(filepath.Dir(path))
+}
+
+// Get implements [Bucket].
+func (d *Directory) Get(_ context.Context, key string) ([]byte, error) {
+	path, err := d.path(key)
+	if err != nil {
+		return nil, err
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read object %s: %w", key, err)
+	}
+	return content, nil
+}
+
+// Delete implements [Bucket]. It also deletes directories that have become empty.
+func (d *Directory) Delete(_ context.Context, key string) error {
+	path, err := d.path(key)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("delete object %s: %w", key, err)
+	}
+	for path = filepath.Dir(path); path != d.root && os.Remove(path) == nil; path = filepath.Dir(path) {
+	}
+	return nil
+}
+
+// List implements [Bucket].
+func (d *Directory) List(ctx context.Context, prefix string) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		root := d.root
+		if prefix != "" {
+			var err error
+			if root, err = d.path(strings.TrimSuffix(prefix, "/")); err != nil {
+				yield(Object{}, err)
+				return
+			}
+		}
+		err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+			if errors.Is(err, fs.ErrNotExist) { // deleted meanwhile
+				return nil
+			}
+			if err != nil || ctx.Err() != nil {
+				return errors.Join(err, ctx.Err())
+			}
+			if entry.IsDir() {
+				return nil
+			}
+			info, err := entry.Info()
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			key, err := filepath.Rel(d.root, path)
+			if err != nil {
+				return err
+			}
+			if !yield(Object{filepath.ToSlash(key), info.ModTime()}, nil) {
+				return fs.SkipAll
+			}
+			return nil
+		})
+		if err != nil {
+			yield(Object{}, fmt.Errorf("list objects: %w", err))
+		}
+	}
+}
