@@ -1,6 +1,7 @@
 package server
 
 import (
+	"compress/gzip"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -140,9 +141,22 @@ func writeJSON(w http.ResponseWriter, code int, text []byte) {
 	_, _ = w.Write(text) // fails only if the client has disconnected
 }
 
-// text returns the body, which must be UTF-8.
+// text returns the body, which must be UTF-8. Limit is the size of the body, also after
+// decompression.
 func (c *call) text(limit int64) ([]byte, error) {
-	text, err := io.ReadAll(http.MaxBytesReader(c.out, c.Body, limit))
+	source := http.MaxBytesReader(c.out, c.Body, limit)
+	switch encoding := c.Header.Get("Content-Encoding"); encoding {
+	case "", "identity":
+	case "gzip":
+		packed, err := gzip.NewReader(source)
+		if err != nil {
+			return nil, badRequest("the body is not gzip")
+		}
+		source = http.MaxBytesReader(c.out, packed, limit)
+	default:
+		return nil, refuse(http.StatusUnsupportedMediaType, "the body must be plain or gzip")
+	}
+	text, err := io.ReadAll(source)
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):

@@ -15,10 +15,11 @@
 // counts as a heartbeat of every job. Each batch of log lines is one row, with all its lines
 // in one blob.
 //
-// Tokens are stored as hashes. Settings that may be secret, and the definitions of the jobs
-// of deployments, are encrypted with AES-256-GCM under a key of their stack. This key is
-// encrypted under the master key, and so are the definitions of leased work. The first byte
-// of encrypted data is the version of its format.
+// Tokens are stored as hashes. Settings that may be secret, the definitions of the jobs of
+// deployments, and the secrets that a CLI has encrypted are encrypted with AES-256-GCM under a
+// key of their stack. Their purpose is authenticated, so that a setting cannot be decrypted as a
+// secret of a state. The key is encrypted under the master key, and so are the definitions of
+// leased work. The first byte of encrypted data is the version of its format.
 //
 // # Decisions
 //

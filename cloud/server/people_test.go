@@ -190,7 +190,9 @@ func TestUser(t *testing.T) {
 	if standard.GitHubLogin != "organization" {
 		t.Errorf("the default organization is %+v", standard)
 	}
-	const capabilities = `{"capabilities":[{"capability":"cmwa-leases","version":1}]}`
+	const capabilities = `{"capabilities":[{"capability":"cmwa-leases","version":1},` +
+		`{"capability":"batch-encrypt","version":1},` +
+		`{"capability":"deployment-schema-version","version":1,"configuration":{"version":4}}]}`
 	if got := w.want(200, "", "GET", "/api/capabilities", nil, nil); got.body != capabilities {
 		t.Errorf("the capabilities are %s", got.body)
 	}

@@ -42,6 +42,13 @@ func (s *Server) routes() http.Handler {
 	route("GET "+stack, s.getStack, userToken, stackToken)
 	route("DELETE "+stack, s.deleteStack, userToken)
 
+	route("POST "+stack+"/encrypt", s.encryptValue, userToken, stackToken)
+	route("POST "+stack+"/batch-encrypt", s.encryptValues, userToken, stackToken)
+	route("POST "+stack+"/decrypt", s.decryptValue, userToken, stackToken)
+	route("POST "+stack+"/batch-decrypt", s.decryptValues, userToken, stackToken)
+	route("POST "+stack+"/decrypt/log-decryption", s.noteDecryption, userToken, stackToken)
+	route("POST "+stack+"/decrypt/log-batch-decryption", s.noteDecryption, userToken, stackToken)
+
 	route("GET "+stack+"/deployments/settings", s.getSettings, userToken)
 	route("POST "+stack+"/deployments/settings", s.patchSettings, userToken)
 	route("PUT "+stack+"/deployments/settings", s.putSettings, userToken)

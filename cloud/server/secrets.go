@@ -55,6 +55,7 @@ func (k key) open(sealed []byte, purpose string) ([]byte, error) {
 // Purposes of sealed data.
 const (
 	forValue      = "value"      // of deployment settings; leaves the service as a ciphertext
+	forSecret     = "secret"     // of a stack's config or state; leaves the service as a ciphertext
 	forDefinition = "definition" // of a job
 	forStack      = "stack "     // followed by the stack's id: its key, under the master key
 	forActivity   = "activity "  // followed by the activity's id: the definition of its jobs, under the master key

@@ -88,7 +88,8 @@ func (s *Server) createStack(c *call) (reply, error) {
 	return reply{body: empty{}}, err
 }
 
-// stackFromPath returns the stack that a path names.
+// stackFromPath returns the stack that a path names. It refuses the token of a job of another
+// stack.
 func (s *Server) stackFromPath(t *store.Tx, c *call) (stack, error) {
 	st := stack{organization: c.PathValue("org"), project: c.PathValue("project"), name: c.PathValue("stack")}
 	var wrapped []byte
@@ -103,6 +104,15 @@ func (s *Server) stackFromPath(t *store.Tx, c *call) (stack, error) {
 	if !found {
 		return st, notFound("there is no stack %s", st.path())
 	}
+	if c.caller.kind == stackToken {
+		own, err := t.Get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`, c.caller.subject, st.id)
+		if err != nil {
+			return st, err
+		}
+		if !own {
+			return st, refuse(http.StatusForbidden, "the token of a job is valid only for the job's stack")
+		}
+	}
 	if settings != nil {
 		st.settings = *settings
 	}
@@ -116,16 +126,6 @@ func (s *Server) getStack(c *call) (reply, error) {
 		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
-		}
-		if c.caller.kind == stackToken {
-			found, err := t.Get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`,
-				c.caller.subject, st.id)
-			if err != nil {
-				return err
-			}
-			if !found {
-				return refuse(http.StatusForbidden, "the token of a job is valid only for the job's stack")
-			}
 		}
 		view = stackView{ID: st.id, Organization: st.organization, Project: st.project, Name: st.name}
 		return json.Unmarshal([]byte(st.tags), &view.Tags)

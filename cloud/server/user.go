@@ -48,9 +48,21 @@ func (s *Server) defaultOrganization(*call) (reply, error) {
 // capabilities returns what this service supports in addition to the protocol that every
 // Pulumi CLI knows. A CLI ignores capabilities that it does not know.
 func (s *Server) capabilities(*call) (reply, error) {
-	return reply{body: cloud.Capabilities{
-		Capabilities: []cloud.Capability{{Name: cloud.LeaseCapability, Version: cloud.LeaseVersion}},
-	}}, nil
+	return reply{body: map[string][]capability{"capabilities": {
+		{Capability: cloud.Capability{Name: cloud.LeaseCapability, Version: cloud.LeaseVersion}},
+		{Capability: cloud.Capability{Name: "batch-encrypt", Version: 1}},
+		// Without version 4 a CLI drops the list of features of a state.
+		{
+			Capability:    cloud.Capability{Name: "deployment-schema-version", Version: 1},
+			Configuration: map[string]int{"version": 4},
+		},
+	}}}, nil
+}
+
+// capability is a capability with the values that it needs.
+type capability struct {
+	cloud.Capability
+	Configuration map[string]int `json:"configuration,omitempty"`
 }
 
 // organization returns the organization that a path names.

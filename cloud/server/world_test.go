@@ -1,11 +1,9 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -79,22 +77,30 @@ type answer struct {
 // value that is sent as JSON.
 func (w *world) ask(token, method, path string, body any) answer {
 	w.t.Helper()
-	var content io.Reader
+	var content string
 	switch body := body.(type) {
 	case nil:
 	case string:
-		content = strings.NewReader(body)
+		content = body
 	default:
 		text, err := json.Marshal(body)
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		content = bytes.NewReader(text)
+		content = string(text)
 	}
-	r := httptest.NewRequest(method, path, content)
+	return w.send(token, method, path, content)
+}
+
+// send makes one call with pairs of names and values of headers.
+func (w *world) send(token, method, path, body string, header ...string) answer {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	r.Header.Set("User-Agent", "cmwa/1.2.3 (linux/amd64; host=box; pid=42)")
 	if token != "" {
 		r.Header.Set("Authorization", "token "+token)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
 	}
 	rec := httptest.NewRecorder()
 	w.handler.ServeHTTP(rec, r)
