@@ -71,9 +71,6 @@ func (n *workName) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// maxWork is the limit of one value of a job's work in bytes.
-const maxWork = 1 << 10
-
 // work returns what a job works on, without secret variables.
 func (d *agentDefinition) work() runtime.Work {
 	public := func(name workName, value plainValue) string {
@@ -82,7 +79,9 @@ func (d *agentDefinition) work() runtime.Work {
 		}
 		return string(value)
 	}
-	short := func(name workName, value plainValue) string { return printable.Shorten(public(name, value), maxWork) }
+	short := func(name workName, value plainValue) string {
+		return printable.Shorten(public(name, value), runtime.MaxWork)
+	}
 	return runtime.Work{
 		Organization: short("PULUMI_CI_ORGANIZATION", d.Env.Organization),
 		Project:      short("PULUMI_CI_PROJECT", d.Env.Project),
@@ -97,7 +96,7 @@ func (d *agentDefinition) work() runtime.Work {
 // not an address of http or https, or is too long.
 func pageURL(text string) string {
 	page, err := url.Parse(text)
-	if err != nil || page.Host == "" || page.Scheme != "http" && page.Scheme != "https" || len(text) > maxWork {
+	if err != nil || page.Host == "" || page.Scheme != "http" && page.Scheme != "https" || len(text) > runtime.MaxWork {
 		return ""
 	}
 	return (&url.URL{Scheme: page.Scheme, Host: page.Host, Path: page.Path, RawPath: page.RawPath}).String()

@@ -49,18 +49,6 @@ type Definition struct {
 	Raw          json.RawMessage
 }
 
-// Work names what a job works on. The service sets the values, and users who may edit
-// deployment settings can change them, so they prove nothing. Each is one printable line of at
-// most 1 KiB; empty if the service does not set it. They are not secret.
-type Work struct {
-	Organization string
-	Project      string
-	Stack        string // without organization and project
-	Operation    string // such as update, preview, refresh or destroy
-	Version      string // number of the operation in the stack, such as 12
-	URL          string // of the job's page, http or https, without user, query and fragment
-}
-
 // Image is the container image that a job requests.
 type Image struct {
 	Reference string

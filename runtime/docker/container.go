@@ -146,7 +146,7 @@ const (
 // labels returns the configured labels and those of the agent. Configured labels with the
 // prefix of the agent's labels are ignored.
 func labels(job *runtime.Job, directory string) map[string]string {
-	all := map[string]string{}
+	all := job.Definition.Work.Labels()
 	for _, label := range job.Tuning.Instance.Docker.Labels {
 		name, value, _ := strings.Cut(label, "=")
 		if name != "" && !strings.HasPrefix(name, reserved) {

@@ -69,6 +69,7 @@ func labelledInstance(id string, labels map[string]string) runtime.Instance {
 		Job:        labels[labelJob],
 		WorkflowID: labels[labelSubject],
 		Kind:       runtime.Kind(labels[labelKind]),
+		Work:       runtime.WorkOf(labels),
 		Generation: generation,
 	}
 }

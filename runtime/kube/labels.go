@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/cmwa-project/cmwa/runtime"
-	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Labels of a job's Pod. Pulumi documents the first two; Fargate profiles and scripts
@@ -33,14 +32,6 @@ const (
 	labelKind       = "cmwa.kind"   // kind of leased work; the Pod of a deployment does not have this label
 	labelRecord     = "cmwa.record" // marks an object that is the record of a claimed job
 	labelKeep       = "cmwa.keep"   // "failed": keep the Pod of a failed job; "all": keep it; "until": it is being kept
-
-	// What the job works on, for kubectl and for reports of costs. The agent does not read
-	// these labels. A value that is not valid in a label is replaced by a digest. Annotations
-	// with the same names have the values themselves.
-	labelOrganization = "cmwa.organization"
-	labelProject      = "cmwa.project"
-	labelStack        = "cmwa.stack"
-	labelOperation    = "cmwa.operation"
 )
 
 // Values of labels.
@@ -61,7 +52,6 @@ const (
 	annotationHandoff  = "cmwa.handoff"       // sealed handoff, or carrierPrefix and a resource
 	annotationOwner    = "cmwa.owner"         // namespace, name and uid of the agent's Pod, in JSON
 	annotationKept     = "cmwa.kept-until"    // when a kept Pod is removed, RFC 3339
-	annotationURL      = "cmwa.url"           // of the job's page
 )
 
 // defaultAnnotations prevent that Karpenter or the cluster autoscaler removes the node of a
@@ -69,6 +59,13 @@ const (
 var defaultAnnotations = map[string]string{
 	"karpenter.sh/do-not-disrupt":                    "true",
 	"cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+}
+
+// workLabels are the parts of the job's work in labels, for kubectl and for reports of costs. The
+// agent does not read these labels. A value that is not valid in a label is replaced by a digest.
+// Annotations with the same names have all parts themselves.
+var workLabels = []string{
+	runtime.LabelOrganization, runtime.LabelProject, runtime.LabelStack, runtime.LabelOperation,
 }
 
 const target = "kubernetes" // the deploy_target of this executor
@@ -89,8 +86,11 @@ func labels(job *runtime.Job) map[string]string {
 	if keep := job.Tuning.Instance.Kubernetes.KeepPods; keep != "" {
 		all[labelKeep] = keep
 	}
-	for key, value := range workOf(job) {
-		all[key] = labelValue(value)
+	work := job.Definition.Work.Labels()
+	for _, key := range workLabels {
+		if value := work[key]; value != "" {
+			all[key] = labelValue(value)
+		}
 	}
 	return all
 }
@@ -104,37 +104,8 @@ func annotations(job *runtime.Job) map[string]string {
 		annotationIdentity: job.Identity.Text(),
 	}
 	maps.Copy(all, defaultAnnotations)
-	maps.Copy(all, workOf(job))
-	if url := job.Definition.Work.URL; url != "" {
-		all[annotationURL] = url
-	}
+	maps.Copy(all, job.Definition.Work.Labels())
 	return all
-}
-
-// workOf returns the names of what the job works on, by label. It omits empty names.
-func workOf(job *runtime.Job) map[string]string {
-	work := job.Definition.Work
-	all := map[string]string{
-		labelOrganization: work.Organization, labelProject: work.Project,
-		labelStack: work.Stack, labelOperation: work.Operation,
-	}
-	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
-	return all
-}
-
-// workIn returns the names that workOf has stored in annotations. Users can edit annotations, so it
-// omits values that are longer than those of a job.
-func workIn(annotations map[string]string) runtime.Work {
-	short := func(key string) string {
-		if value := annotations[key]; len(value) <= 1<<10 {
-			return printable.OneLine(value)
-		}
-		return ""
-	}
-	return runtime.Work{
-		Organization: short(labelOrganization), Project: short(labelProject), Stack: short(labelStack),
-		Operation: short(labelOperation), URL: short(annotationURL),
-	}
 }
 
 // labelValue returns text, or a digest of it if text is not valid as the value of a label.
@@ -167,7 +138,7 @@ func instanceOf(pod *corev1.Pod) runtime.Instance {
 		Job:        cmp.Or(pod.Annotations[annotationJob], pod.Labels[labelJob]),
 		WorkflowID: pod.Annotations[annotationSubject],
 		Kind:       runtime.Kind(pod.Labels[labelKind]),
-		Work:       workIn(pod.Annotations),
+		Work:       runtime.WorkOf(pod.Annotations),
 		Generation: generation,
 	}
 }

@@ -92,9 +92,12 @@ func TestPodOf(t *testing.T) {
 		job := testJob()
 		job.Definition.Work = runtime.Work{
 			Organization: "acme", Project: "web site", Stack: strings.Repeat("long-", 40), Operation: "update",
-			URL: "https://app.pulumi.com/acme/web/1",
+			Version: "12", URL: "https://app.pulumi.com/acme/web/1",
 		}
 		pod := newPod(t, job)
+		if got := instanceOf(pod).Work; got != job.Definition.Work {
+			t.Errorf("the Pod yields the work %+v, want %+v", got, job.Definition.Work)
+		}
 		if pod.Labels["cmwa.organization"] != "acme" || pod.Labels["cmwa.operation"] != "update" {
 			t.Errorf("the labels are %v, want the names", pod.Labels)
 		}
@@ -105,7 +108,7 @@ func TestPodOf(t *testing.T) {
 		}
 		want := map[string]string{
 			"cmwa.organization": "acme", "cmwa.project": "web site", "cmwa.stack": strings.Repeat("long-", 40),
-			"cmwa.operation": "update", "cmwa.url": "https://app.pulumi.com/acme/web/1",
+			"cmwa.operation": "update", "cmwa.version": "12", "cmwa.url": "https://app.pulumi.com/acme/web/1",
 		}
 		for key, text := range want {
 			if got := pod.Annotations[key]; got != text {

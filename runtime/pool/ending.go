@@ -56,11 +56,12 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 	finalCtx, cancel := context.WithTimeout(r.reporting, finalReportLimit)
 	defer cancel()
 	defer runtime.Measure(r.pool.parts.Metrics, runtime.StageReport)()
-	failure := r.fetchSteps(finalCtx)
+	failure := r.fetchDefinition(finalCtx)
 	if failure == nil {
-		reports := finalReports(last, r.steps, reason)
+		steps := r.job.Definition.Steps
+		reports := finalReports(last, steps, reason)
 		if exit.Code == runtime.CodeSucceededUnreported {
-			reports = []runtime.Report{{Step: r.steps - 1, Status: runtime.Succeeded}}
+			reports = []runtime.Report{{Step: steps - 1, Status: runtime.Succeeded}}
 		}
 		failure = r.sendReports(finalCtx, reports)
 	}

@@ -54,6 +54,17 @@ func TestJobRunLog(t *testing.T) {
 			t.Errorf("the line is %q, want the page of the job in it", line)
 		}
 	})
+	play(t, "a recovered job without an instance gets its names from the service", spec(), func(st *fixture) {
+		left, s := job("a"), spec()
+		left.Pool, left.PoolName, left.Identity = s.Key(), s.Name, s.Identity
+		st.cloud.AddClaimed(left, definition)
+		st.addRecord(&left, runtime.RecordHandedOff, time.Minute)
+		st.start()
+		wait(time.Minute)
+		if line := last(st, "job reported failed"); !strings.Contains(line, names+" reason=") {
+			t.Errorf("the line is %q", line)
+		}
+	})
 	play(t, "an adopted job has the names of its instance", spec(), func(st *fixture) {
 		st.addInstance(runtime.Job{
 			ID: "a", Pool: st.spec.Key(), Agent: "agent-1", Definition: runtime.Definition{Work: work},

@@ -37,7 +37,6 @@ type jobRun struct {
 	recorded  bool // the journal has a record of the job
 	settled   bool // the service needs no further report of the job: its record may be removed
 	startLost bool // a start lost the connection to the engine
-	steps     int  // number of steps of the definition; 0 before fetchSteps
 
 	recovery *recovery // nil without a record of an earlier run
 

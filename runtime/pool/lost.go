@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,10 +48,11 @@ func (r *jobRun) reportLost(ctx context.Context) {
 	finalCtx, cancel := context.WithTimeout(r.pool.finalCtx, finalReportLimit)
 	defer cancel()
 	r.noteRecovery(runtime.RecoveryReported)
+	err := r.fetchDefinition(finalCtx)
 	r.log().Warn("job reported failed", "reason", errNoTrace)
-	err := r.fetchSteps(finalCtx)
 	if err == nil {
-		err = r.sendReports(finalCtx, finalReports(r.findStep(finalCtx), r.steps, errNoTrace.Error()))
+		last := r.findStep(finalCtx)
+		err = r.sendReports(finalCtx, finalReports(last, r.job.Definition.Steps, errNoTrace.Error()))
 	}
 	r.settle(err)
 }
@@ -94,7 +94,7 @@ func (r *jobRun) findStep(ctx context.Context) runtime.Progress {
 	case runtime.Succeeded:
 		first++
 	}
-	for step := first; step < r.steps && ctx.Err() == nil; step++ {
+	for step := first; step < r.job.Definition.Steps && ctx.Err() == nil; step++ {
 		limited, cancel := context.WithTimeout(ctx, findStepLimit)
 		err := r.pool.parts.Cloud.Report(limited, r.job, runtime.Report{Step: step, Status: runtime.Running})
 		cancel()
@@ -108,9 +108,10 @@ func (r *jobRun) findStep(ctx context.Context) runtime.Progress {
 	return last
 }
 
-// fetchSteps gets the number of steps of a job whose definition this run does not have.
-func (r *jobRun) fetchSteps(ctx context.Context) error {
-	if r.steps = cmp.Or(r.steps, r.job.Definition.Steps); r.steps > 0 {
+// fetchDefinition gets the number of steps and the names of a job whose definition this run does
+// not have.
+func (r *jobRun) fetchDefinition(ctx context.Context) error {
+	if r.job.Definition.Steps > 0 {
 		return nil
 	}
 	limited, cancel := context.WithTimeout(ctx, confirmLimit)
@@ -119,7 +120,8 @@ func (r *jobRun) fetchSteps(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("fetch the job's definition: %w", err)
 	}
-	r.steps = definition.Steps
+	definition.Raw = nil
+	r.setDefinition(definition)
 	return nil
 }
 

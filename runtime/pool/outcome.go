@@ -29,7 +29,7 @@ func startOutcome(ctx context.Context, err error) runtime.Outcome {
 func (r *jobRun) outcome(ctx context.Context, end instanceEnd) runtime.Outcome {
 	// 1. Check whether the job succeeded.
 	cause, last := context.Cause(ctx), r.lastProgress()
-	steps := max(r.steps, r.job.Definition.Steps)
+	steps := r.job.Definition.Steps
 	switch {
 	case end.err == nil && (end.exit.Code == runtime.CodeSucceeded || end.exit.Code == runtime.CodeSucceededUnreported),
 		last.Status == runtime.Succeeded && steps > 0 && last.Step == steps-1:

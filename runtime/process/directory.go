@@ -40,16 +40,17 @@ const (
 
 // labels identify the agent, the pool and the job of an instance.
 type labels struct {
-	Agent      string           `json:"agent"`
-	Pool       string           `json:"pool"`
-	PoolName   string           `json:"poolName"`
-	Identity   runtime.Identity `json:"poolIdentity"`
-	Job        string           `json:"job"`
-	Subject    string           `json:"subject"`
-	Kind       runtime.Kind     `json:"kind,omitempty"` // of leased work; deployments have none
-	Generation uint64           `json:"generation"`
-	Started    time.Time        `json:"started"`
-	Boot       string           `json:"boot,omitempty"` // identifies the boot of the system; may be unknown
+	Agent      string            `json:"agent"`
+	Pool       string            `json:"pool"`
+	PoolName   string            `json:"poolName"`
+	Identity   runtime.Identity  `json:"poolIdentity"`
+	Job        string            `json:"job"`
+	Subject    string            `json:"subject"`
+	Kind       runtime.Kind      `json:"kind,omitempty"` // of leased work; deployments have none
+	Work       map[string]string `json:"work,omitempty"` // see runtime.Work.Labels
+	Generation uint64            `json:"generation"`
+	Started    time.Time         `json:"started"`
+	Boot       string            `json:"boot,omitempty"` // identifies the boot of the system; may be unknown
 }
 
 // makeParent creates the parent directory of jobs' directories, and checks that no other user
@@ -149,6 +150,7 @@ func makeDirectory(parent string, job *runtime.Job) (id string, err error) {
 		Identity:   job.Identity,
 		Job:        job.ID,
 		Subject:    job.WorkflowID,
+		Work:       job.Definition.Work.Labels(),
 		Generation: job.Generation,
 		Started:    time.Now(),
 		Boot:       bootStamp(),

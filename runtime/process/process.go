@@ -142,6 +142,7 @@ func (e *Executor) List(ctx context.Context, agent string) ([]runtime.Instance, 
 			Job:        labels.Job,
 			WorkflowID: labels.Subject,
 			Kind:       labels.Kind,
+			Work:       runtime.WorkOf(labels.Work),
 			Generation: labels.Generation,
 			Started:    labels.Started,
 		}

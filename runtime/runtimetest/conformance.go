@@ -200,6 +200,10 @@ func (s *fixture) job(t *testing.T, work Work) *runtime.Job {
 		Service:    s.url,
 		Definition: Definition(scripts(work)),
 	}
+	job.Definition.Work = runtime.Work{
+		Organization: "acme", Project: "web site", Stack: "prod-" + id, Operation: "update", Version: "12",
+		URL: "https://app.example.com/acme/12",
+	}
 	s.harness.Job(t, job, work)
 	return job
 }

@@ -51,6 +51,9 @@ func testList(t *testing.T, s *fixture) {
 		if f.Kind.Leased() != want.Kind.Leased() || f.Kind.Leased() && f.Kind != want.Kind {
 			t.Errorf("found %s of kind %q, want %q", f.Job, f.Kind, want.Kind)
 		}
+		if f.Work != want.Definition.Work {
+			t.Errorf("found %s with the work %+v, want %+v", f.Job, f.Work, want.Definition.Work)
+		}
 		// Engines report times in whole seconds or finer, by their own clocks.
 		if f.Started.Before(before.Add(-5*time.Second)) || f.Started.After(time.Now().Add(5*time.Second)) {
 			t.Errorf("%s has the start time %v, which is not within 5 s of its actual start", f.Job, f.Started)
