@@ -138,7 +138,7 @@ func (s *Server) createActivity(c *call) (reply, error) {
 		_, err = t.Exec(`INSERT INTO activities (id, organization, pool, kind, name, status, retries, delay, due,
 				requester, created, modified, definition) VALUES (?, ?, ?, ?, ?, 'Ready', ?, ?, 0, ?, ?, ?, ?)`,
 			id, organization, pool, r.Kind, r.Name, r.retries(), int64(r.delay()), c.caller.subject,
-			store.ToNanos(c.now), store.ToNanos(c.now), s.master.seal(text, forActivity+id))
+			store.ToNanos(c.now), store.ToNanos(c.now), s.key.Seal(text, forActivity+id))
 		return err
 	})
 	if err != nil {

@@ -160,7 +160,7 @@ func enqueue(t *store.Tx, st stack, o jobSpec, r request, c *call, definition cl
 			status, inherits, initiator, requester, created, modified, definition)
 		VALUES (?, ?, ?, ?, ?, ?, ?, 'not-started', ?, ?, ?, ?, ?, ?) RETURNING seq`,
 		o.id, newID(), st.id, st.organization, o.settings.Pool, o.version, o.operation, r.Inherit == nil || *r.Inherit,
-		initiator, c.caller.subject, store.ToNanos(c.now), store.ToNanos(c.now), st.key.seal(text, forDefinition))
+		initiator, c.caller.subject, store.ToNanos(c.now), store.ToNanos(c.now), st.key.Seal(text, forDefinition))
 	if err != nil {
 		return err
 	}

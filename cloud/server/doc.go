@@ -18,8 +18,9 @@
 // Tokens are stored as hashes. Settings that may be secret, the definitions of the jobs of
 // deployments, and the secrets that a CLI has encrypted are encrypted with AES-256-GCM under a
 // key of their stack. Their purpose is authenticated, so that a setting cannot be decrypted as a
-// secret of a state. The key is encrypted under the master key, and so are the definitions of
-// leased work. The first byte of encrypted data is the version of its format.
+// secret of a state. The definitions of leased work are encrypted under a key of the service. The
+// master key encrypts these keys: see package keys. A start with another master key than
+// that of the database is refused. The first byte of encrypted data is the version of its format.
 //
 // # Decisions
 //

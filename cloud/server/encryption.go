@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/base64"
 
+	"github.com/cmwa-project/cmwa/cloud/server/keys"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
@@ -22,7 +23,7 @@ func (s *Server) encryptValue(c *call) (reply, error) {
 	if body.Plain == nil {
 		return reply{}, badRequest("plaintext is missing")
 	}
-	return reply{body: map[string][]byte{"ciphertext": k.seal(*body.Plain, forSecret)}}, nil
+	return reply{body: map[string][]byte{"ciphertext": k.Seal(*body.Plain, forSecret)}}, nil
 }
 
 // encryptValues returns the ciphertexts in the order of the plaintexts.
@@ -36,7 +37,7 @@ func (s *Server) encryptValues(c *call) (reply, error) {
 	}
 	sealed := make([][]byte, 0, len(body.Plain))
 	for _, plain := range body.Plain {
-		sealed = append(sealed, k.seal(plain, forSecret))
+		sealed = append(sealed, k.Seal(plain, forSecret))
 	}
 	return reply{body: map[string][][]byte{"ciphertexts": sealed}}, nil
 }
@@ -49,7 +50,7 @@ func (s *Server) decryptValue(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	plain, err := k.open(body.Sealed, forSecret)
+	plain, err := k.Open(body.Sealed, forSecret)
 	if err != nil {
 		return reply{}, badRequest("%v", err)
 	}
@@ -67,7 +68,7 @@ func (s *Server) decryptValues(c *call) (reply, error) {
 	}
 	opened := make(map[string][]byte, len(body.Sealed))
 	for _, sealed := range body.Sealed {
-		plain, err := k.open(sealed, forSecret)
+		plain, err := k.Open(sealed, forSecret)
 		if err != nil {
 			return reply{}, badRequest("%v", err)
 		}
@@ -87,9 +88,9 @@ func (s *Server) noteDecryption(c *call) (reply, error) {
 }
 
 // keyFor decodes the body and returns the key of the stack that the path names.
-func (s *Server) keyFor(c *call, body any) (key, error) {
+func (s *Server) keyFor(c *call, body any) (keys.Key, error) {
 	if err := c.decode(maxValues, body); err != nil {
-		return key{}, err
+		return keys.Key{}, err
 	}
 	var st stack
 	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {

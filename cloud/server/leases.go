@@ -86,7 +86,7 @@ func (s *Server) giveLease(t *store.Tx, c *call, kinds []string) (*cloud.Lease, 
 	if err != nil || !found {
 		return nil, err
 	}
-	definition, kind, err := s.activityDefinition(t, a)
+	definition, kind, err := s.activityDefinition(c.Context(), t, a)
 	if err != nil {
 		return nil, err
 	}
@@ -349,7 +349,7 @@ func (s *Server) leasedDefinition(t *store.Tx, c *call, j *job) (cloud.Definitio
 	if !found {
 		return cloud.Definition{}, conflict("the lease of the job has expired")
 	}
-	definition, _, err := s.activityDefinition(t, a)
+	definition, _, err := s.activityDefinition(c.Context(), t, a)
 	if err != nil {
 		return definition, err
 	}
@@ -358,13 +358,15 @@ func (s *Server) leasedDefinition(t *store.Tx, c *call, j *job) (cloud.Definitio
 }
 
 // activityDefinition decrypts the definition of an activity, and returns its kind.
-func (s *Server) activityDefinition(t *store.Tx, a *activity) (definition cloud.Definition, kind string, err error) {
+func (s *Server) activityDefinition(ctx context.Context, t *store.Tx, a *activity) (
+	definition cloud.Definition, kind string, err error,
+) {
 	var sealed []byte
 	_, err = t.Get([]any{&kind, &sealed}, `SELECT kind, definition FROM activities WHERE seq = ?`, a.seq)
 	if err != nil {
 		return definition, "", err
 	}
-	text, err := s.master.open(sealed, forActivity+a.id)
+	text, err := s.openActivity(ctx, sealed, a.id)
 	if err != nil {
 		return definition, "", fmt.Errorf("decrypt the definition of activity %s: %w", a.id, err)
 	}

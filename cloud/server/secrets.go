@@ -1,103 +1,105 @@
 package server
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/rand"
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
-	"github.com/cmwa-project/cmwa/schema/secret"
+	"github.com/cmwa-project/cmwa/cloud/server/keys"
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
-const (
-	keySize     = 32
-	sealVersion = 1 // first byte of sealed data, before a random nonce and the AES-256-GCM ciphertext
-)
-
-// key encrypts and decrypts with AES-256-GCM. It is safe for concurrent use.
-type key struct{ aead cipher.AEAD }
-
-func newKey(raw []byte) (key, error) {
-	block, err := aes.NewCipher(raw)
-	if err != nil {
-		return key{}, fmt.Errorf("make a key: %w", err)
-	}
-	aead, err := cipher.NewGCMWithRandomNonce(block)
-	if err != nil {
-		return key{}, fmt.Errorf("make a key: %w", err)
-	}
-	return key{aead}, nil
-}
-
-// seal encrypts data for a purpose. The purpose is authenticated, but not stored: open
-// refuses data that was sealed for another purpose.
-func (k key) seal(plain []byte, purpose string) []byte {
-	return k.aead.Seal([]byte{sealVersion}, nil, plain, []byte(purpose))
-}
-
-// errSealed is the error for every ciphertext that cannot be decrypted.
-var errSealed = errors.New("the ciphertext was not made by this service for this stack")
-
-func (k key) open(sealed []byte, purpose string) ([]byte, error) {
-	if len(sealed) == 0 || sealed[0] != sealVersion {
-		return nil, errSealed
-	}
-	plain, err := k.aead.Open(nil, nil, sealed[1:], []byte(purpose))
-	if err != nil {
-		return nil, errSealed
-	}
-	return plain, nil
-}
-
-// Purposes of sealed data.
+// Purposes of sealed data and of wrapped keys.
 const (
 	forValue      = "value"      // of deployment settings; leaves the service as a ciphertext
 	forSecret     = "secret"     // of a stack's config or state; leaves the service as a ciphertext
 	forDefinition = "definition" // of a job
-	forStack      = "stack "     // followed by the stack's id: its key, under the master key
-	forActivity   = "activity "  // followed by the activity's id: the definition of its jobs, under the master key
+	forActivity   = "activity "  // followed by the activity's id: the definition of its jobs, under the service's key
+	forStack      = "stack "     // followed by the stack's id: its key
+	forService    = "service"    // the key of the service
 )
 
-// openMaster reads the master key of a data directory. If the directory has neither a key nor a
-// database, it makes a key. It refuses a directory with a database and without a key, because a
-// new key could not decrypt the database.
-func openMaster(directory string) (key, error) {
-	path := filepath.Join(directory, "master.key")
-	raw, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		if _, err := os.Stat(filepath.Join(directory, "cloud.db")); err == nil {
-			return key{}, fmt.Errorf("%s is missing, and the secrets in the database need it: "+
-				"restore it, or start with an empty directory", path)
+// openMaster reads the master key. Without the option MasterKey it is a file of the data directory, which
+// openMaster creates if the directory has no database either. It refuses a database without a key, because a
+// new key could not decrypt it.
+func openMaster(options Options) (*keys.Local, error) {
+	if options.MasterKey != "" {
+		return keys.OpenLocal(options.MasterKey)
+	}
+	path := filepath.Join(options.Directory, "master.key")
+	master, err := keys.OpenLocal(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return master, err
+	}
+	if _, err := os.Stat(filepath.Join(options.Directory, "cloud.db")); err == nil {
+		return nil, fmt.Errorf("%s is missing, and the secrets in the database need it: "+
+			"restore it, or start with an empty directory", path)
+	}
+	if err := keys.CreateLocal(path); err != nil {
+		return nil, err
+	}
+	return keys.OpenLocal(path)
+}
+
+// serviceKeyName is the name of the service's key in the table meta.
+const serviceKeyName = "service key"
+
+// openServiceKey unwraps the service's key. It makes this key in a database without one. It refuses a master key that
+// is not the one of this database, before anything is written with it.
+func (s *Server) openServiceKey(ctx context.Context) error {
+	return s.db.Write(ctx, func(t *store.Tx) error {
+		wrapped, found, err := t.Meta(serviceKeyName)
+		if err != nil {
+			return err
 		}
-		raw = make([]byte, keySize)
-		rand.Read(raw)
-		err = secret.WriteFile(path, raw)
-	}
-	switch {
-	case err != nil:
-		return key{}, fmt.Errorf("open the master key: %w", err)
-	case len(raw) != keySize:
-		return key{}, fmt.Errorf("open the master key: %s has %d bytes and not %d", path, len(raw), keySize)
-	}
-	return newKey(raw)
+		if !found {
+			// A database of an earlier release has no such key, but may have stacks.
+			id, wrappedOfStack, found, err := t.AnyStackKey()
+			if err != nil {
+				return err
+			}
+			if found {
+				if _, err := s.keys.Unwrap(ctx, wrappedOfStack, forStack+id); err != nil {
+					return wrongMaster(err)
+				}
+			}
+			if wrapped, err = s.keys.Make(ctx, forService); err != nil {
+				return err
+			}
+			if err := t.AddMeta(serviceKeyName, wrapped); err != nil {
+				return err
+			}
+		}
+		s.key, err = s.keys.Unwrap(ctx, wrapped, forService)
+		return wrongMaster(err)
+	})
 }
 
-// newStackKey makes a key for a stack, and returns it in its stored form.
-func (s *Server) newStackKey(stack string) []byte {
-	raw := make([]byte, keySize)
-	rand.Read(raw)
-	return s.master.seal(raw, forStack+stack)
+// wrongMaster explains why the first key of a database cannot be unwrapped.
+func wrongMaster(err error) error {
+	if errors.Is(err, keys.ErrSealed) {
+		return errors.New("the master key is not the key of this database: restore the key that it was made with")
+	}
+	return err
 }
 
-// stackKey decrypts the stored key of a stack.
-func (s *Server) stackKey(stack string, wrapped []byte) (key, error) {
-	raw, err := s.master.open(wrapped, forStack+stack)
+// openActivity decrypts the definition of an activity. Earlier releases sealed it with the master key.
+func (s *Server) openActivity(ctx context.Context, sealed []byte, id string) ([]byte, error) {
+	text, err := s.key.Open(sealed, forActivity+id)
 	if err != nil {
-		return key{}, fmt.Errorf("decrypt the key of stack %s: master.key may belong to another directory: %w",
-			stack, err)
+		return s.master.Unwrap(ctx, sealed, forActivity+id)
 	}
-	return newKey(raw)
+	return text, nil
+}
+
+// stackKey unwraps the stored key of a stack.
+func (s *Server) stackKey(ctx context.Context, stack string, wrapped []byte) (keys.Key, error) {
+	key, err := s.keys.Unwrap(ctx, wrapped, forStack+stack)
+	if err != nil {
+		return keys.Key{}, fmt.Errorf("decrypt the key of stack %s: %w", stack, err)
+	}
+	return key, nil
 }

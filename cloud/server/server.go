@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
+	"github.com/cmwa-project/cmwa/cloud/server/keys"
 	"github.com/cmwa-project/cmwa/schema/secret"
 
 	"github.com/cmwa-project/cmwa/cloud/server/store"
@@ -24,6 +25,7 @@ import (
 type Options struct {
 	Directory string       // directory of all data; created with mode 0700 if it does not exist
 	Log       *slog.Logger // nil logs nothing
+	MasterKey string       // file of the master key, or its directory; empty means master.key in Directory
 
 	HeartbeatLimit time.Duration    // a claimed job fails after this time without a heartbeat; 0 means 10 minutes
 	LeaseDuration  time.Duration    // a scan or policy evaluation is leased for this time; 0 means a minute
@@ -48,7 +50,9 @@ type Server struct {
 	options    Options
 	log        *slog.Logger
 	db         *store.DB
-	master     key
+	master     keys.Master
+	keys       *keys.Keys
+	key        keys.Key // encrypts what belongs to no stack
 	issuers    idtoken.Issuers
 	heartbeats *heartbeats
 	agents     *callTimes
@@ -80,7 +84,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	master, err := openMaster(options.Directory)
+	master, err := openMaster(options)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -90,8 +94,11 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	}
 
 	s := &Server{
-		options: options, log: options.Log, db: db, master: master, issuers: issuers, lock: lock,
+		options: options, log: options.Log, db: db, master: master, keys: keys.New(master), issuers: issuers, lock: lock,
 		heartbeats: newHeartbeats(time.Now()), agents: newCallTimes(), freeSpace: freeSpace,
+	}
+	if err := s.openServiceKey(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	if err := s.bootstrap(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())

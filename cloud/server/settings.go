@@ -6,6 +6,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 
+	"github.com/cmwa-project/cmwa/cloud/server/keys"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
@@ -77,7 +78,7 @@ func readSettings(plain tree) (settings, error) {
 }
 
 // checkSettings decrypts and decodes settings.
-func checkSettings(sealed tree, k key) (settings, error) {
+func checkSettings(sealed tree, k keys.Key) (settings, error) {
 	plain, err := openSecrets(sealed, k)
 	if err != nil {
 		return settings{}, err

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -205,6 +206,57 @@ func TestOpenMaster(t *testing.T) {
 	_, err := Open(t.Context(), Options{Directory: w.directory})
 	if err == nil || !strings.Contains(err.Error(), "5 bytes") {
 		t.Errorf("the directory is opened with a short key: %v", err)
+	}
+}
+
+// TestOpenMasterWrong opens databases with a master key that is not theirs: one of this release, and one of an earlier
+// release, which has stacks and no key of the service. The right key still opens them afterwards.
+func TestOpenMasterWrong(t *testing.T) {
+	for _, earlier := range []bool{false, true} {
+		w := newWorld(t)
+		w.stack("s")
+		if earlier {
+			w.write(`DELETE FROM meta`)
+		}
+		w.close()
+		path := filepath.Join(w.directory, "master.key")
+		right, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrong := filepath.Join(t.TempDir(), "wrong.key")
+		if err := os.WriteFile(wrong, []byte(strings.Repeat("w", 32)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(t.Context(), Options{Directory: w.directory, MasterKey: wrong}); err == nil ||
+			!strings.Contains(err.Error(), "not the key of this database") {
+			t.Errorf("earlier release %v: the wrong key opens the database: %v", earlier, err)
+		}
+
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		moved := filepath.Join(t.TempDir(), "moved.key")
+		if err := os.WriteFile(moved, right, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.open(func(o *Options) { o.MasterKey = moved })
+		w.want(200, w.user, "POST", fmt.Sprintf(deployments, "s")+"/settings/encrypt", `{"plaintext":"x"}`, nil)
+	}
+}
+
+// TestOpenActivity claims a scan whose definition an earlier release sealed with the master key.
+func TestOpenActivity(t *testing.T) {
+	w := newWorld(t)
+	sealed, err := w.server.master.Wrap(t.Context(), []byte("definition"), forActivity+"1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := w.server.openActivity(t.Context(), sealed, "1"); err != nil || string(text) != "definition" {
+		t.Errorf("the definition is %q, %v", text, err)
+	}
+	if _, err := w.server.openActivity(t.Context(), sealed, "2"); err == nil {
+		t.Error("the definition of another activity is opened")
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 
+	"github.com/cmwa-project/cmwa/cloud/server/keys"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
@@ -16,7 +17,7 @@ type stack struct {
 	id, organization, project, name string
 	created                         int64
 	tags                            string // JSON
-	key                             key
+	key                             keys.Key
 	settings                        string // JSON with ciphertexts; empty without settings
 	deployments                     int64  // version of the last one
 }
@@ -72,6 +73,10 @@ func (s *Server) createStack(c *call) (reply, error) {
 	}
 
 	id := newID()
+	key, err := s.keys.Make(c.Context(), forStack+id)
+	if err != nil {
+		return reply{}, err
+	}
 	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		organization, err := s.organization(t, c)
 		if err != nil {
@@ -79,7 +84,7 @@ func (s *Server) createStack(c *call) (reply, error) {
 		}
 		made, err := t.Exec(`INSERT INTO stacks (id, organization, project, name, created, tags, secret_key)
 			VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-			id, organization, c.PathValue("project"), body.Name, store.ToNanos(c.now), string(tags), s.newStackKey(id))
+			id, organization, c.PathValue("project"), body.Name, store.ToNanos(c.now), string(tags), key)
 		if err == nil && made == 0 {
 			return conflict("there is a stack %s/%s/%s already", organization, c.PathValue("project"), body.Name)
 		}
@@ -116,7 +121,7 @@ func (s *Server) stackFromPath(t *store.Tx, c *call) (stack, error) {
 	if settings != nil {
 		st.settings = *settings
 	}
-	st.key, err = s.stackKey(st.id, wrapped)
+	st.key, err = s.stackKey(c.Context(), st.id, wrapped)
 	return st, err
 }
 

@@ -8,6 +8,8 @@ import (
 	"io"
 	"maps"
 	"strings"
+
+	"github.com/cmwa-project/cmwa/cloud/server/keys"
 )
 
 // tree is a JSON object. Deployment settings are stored as users send them, including
@@ -114,7 +116,7 @@ func changeAt(at tree, path []string, change func(any) (any, error)) (tree, erro
 // sealSecrets returns settings with encrypted secrets. Settings are stored and returned
 // only in this form. It accepts every form of a value (see errSecretForm), and refuses a
 // ciphertext that another key has encrypted.
-func sealSecrets(settings tree, k key) (tree, error) {
+func sealSecrets(settings tree, k keys.Key) (tree, error) {
 	return eachSecret(settings, func(value any) (any, error) {
 		object, ok := value.(tree)
 		if !ok {
@@ -147,23 +149,23 @@ func errSecretForm() error {
 		`{"secret": …}, {"ciphertext": …} or {"isSecret": …, "value": …}`)
 }
 
-func sealed(plain string, k key) tree {
-	return tree{"ciphertext": base64.StdEncoding.EncodeToString(k.seal([]byte(plain), forValue))}
+func sealed(plain string, k keys.Key) tree {
+	return tree{"ciphertext": base64.StdEncoding.EncodeToString(k.Seal([]byte(plain), forValue))}
 }
 
-func unseal(text string, k key) (string, error) {
+func unseal(text string, k keys.Key) (string, error) {
 	raw, err := base64.StdEncoding.DecodeString(text)
 	if err == nil {
-		raw, err = k.open(raw, forValue)
+		raw, err = k.Open(raw, forValue)
 	}
 	if err != nil {
-		return "", badRequest("%v", errSealed)
+		return "", badRequest("%v", keys.ErrSealed)
 	}
 	return string(raw), nil
 }
 
 // openSecrets returns settings with decrypted secrets, for a job.
-func openSecrets(settings tree, k key) (tree, error) {
+func openSecrets(settings tree, k keys.Key) (tree, error) {
 	return eachSecret(settings, func(value any) (any, error) {
 		object, _ := value.(tree)
 		text, ok := object["ciphertext"].(string)

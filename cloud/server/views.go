@@ -128,10 +128,10 @@ func (s *Server) definition(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		if st.key, err = s.stackKey(st.id, wrapped); err != nil {
+		if st.key, err = s.stackKey(c.Context(), st.id, wrapped); err != nil {
 			return err
 		}
-		text, err := st.key.open(sealed, forDefinition)
+		text, err := st.key.Open(sealed, forDefinition)
 		if err != nil {
 			return fmt.Errorf("decrypt a definition: %w", err)
 		}

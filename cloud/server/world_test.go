@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // world is a service in a new directory, with its user.
@@ -57,6 +58,17 @@ func (w *world) close() {
 		w.t.Error(err)
 	}
 	w.server = nil
+}
+
+// write changes the database directly.
+func (w *world) write(statement string, args ...any) {
+	w.t.Helper()
+	if err := w.server.db.Write(context.Background(), func(t *store.Tx) error {
+		_, err := t.Exec(statement, args...)
+		return err
+	}); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // restart closes the service, and opens a new one with the same directory.
