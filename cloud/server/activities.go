@@ -273,7 +273,7 @@ func (s *Server) getActivityLogs(c *call) (reply, error) {
 		if _, err := t.Get([]any{&id}, `SELECT id FROM leases WHERE seq = ?`, a.lease); err != nil {
 			return err
 		}
-		j, _, err := loadFrom(t, ofLeases(), "id", id)
+		j, _, err := asJob(t.JobOf(store.LeaseJob, id))
 		if err != nil {
 			return err
 		}
@@ -349,7 +349,7 @@ func cancelLease(t *store.Tx, a *activity, by string, now time.Time) error {
 		return err
 	}
 	if found {
-		j, _, err := loadFrom(t, ofLeases(), "id", id)
+		j, _, err := asJob(t.JobOf(store.LeaseJob, id))
 		if err != nil {
 			return err
 		}

@@ -189,7 +189,7 @@ func (s *Server) cancelDeployment(c *call) (reply, error) {
 		if err := j.jobState.stop(endedByCancel); err != nil {
 			return err
 		}
-		seq = j.seq
+		seq = j.Seq
 		return j.save(t, -1, c.now)
 	})
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *Server) deploymentFromPath(t *store.Tx, c *call) (*job, error) {
 	}
 	if found {
 		var j *job
-		if j, found, err = loadJob(t, "id", id); err != nil || found {
+		if j, found, err = asJob(t.JobOf(store.DeploymentJob, id)); err != nil || found {
 			return j, err
 		}
 	}
@@ -262,7 +262,7 @@ func (s *Server) getDeployment(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		views, err := viewDeployments(t, `d.seq = ?`, j.seq)
+		views, err := viewDeployments(t, `d.seq = ?`, j.Seq)
 		if err == nil {
 			view = views[0]
 		}

@@ -78,18 +78,18 @@ func later(a, b time.Time) time.Time {
 // stopDeployment ends a deployment, unless it has ended meanwhile.
 func (s *Server) stopDeployment(ctx context.Context, id, by string, now time.Time) error {
 	return s.db.Write(ctx, func(t *store.Tx) error {
-		j, found, err := loadJob(t, "id", id)
+		j, found, err := asJob(t.JobOf(store.DeploymentJob, id))
 		if err != nil {
 			return err
 		}
 		if !found {
 			return store.ErrNoChange
 		}
-		heartbeat := now.Sub(s.heartbeats.lastOf(j.seq)) <= s.options.HeartbeatLimit // since expire read it
+		heartbeat := now.Sub(s.heartbeats.lastOf(j.Seq)) <= s.options.HeartbeatLimit // since expire read it
 		if by == endedByNoHeartbeat && heartbeat || j.jobState.stop(by) != nil {
 			return store.ErrNoChange
 		}
-		s.heartbeats.forget(j.seq)
+		s.heartbeats.forget(j.Seq)
 		return j.save(t, -1, now)
 	})
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/schema/secret"
@@ -14,67 +13,28 @@ import (
 // lease has one job.
 type job struct {
 	jobState
-	tables   jobTables
-	seq      int64
+	store.JobKey
 	id       string    // of the deployment or the lease
 	job      string    // id of the job
 	version  int       // of the deployment; 0 for a lease
 	modified time.Time // the end of the job if it has ended
 }
 
-// jobTables are the names of the tables of one kind of job. Owner is the column of steps and
-// batches that refers to the job. Version is the SQL expression of the job's version: a
-// column, or 0 for leases, which have no version. All other columns that queries of jobs use
-// have the same names in both kinds.
-type jobTables struct{ jobs, steps, batches, owner, version string }
-
-func ofDeployments() jobTables {
-	return jobTables{"deployments", "steps", "batches", "deployment", "version"}
-}
-
-func ofLeases() jobTables { return jobTables{"leases", "lease_steps", "lease_batches", "lease", "0"} }
-
-// sql returns a query with the fields of n in place of {jobs}, {steps}, {batches}, {owner}
-// and {version}.
-func (n jobTables) sql(query string) string {
-	return strings.NewReplacer("{jobs}", n.jobs, "{steps}", n.steps, "{batches}", n.batches, "{owner}", n.owner,
-		"{version}", n.version).Replace(query)
-}
-
-// sql returns a query for the tables of the job: see [jobTables.sql].
-func (j *job) sql(query string) string { return j.tables.sql(query) }
-
 // leased reports whether the job belongs to a lease, and not to a deployment.
-func (j *job) leased() bool { return j.tables == ofLeases() }
+func (j *job) leased() bool { return j.Kind == store.LeaseJob }
 
-// loadJob loads the job of a deployment by one of its keys: "id" or "job".
-func loadJob(t *store.Tx, column, value string) (*job, bool, error) {
-	return loadFrom(t, ofDeployments(), column, value)
-}
-
-// loadFrom loads a job by one of its keys: "id" or "job".
-func loadFrom(t *store.Tx, from jobTables, column, value string) (*job, bool, error) {
-	j := &job{tables: from}
-	query := `SELECT seq, id, job, status, ended, {version}, modified FROM {jobs} WHERE id = ?`
-	if column == "job" {
-		query = `SELECT seq, id, job, status, ended, {version}, modified FROM {jobs} WHERE job = ?`
-	}
-	var modified int64
-	found, err := t.Get([]any{&j.seq, &j.id, &j.job, &j.status, &j.ended, &j.version, &modified}, j.sql(query), value)
-	if err != nil || !found {
-		return nil, false, err
-	}
-	j.modified = store.FromNanos(modified)
-	j.steps, err = store.Rows(t, func(scan func(...any) error) (s stepState, err error) {
-		return s, scan(&s.status, &s.lines)
-	}, j.sql(`SELECT status, lines FROM {steps} WHERE {owner} = ? ORDER BY number`), j.seq)
-	return j, true, err
+// asJob returns a job of the database.
+func asJob(row store.Job, found bool, err error) (*job, bool, error) {
+	return &job{
+		jobState: jobState{row.Status, row.Ended, row.Steps},
+		JobKey:   row.JobKey, id: row.ID, job: row.Job, version: row.Version, modified: row.Modified,
+	}, found, err
 }
 
 // jobFromPath loads the job that a path names. It refuses a caller with the token of another
 // job.
 func jobFromPath(t *store.Tx, c *call) (*job, error) {
-	j, found, err := loadJob(t, "job", c.PathValue("job"))
+	j, found, err := asJob(t.Job(store.DeploymentJob, c.PathValue("job")))
 	if err == nil && !found {
 		j, found, err = loadLeased(t, c.PathValue("job"), c.now)
 	}
@@ -93,19 +53,14 @@ func jobFromPath(t *store.Tx, c *call) (*job, error) {
 // When the job of a lease has succeeded, save completes the activity, which is the scan or the
 // policy evaluation of the lease.
 func (j *job) save(t *store.Tx, step int, now time.Time) error {
-	_, err := t.Exec(j.sql(`UPDATE {jobs} SET status = ?, ended = ?, modified = ? WHERE seq = ?`),
-		j.status, j.ended, store.ToNanos(now), j.seq)
-	if err != nil {
+	if err := t.SetJob(j.JobKey, j.status, j.ended, now); err != nil {
 		return err
 	}
 	for i, s := range j.steps {
 		if step >= 0 && i != step {
 			continue
 		}
-		_, err := t.Exec(j.sql(`UPDATE {steps} SET status = ?1, modified = ?2,
-				started = CASE WHEN started = 0 AND ?1 <> 'not-started' THEN ?2 ELSE started END
-			WHERE {owner} = ?3 AND number = ?4 AND status <> ?1`), s.status, store.ToNanos(now), j.seq, i)
-		if err != nil {
+		if err := t.SetStep(j.JobKey, i, s.Status, now); err != nil {
 			return err
 		}
 	}
@@ -223,7 +178,7 @@ func (s *Server) heartbeat(c *call) (reply, error) {
 		return j.checkReport(0)
 	})
 	if err == nil && j.ended == "" && !j.leased() { // a lease is renewed by its agent
-		s.heartbeats.record(j.seq, c.now)
+		s.heartbeats.record(j.Seq, c.now)
 	}
 	return reply{body: empty{}}, err
 }

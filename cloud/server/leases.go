@@ -135,14 +135,14 @@ func heldLease(t *store.Tx, c *call) (*activity, *job, error) {
 	if c.PathValue("lease") != c.caller.subject {
 		return nil, nil, notFound("the token does not belong to lease %q", c.PathValue("lease"))
 	}
-	j, found, err := loadFrom(t, ofLeases(), "id", c.caller.subject)
+	j, found, err := asJob(t.JobOf(store.LeaseJob, c.caller.subject))
 	if err != nil {
 		return nil, nil, err
 	}
 	if !found {
 		return nil, nil, lost
 	}
-	a, found, err := loadActivity(t, `lease = ?`, j.seq)
+	a, found, err := loadActivity(t, `lease = ?`, j.Seq)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -161,7 +161,7 @@ func heldLease(t *store.Tx, c *call) (*activity, *job, error) {
 
 // leaseExpired reports whether the lease of a job has expired.
 func leaseExpired(t *store.Tx, j *job, now time.Time) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM leases WHERE seq = ? AND expires <= ?`, j.seq, store.ToNanos(now))
+	return t.Get([]any{new(int)}, `SELECT 1 FROM leases WHERE seq = ? AND expires <= ?`, j.Seq, store.ToNanos(now))
 }
 
 // loadLeased loads the job with this id, if it belongs to a lease. If the lease is lost, the
@@ -169,12 +169,12 @@ func leaseExpired(t *store.Tx, j *job, now time.Time) (bool, error) {
 // lost if the activity has a later lease, or if the lease expired before the job ended. The
 // background task that ends expired leases may not have run since.
 func loadLeased(t *store.Tx, id string, now time.Time) (*job, bool, error) {
-	j, found, err := loadFrom(t, ofLeases(), "job", id)
+	j, found, err := asJob(t.Job(store.LeaseJob, id))
 	if err != nil || !found {
 		return j, found, err
 	}
 	lost, err := t.Get([]any{new(int)}, `SELECT 1 FROM leases l JOIN activities a ON a.seq = l.activity
-		WHERE l.seq = ? AND (a.lease <> l.seq OR l.ended = '' AND l.expires <= ?)`, j.seq, store.ToNanos(now))
+		WHERE l.seq = ? AND (a.lease <> l.seq OR l.ended = '' AND l.expires <= ?)`, j.Seq, store.ToNanos(now))
 	if lost && j.stop(endedByLease) != nil {
 		j.ended = endedByLease // stop fails for a job that has already ended
 	}
@@ -202,7 +202,7 @@ func (s *Server) extendLease(c *call, begin bool) (reply, error) {
 				return err
 			}
 		}
-		_, err = t.Exec(`UPDATE leases SET expires = ? WHERE seq = ?`, store.ToNanos(s.leaseEnd(c.now)), j.seq)
+		_, err = t.Exec(`UPDATE leases SET expires = ? WHERE seq = ?`, store.ToNanos(s.leaseEnd(c.now)), j.Seq)
 		return err
 	})
 	return reply{body: cloud.Renewal{LeaseSeconds: s.options.LeaseDuration.Seconds()}}, err
@@ -234,7 +234,7 @@ func (s *Server) completeLease(c *call) (reply, error) {
 		if err := a.complete(result.Result, result.Reason, j.status == succeeded, c.now); err != nil {
 			return err
 		}
-		if _, err := t.Exec(`UPDATE leases SET result = ? WHERE seq = ?`, result.Result, j.seq); err != nil {
+		if _, err := t.Exec(`UPDATE leases SET result = ? WHERE seq = ?`, result.Result, j.Seq); err != nil {
 			return err
 		}
 		if j.ended == "" {
@@ -260,7 +260,7 @@ func completeBySteps(t *store.Tx, j *job, now time.Time) error {
 		return nil
 	}
 	_, err := t.Exec(`UPDATE activities SET status = 'Completed', reason = '', modified = ? WHERE lease = ?
-		AND status IN ('Pending', 'Executing')`, store.ToNanos(now), j.seq)
+		AND status IN ('Pending', 'Executing')`, store.ToNanos(now), j.Seq)
 	return err
 }
 
@@ -299,11 +299,11 @@ func (s *Server) endExpiredLeases(t *store.Tx, now time.Time) (int, error) {
 		return 0, err
 	}
 	for _, id := range all {
-		j, _, err := loadFrom(t, ofLeases(), "id", id)
+		j, _, err := asJob(t.JobOf(store.LeaseJob, id))
 		if err != nil {
 			return 0, err
 		}
-		a, _, err := loadActivity(t, `lease = ?`, j.seq)
+		a, _, err := loadActivity(t, `lease = ?`, j.Seq)
 		if err != nil {
 			return 0, err
 		}
@@ -342,7 +342,7 @@ func deleteOldActivities(t *store.Tx, now time.Time) error {
 // leasedDefinition returns the definition of a leased job, for its runner. It contains
 // secrets.
 func (s *Server) leasedDefinition(t *store.Tx, c *call, j *job) (cloud.Definition, error) {
-	a, found, err := loadActivity(t, `lease = ?`, j.seq)
+	a, found, err := loadActivity(t, `lease = ?`, j.Seq)
 	if err != nil {
 		return cloud.Definition{}, err
 	}

@@ -35,31 +35,17 @@ type logPage struct {
 	NextOffset *int       `json:"nextOffset,omitempty"`
 }
 
-// stepLog contains the properties of a step that its log depends on.
-type stepLog struct {
-	name, status string
-	started      int64
-	lines        int
-}
-
 // readLogs returns a page of a log. The request has one of two forms: it names a
 // continuation token for the log of all steps, or a step, an offset and a count.
 func (s *Server) readLogs(c *call, t *store.Tx, j *job) (page logPage, err error) {
-	steps, err := store.Rows(t, func(scan func(...any) error) (st stepLog, err error) {
-		return st, scan(&st.name, &st.status, &st.started, &st.lines)
-	}, j.sql(`SELECT name, status, started, lines FROM {steps} WHERE {owner} = ? ORDER BY number`), j.seq)
-	if err != nil {
-		return page, err
-	}
-
 	// Read the log of all steps from a token on.
 	query := c.URL.Query()
 	if !query.Has("step") {
-		from, err := parseCursor(query.Get("continuationToken"), len(steps))
+		from, err := parseCursor(query.Get("continuationToken"), len(j.steps))
 		if err != nil {
 			return page, err
 		}
-		page, err := s.pageFrom(t, j, steps, from)
+		page, err := s.pageFrom(t, j, from)
 		if err == nil && page.NextToken == "" && j.ended != endedBySteps {
 			page.Lines = append(page.Lines, lineView{Header: s.describeEnd(j), Timestamp: j.modified})
 		}
@@ -74,8 +60,8 @@ func (s *Server) readLogs(c *call, t *store.Tx, j *job) (page logPage, err error
 	if err != nil {
 		return page, err
 	}
-	if int(step) >= len(steps) {
-		return page, notFound("the job has steps 0 to %d", len(steps)-1)
+	if int(step) >= len(j.steps) {
+		return page, notFound("the job has steps 0 to %d", len(j.steps)-1)
 	}
 	offset, count := int64(0), int64(100)
 	if query.Has("offset") {
@@ -93,7 +79,7 @@ func (s *Server) readLogs(c *call, t *store.Tx, j *job) (page logPage, err error
 		return page, err
 	}
 	page.Lines = viewLines(lines)
-	if next < steps[step].lines || steps[step].status == running {
+	if next < j.steps[step].Lines || j.steps[step].Status == running {
 		page.NextOffset = &next
 	}
 	return page, nil
@@ -118,16 +104,16 @@ func parseCursor(token string, steps int) (cursor, error) {
 }
 
 // pageFrom returns the page that begins at a position.
-func (s *Server) pageFrom(t *store.Tx, j *job, steps []stepLog, at cursor) (page logPage, err error) {
+func (s *Server) pageFrom(t *store.Tx, j *job, at cursor) (page logPage, err error) {
 	page.Lines = []lineView{}
 	space := pageBytes
-	for at.step < len(steps) && len(page.Lines) < pageLines && space > 0 {
-		st := steps[at.step]
-		if st.status == notStarted {
+	for at.step < len(j.steps) && len(page.Lines) < pageLines && space > 0 {
+		st := j.steps[at.step]
+		if st.Status == notStarted {
 			break
 		}
 		if at.position == 0 {
-			page.Lines = append(page.Lines, lineView{Header: st.name, Timestamp: store.FromNanos(st.started)})
+			page.Lines = append(page.Lines, lineView{Header: st.Name, Timestamp: st.Started})
 			at.position = 1
 		}
 
@@ -140,20 +126,20 @@ func (s *Server) pageFrom(t *store.Tx, j *job, steps []stepLog, at cursor) (page
 		}
 		page.Lines = append(page.Lines, viewLines(lines)...)
 		at.position = next + 1
-		if at.position-1 < st.lines {
+		if at.position-1 < st.Lines {
 			if len(lines) == 0 {
 				break
 			}
 			continue
 		}
-		if st.status == running {
+		if st.Status == running {
 			break
 		}
 		at = cursor{step: at.step + 1}
 	}
 
 	// The log is complete if the job has ended and no step follows.
-	if j.ended != "" && (at.step >= len(steps) || steps[at.step].status == notStarted) {
+	if j.ended != "" && (at.step >= len(j.steps) || j.steps[at.step].Status == notStarted) {
 		return page, nil
 	}
 	page.NextToken = at.String()
@@ -187,31 +173,26 @@ func (s *Server) describeEnd(j *job) string {
 // there is one line that describes them.
 func (s *Server) readLines(t *store.Tx, j *job, step, offset, count, size int) (all []cloud.LogLine, next int, err error) {
 	for next = offset; count > 0 && size > 0; {
-		var start, n, bytes int
-		var packed []byte
-		var cut string
-		found, err := t.Get([]any{&start, &n, &bytes, &cut, &packed}, j.sql(`SELECT start, count, bytes, cut, lines
-			FROM {batches} WHERE {owner} = ? AND step = ? AND start <= ? ORDER BY start DESC LIMIT 1`),
-			j.seq, step, next)
+		b, found, err := t.BatchAt(j.JobKey, step, next)
 		if err != nil {
 			return nil, 0, err
 		}
-		if !found || next >= start+n {
+		if !found || next >= b.Start+b.Count {
 			break
 		}
-		lines, err := unpackLines(packed)
-		if err != nil || cut == "" && len(lines) != n || cut != "" && len(lines) != 1 {
+		lines, err := unpackLines(b.Packed)
+		if err != nil || b.Cut == "" && len(lines) != b.Count || b.Cut != "" && len(lines) != 1 {
 			return nil, 0, fmt.Errorf("read the log of job %s, step %d: %w", j.job, step, errors.Join(errPacked, err))
 		}
 
-		if cut != "" {
-			if next > start {
-				bytes = 0
+		if b.Cut != "" {
+			if next > b.Start {
+				b.Bytes = 0
 			}
-			lines[0].Text = s.describeCut(cut, bytes, start+n-next)
-			next = start + n
+			lines[0].Text = s.describeCut(b.Cut, b.Bytes, b.Start+b.Count-next)
+			next = b.Start + b.Count
 		} else {
-			lines = lines[next-start:]
+			lines = lines[next-b.Start:]
 			lines = lines[:min(len(lines), count)]
 			next += len(lines)
 		}

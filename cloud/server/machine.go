@@ -1,5 +1,7 @@
 package server
 
+import "github.com/cmwa-project/cmwa/cloud/server/store"
+
 // Statuses of deployments, their jobs and their steps (Pulumi Cloud REST API
 // documentation). Steps are never accepted or skipped.
 const (
@@ -33,12 +35,7 @@ const (
 type jobState struct {
 	status string
 	ended  string // reason for the end of the job; empty before the end
-	steps  []stepState
-}
-
-type stepState struct {
-	status string
-	lines  int // of its log
+	steps  []store.Step
 }
 
 // outcome returns the status, or cancelled for a job that a user has cancelled.
@@ -88,7 +85,7 @@ func (j *jobState) report(step int, to string) (changed bool, err error) {
 	}
 
 	// Change the status of the step (1), and with it that of the job (3).
-	from := j.steps[step].status
+	from := j.steps[step].Status
 	switch {
 	case from == to:
 		return false, nil
@@ -96,7 +93,7 @@ func (j *jobState) report(step int, to string) (changed bool, err error) {
 		return false, conflict("the job has already ended: %s", j.status)
 	case from == notStarted && to == running:
 		// 2. All steps before it have succeeded.
-		if step > 0 && j.steps[step-1].status != succeeded {
+		if step > 0 && j.steps[step-1].Status != succeeded {
 			return false, conflict("step %d cannot run before step %d has succeeded", step, step-1)
 		}
 		j.status = running
@@ -109,7 +106,7 @@ func (j *jobState) report(step int, to string) (changed bool, err error) {
 	default:
 		return false, conflict("step %d is %s and cannot become %s", step, from, to)
 	}
-	j.steps[step].status = to
+	j.steps[step].Status = to
 	return true, nil
 }
 
@@ -126,18 +123,18 @@ const (
 // cancelled during the step, new lines are accepted until the job's token expires: the
 // runner still has to interrupt the step, and logs how the step has ended.
 func (j *jobState) placeBatch(step, offset int) (batchAction, error) {
-	interrupted := j.ended == endedByCancel && step >= 0 && step < len(j.steps) && j.steps[step].status == failed
+	interrupted := j.ended == endedByCancel && step >= 0 && step < len(j.steps) && j.steps[step].Status == failed
 	if err := j.checkReport(step); err != nil && !interrupted {
 		return 0, err
 	}
 	s := j.steps[step]
 	switch {
-	case offset < s.lines:
+	case offset < s.Lines:
 		return compareBatch, nil
-	case !interrupted && (s.status != running || j.ended != ""):
-		return 0, conflict("step %d is %s: lines are accepted while it is running", step, s.status)
-	case offset > s.lines:
-		return 0, wrongOffset(s.lines, "offset must be %d, the number of stored lines of step %d", s.lines, step)
+	case !interrupted && (s.Status != running || j.ended != ""):
+		return 0, conflict("step %d is %s: lines are accepted while it is running", step, s.Status)
+	case offset > s.Lines:
+		return 0, wrongOffset(s.Lines, "offset must be %d, the number of stored lines of step %d", s.Lines, step)
 	}
 	return appendBatch, nil
 }
@@ -155,8 +152,8 @@ func (j *jobState) stop(by string) error {
 	}
 	j.ended = by
 	for i := range j.steps {
-		if j.steps[i].status == running {
-			j.steps[i].status = failed
+		if j.steps[i].Status == running {
+			j.steps[i].Status = failed
 		}
 	}
 	return nil

@@ -5,14 +5,16 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // TestJobStateProperty makes random calls for a job and checks the invariants after each.
 func TestJobStateProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		j := jobState{status: notStarted, steps: make([]stepState, rapid.IntRange(1, 5).Draw(t, "steps"))}
+		j := jobState{status: notStarted, steps: make([]store.Step, rapid.IntRange(1, 5).Draw(t, "steps"))}
 		for i := range j.steps {
-			j.steps[i].status = notStarted
+			j.steps[i].Status = notStarted
 		}
 		statuses := []string{notStarted, running, succeeded, failed, skipped, accepted, ""}
 		t.Repeat(map[string]func(*rapid.T){
@@ -28,8 +30,8 @@ func TestJobStateProperty(t *testing.T) {
 				if (err != nil || !changed) && !same(before, j) {
 					t.Fatalf("a refused or repeated report (%v) changed the state to %+v, from %+v", err, j, before)
 				}
-				if err == nil && j.steps[step].status != to {
-					t.Fatalf("report %s of step %d was accepted, but the step is %s", to, step, j.steps[step].status)
+				if err == nil && j.steps[step].Status != to {
+					t.Fatalf("report %s of step %d was accepted, but the step is %s", to, step, j.steps[step].Status)
 				}
 				if changed && before.ended != "" {
 					t.Fatalf("a job that ended by %s changed to %+v", before.ended, j)
@@ -37,11 +39,11 @@ func TestJobStateProperty(t *testing.T) {
 			},
 			"honest": func(t *rapid.T) { // the next report of a correct runner
 				for i, s := range j.steps {
-					if s.status == succeeded {
+					if s.Status == succeeded {
 						continue
 					}
 					to := running
-					if s.status == running {
+					if s.Status == running {
 						to = rapid.SampledFrom([]string{succeeded, succeeded, failed}).Draw(t, "end")
 					}
 					_, err := j.report(i, to)
@@ -58,12 +60,12 @@ func TestJobStateProperty(t *testing.T) {
 					return
 				}
 				s := j.steps[step]
-				runs := s.status == running && j.status == running
-				interrupted := s.status == failed && j.ended == endedByCancel
-				if !runs && !interrupted || offset != s.lines {
+				runs := s.Status == running && j.status == running
+				interrupted := s.Status == failed && j.ended == endedByCancel
+				if !runs && !interrupted || offset != s.Lines {
 					t.Fatalf("lines at offset %d are accepted for step %d of %+v", offset, step, j)
 				}
-				j.steps[step].lines++
+				j.steps[step].Lines++
 			},
 			"stop": func(t *rapid.T) {
 				_ = j.stop(rapid.SampledFrom([]string{endedByCancel, endedByNoHeartbeat}).Draw(t, "by"))
@@ -80,23 +82,23 @@ func same(a, b jobState) bool {
 // checkInvariants checks a state against the rules of jobState.report.
 func checkInvariants(t *rapid.T, j jobState) {
 	fail := func(why string) { t.Fatalf("%s: %+v", why, j) }
-	first := slices.IndexFunc(j.steps, func(s stepState) bool { return s.status != succeeded })
+	first := slices.IndexFunc(j.steps, func(s store.Step) bool { return s.Status != succeeded })
 	for i, s := range j.steps {
-		if s.lines > 0 && s.status == notStarted {
+		if s.Lines > 0 && s.Status == notStarted {
 			fail("a step that never ran has lines")
 		}
-		if first >= 0 && i > first && s.status != notStarted {
+		if first >= 0 && i > first && s.Status != notStarted {
 			fail("a step started before the previous step had succeeded")
 		}
 	}
-	started := j.steps[0].status != notStarted
+	started := j.steps[0].Status != notStarted
 	switch j.status {
 	case notStarted, accepted, skipped:
 		if started {
 			fail("a job that has not started has a started step")
 		}
 	case running:
-		if !started || first < 0 || j.steps[first].status == failed {
+		if !started || first < 0 || j.steps[first].Status == failed {
 			fail("a running job has no started step, or no step left to run")
 		}
 	case succeeded:
@@ -107,7 +109,7 @@ func checkInvariants(t *rapid.T, j jobState) {
 		if first < 0 {
 			fail("a job failed, but all its steps succeeded")
 		}
-		if j.steps[first].status == running {
+		if j.steps[first].Status == running {
 			fail("a step of an ended job runs")
 		}
 	default:

@@ -57,10 +57,10 @@ func (s *Server) recordHeartbeat(c *call, j *job) {
 		return
 	}
 	if j.ended == "" {
-		s.heartbeats.record(j.seq, c.now)
+		s.heartbeats.record(j.Seq, c.now)
 		return
 	}
-	s.heartbeats.forget(j.seq)
+	s.heartbeats.forget(j.Seq)
 }
 
 // reportLogs stores a batch of log lines that a runner sends.
@@ -100,20 +100,16 @@ func (s *Server) reportLogs(c *call) (reply, error) {
 // stored because of a limit. It refuses all other lines at an offset before the end of the
 // log.
 func sameBatch(t *store.Tx, j *job, step int, batch cloud.LogBatch, packed []byte) error {
-	var start int
-	var cut string
-	var stored []byte
-	found, err := t.Get([]any{&start, &cut, &stored}, j.sql(`SELECT start, cut, lines FROM {batches}
-		WHERE {owner} = ? AND step = ? AND start <= ? ORDER BY start DESC LIMIT 1`), j.seq, step, batch.Offset)
+	b, found, err := t.BatchAt(j.JobKey, step, batch.Offset)
 	switch {
 	case err != nil:
 		return err
-	case found && start == batch.Offset && bytes.Equal(stored, packed):
+	case found && b.Start == batch.Offset && bytes.Equal(b.Packed, packed):
 		return store.ErrNoChange
-	case found && cut != "" && batch.Offset+len(batch.Lines) <= j.steps[step].lines:
+	case found && b.Cut != "" && batch.Offset+len(batch.Lines) <= j.steps[step].Lines:
 		return store.ErrNoChange
 	default:
-		lines := j.steps[step].lines
+		lines := j.steps[step].Lines
 		return wrongOffset(lines, "offset %d is before the end of the log of step %d, and these lines are not a "+
 			"retry of a stored batch: continue at offset %d", batch.Offset, step, lines)
 	}

@@ -22,7 +22,7 @@ const requeueAfter = 35 * time.Second
 func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
 	return s.db.Write(ctx, func(t *store.Tx) error {
 		// 1. Check that the deployment is still claimed, and its definition was not fetched.
-		j, found, err := loadJob(t, "id", id)
+		j, found, err := asJob(t.JobOf(store.DeploymentJob, id))
 		if err != nil {
 			return err
 		}
@@ -41,16 +41,16 @@ func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
 		if err := dropTokens(t, principal{jobToken, id}); err != nil {
 			return err
 		}
-		s.heartbeats.forget(j.seq)
+		s.heartbeats.forget(j.Seq)
 		s.log.Warn("job queued again: no agent fetched the definition of its claim", "component", "expiry",
 			"deployment", id, "limit", requeueAfter)
 		_, err = t.Exec(`UPDATE deployments SET status = 'not-started', claimed = 0, pool = requested, modified = ?
-			WHERE seq = ?`, store.ToNanos(now), j.seq)
+			WHERE seq = ?`, store.ToNanos(now), j.Seq)
 		if err != nil {
 			return err
 		}
 		_, err = t.Exec(`UPDATE deployments SET status = 'skipped', ended = 'pool'
-			WHERE seq = ? AND pool <> '' AND pool NOT IN (SELECT id FROM pools)`, j.seq)
+			WHERE seq = ? AND pool <> '' AND pool NOT IN (SELECT id FROM pools)`, j.Seq)
 		return err
 	})
 }

@@ -67,47 +67,39 @@ func (s *Server) describeCut(cut string, bytes, lines int) string {
 	return fmt.Sprintf("[%s %s not stored: %s]\n", missing, verb, reason)
 }
 
-// rowOverhead is the approximate size of a batch in the database without its lines.
-const rowOverhead = 64
-
 // storeBatch appends a batch to the log of a step. If the log becomes too large, lines in its
 // middle are removed, so that its beginning and its end are kept.
 func (s *Server) storeBatch(t *store.Tx, j *job, step int, batch cloud.LogBatch, packed []byte, now time.Time) error {
-	start, end, size := batch.Offset, batch.Offset+len(batch.Lines), int64(len(packed)+rowOverhead)
-	var stored int64
-	_, err := t.Get([]any{&stored}, j.sql(`SELECT stored FROM {steps} WHERE {owner} = ? AND number = ?`), j.seq, step)
-	if err != nil {
-		return err
-	}
-
-	limit := s.options.MaxLogBytes
+	added := batchOf(batch.Offset, batch.Lines, packed)
+	end, stored, limit := batch.Offset+len(batch.Lines), j.steps[step].Stored, s.options.MaxLogBytes
+	var err error
 	switch {
 	case s.checkSpace() != nil:
 		err = appendCut(t, j, step, batch, now)
-		batch.Lines = nil
-	case limit > 0 && stored+size > limit:
+		added.Count = 0
+	case limit > 0 && stored+added.Size() > limit:
 		var freed int64
 		var dropped int
-		freed, dropped, err = cutMiddle(t, j, step, batch, limit, stored+size-limit, now)
+		freed, dropped, err = cutMiddle(t, j, step, batch, limit, stored+added.Size()-limit, now)
 		stored -= freed
-		start, batch.Lines = start+dropped, batch.Lines[dropped:]
-		packed = packLines(batch.Lines)
+		kept := batch.Lines[dropped:]
+		added = batchOf(batch.Offset+dropped, kept, packLines(kept))
 	}
 	if err != nil {
 		return err
 	}
 
-	if len(batch.Lines) > 0 {
-		_, err = t.Exec(j.sql(`INSERT INTO {batches} ({owner}, step, start, count, bytes, lines)
-			VALUES (?, ?, ?, ?, ?, ?)`), j.seq, step, start, len(batch.Lines), textBytes(batch.Lines), packed)
-		if err != nil {
+	if added.Count > 0 {
+		if err := t.AddBatch(j.JobKey, step, added); err != nil {
 			return err
 		}
-		stored += int64(len(packed) + rowOverhead)
+		stored += added.Size()
 	}
-	_, err = t.Exec(j.sql(`UPDATE {steps} SET lines = ?, stored = ?, modified = ? WHERE {owner} = ? AND number = ?`),
-		end, stored, store.ToNanos(now), j.seq, step)
-	return err
+	return t.SetLog(j.JobKey, step, end, stored, now)
+}
+
+func batchOf(start int, lines []cloud.LogLine, packed []byte) store.Batch {
+	return store.Batch{Start: start, Count: len(lines), Bytes: textBytes(lines), Packed: packed}
 }
 
 func textBytes(lines []cloud.LogLine) (total int) {
@@ -117,32 +109,28 @@ func textBytes(lines []cloud.LogLine) (total int) {
 	return total
 }
 
-// cut is a row in place of lines that are not stored.
-type cut struct{ start, count, bytes int }
-
-// save writes the row. It replaces a row with the same start.
-func (c cut) save(t *store.Tx, j *job, step int, reason string, now time.Time) error {
-	_, err := t.Exec(j.sql(`INSERT OR REPLACE INTO {batches} ({owner}, step, start, count, bytes, cut, lines)
-		VALUES (?, ?, ?, ?, ?, ?, ?)`), j.seq, step, c.start, c.count, c.bytes, reason,
-		packLines([]cloud.LogLine{{Time: now}}))
-	return err
+// saveCut stores a batch in place of lines that are not stored for a reason. It replaces a
+// batch with the same start.
+func saveCut(t *store.Tx, j *job, step int, b store.Batch, reason string, now time.Time) error {
+	if err := t.DropBatch(j.JobKey, step, b.Start); err != nil {
+		return err
+	}
+	b.Cut, b.Packed = reason, packLines([]cloud.LogLine{{Time: now}})
+	return t.AddBatch(j.JobKey, step, b)
 }
 
 // appendCut records that the lines of a batch are not stored because the disk is nearly full.
 func appendCut(t *store.Tx, j *job, step int, batch cloud.LogBatch, now time.Time) error {
-	last := cut{start: batch.Offset}
-	var before cut
-	found, err := t.Get([]any{&before.start, &before.count, &before.bytes}, j.sql(`SELECT start, count, bytes
-		FROM {batches} WHERE {owner} = ? AND step = ? AND cut = 'disk' ORDER BY start DESC LIMIT 1`), j.seq, step)
+	last, found, err := t.LastCut(j.JobKey, step, cutByDisk)
 	if err != nil {
 		return err
 	}
-	if found && before.start+before.count == batch.Offset {
-		last = before
+	if !found || last.Start+last.Count != batch.Offset {
+		last = store.Batch{Start: batch.Offset}
 	}
-	last.count += len(batch.Lines)
-	last.bytes += textBytes(batch.Lines)
-	return last.save(t, j, step, cutByDisk, now)
+	last.Count += len(batch.Lines)
+	last.Bytes += textBytes(batch.Lines)
+	return saveCut(t, j, step, last, cutByDisk, now)
 }
 
 // cutMiddle removes batches from the middle of a log until excess bytes are free. The
@@ -151,56 +139,42 @@ func appendCut(t *store.Tx, j *job, step int, batch cloud.LogBatch, now time.Tim
 // these lines.
 func cutMiddle(t *store.Tx, j *job, step int, batch cloud.LogBatch, limit, excess int64, now time.Time) (
 	freed int64, dropped int, err error) {
-	// Find the row that stands for the lines that were removed before. Without such a row, the
-	// middle starts where the first half of the limit ends.
-	var middle cut
-	found, err := t.Get([]any{&middle.start, &middle.count, &middle.bytes}, j.sql(`SELECT start, count, bytes
-		FROM {batches} WHERE {owner} = ? AND step = ? AND cut = 'limit' ORDER BY start LIMIT 1`), j.seq, step)
+	// Find the row that stands for the lines that were removed before. A step has at most one.
+	// Without it, the middle starts where the first half of the limit ends.
+	middle, found, err := t.LastCut(j.JobKey, step, cutByLimit)
 	if err == nil && !found {
-		middle.start, err = endOfHead(t, j, step, limit/2, batch.Offset)
+		if middle.Start, found, err = t.EndOfHead(j.JobKey, step, limit/2); !found {
+			middle.Start = batch.Offset
+		}
 	}
 	if err != nil {
 		return 0, 0, err
 	}
 
-	for end := middle.start + middle.count; freed < excess && end < batch.Offset; end = middle.start + middle.count {
-		var row cut
-		var size int64
-		found, err := t.Get([]any{&row.count, &row.bytes, &size}, j.sql(`DELETE FROM {batches}
-			WHERE {owner} = ? AND step = ? AND start = ?
-			RETURNING count, bytes, CASE cut WHEN '' THEN length(lines) + 64 ELSE 0 END`), j.seq, step, end)
+	for end := middle.Start + middle.Count; freed < excess && end < batch.Offset; end = middle.Start + middle.Count {
+		row, found, err := t.BatchAt(j.JobKey, step, end)
 		if err != nil {
 			return 0, 0, err
 		}
-		if !found {
+		if !found || row.Start != end {
 			return 0, 0, fmt.Errorf("cut the log of job %s, step %d: %w", j.job, step, errPacked)
 		}
-		middle.count += row.count
-		middle.bytes += row.bytes
-		freed += size
+		if err := t.DropBatch(j.JobKey, step, end); err != nil {
+			return 0, 0, err
+		}
+		middle.Count += row.Count
+		middle.Bytes += row.Bytes
+		freed += row.Size()
 	}
 
 	for freed < excess && dropped < len(batch.Lines) {
 		line := batch.Lines[dropped : dropped+1]
 		excess -= int64(len(packLines(line)))
-		middle.count++
-		middle.bytes += textBytes(line)
+		middle.Count++
+		middle.Bytes += textBytes(line)
 		dropped++
 	}
-	return freed, dropped, middle.save(t, j, step, cutByLimit, now)
-}
-
-// endOfHead returns the offset of the first batch that does not fit into size bytes
-// together with those before it, or last if all stored batches fit.
-func endOfHead(t *store.Tx, j *job, step int, size int64, last int) (int, error) {
-	var at *int
-	_, err := t.Get([]any{&at}, j.sql(`SELECT min(start) FROM (
-		SELECT start, sum(CASE cut WHEN '' THEN length(lines) + 64 ELSE 0 END) OVER (ORDER BY start) AS total
-			FROM {batches} WHERE {owner} = ? AND step = ?) WHERE total > ?`), j.seq, step, size)
-	if err != nil || at == nil {
-		return last, err
-	}
-	return *at, nil
+	return freed, dropped, saveCut(t, j, step, middle, cutByLimit, now)
 }
 
 // freeSpace returns how many bytes of the file system of a directory are available.

@@ -216,7 +216,7 @@ func (w *world) copies(id string, n int) {
 			`INSERT INTO steps (deployment, number, name, status) SELECT seq, number, name, s.status
 				FROM deployments d, steps s WHERE seq > ?2
 				AND deployment = (SELECT seq FROM deployments WHERE id = ?1)`,
-			`INSERT INTO batches (deployment, step, start, count, lines) SELECT seq, step, start, count, lines
+			`INSERT INTO batches (deployment, step, start, count, packed) SELECT seq, step, start, count, packed
 				FROM deployments, batches WHERE seq > ?2
 				AND deployment = (SELECT seq FROM deployments WHERE id = ?1)`,
 		} {
@@ -262,7 +262,7 @@ func TestStoreBatchProperty(t *testing.T) {
 		// notice with the exact number of lines that are not stored.
 		stored := int64(0)
 		err := w.server.db.Read(t.Context(), func(t *store.Tx) error {
-			j, _, err := loadJob(t, "id", id)
+			j, _, err := asJob(t.JobOf(store.DeploymentJob, id))
 			for offset := 0; err == nil && offset < len(sent); {
 				var lines []cloud.LogLine
 				var next int

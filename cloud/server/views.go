@@ -124,7 +124,7 @@ func (s *Server) definition(c *call) (reply, error) {
 		var st stack
 		_, err = t.Get([]any{&sealed, &st.id, &wrapped},
 			`SELECT d.definition, s.id, s.secret_key
-				FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.seq = ?`, j.seq)
+				FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.seq = ?`, j.Seq)
 		if err != nil {
 			return err
 		}

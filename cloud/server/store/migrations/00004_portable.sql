@@ -1,0 +1,12 @@
+-- Statements of jobs that also MySQL takes: it reserves the words LINES and STORED, and it has no partial indexes.
+-- +goose Up
+ALTER TABLE steps RENAME COLUMN lines TO line_count;
+ALTER TABLE steps RENAME COLUMN stored TO stored_bytes;
+ALTER TABLE lease_steps RENAME COLUMN lines TO line_count;
+ALTER TABLE lease_steps RENAME COLUMN stored TO stored_bytes;
+ALTER TABLE batches RENAME COLUMN lines TO packed;
+ALTER TABLE lease_batches RENAME COLUMN lines TO packed;
+DROP INDEX cuts;
+DROP INDEX lease_cuts;
+CREATE INDEX batches_by_cut ON batches (deployment, step, cut, start);
+CREATE INDEX lease_batches_by_cut ON lease_batches (lease, step, cut, start);
