@@ -1,6 +1,7 @@
 package server
 
 import (
+	"compress/flate"
 	"compress/gzip"
 	"crypto/rand"
 	"encoding/hex"
@@ -11,19 +12,25 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/cmwa-project/cmwa/cloud"
 
+	"github.com/cmwa-project/cmwa/cloud/server/objects"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
-// Limits of the bodies of requests, in bytes. The limit for log batches is smaller, because
-// agents halve a batch that is refused with 413.
+// Limits of the bodies of requests, in bytes after decompression. The limit for log batches is
+// smaller, because agents halve a batch that is refused with 413.
 const (
-	maxLogBody = 1 << 20
-	maxBody    = 4 << 20
+	maxLogBody   = 1 << 20
+	maxBody      = 4 << 20
+	maxEventBody = 16 << 20
+	maxStateBody = 512 << 20 // states and journals
+
+	maxSentBody = 50 << 20 // before decompression
 )
 
 // call is one request and its sender.
@@ -110,7 +117,7 @@ func (s *Server) writeReply(c *call, answer reply) {
 	if answer.code == 0 {
 		answer.code = http.StatusOK
 	}
-	writeJSON(c.out, answer.code, text)
+	c.writeJSON(answer.code, text)
 }
 
 func (s *Server) writeError(c *call, id string, err error) {
@@ -129,38 +136,61 @@ func (s *Server) writeError(c *call, id string, err error) {
 	if err != nil {
 		s.log.Error("cannot encode the error", "component", "api", "request", id, "error", err)
 	}
-	writeJSON(c.out, known.code, text)
+	c.writeJSON(known.code, text)
 }
 
-func writeJSON(w http.ResponseWriter, code int, text []byte) {
-	header := w.Header()
+// minCompressed is the size in bytes from which responses are compressed. Smaller ones fit into few packets.
+const minCompressed = 4 << 10
+
+func (c *call) writeJSON(code int, text []byte) {
+	header := c.out.Header()
 	header.Set("Content-Type", "application/json")
 	header.Set("Cache-Control", "no-store")
+	if len(text) >= minCompressed && acceptsGzip(c.Header.Get("Accept-Encoding")) {
+		if packed, err := objects.Pack(text); err == nil {
+			header.Set("Content-Encoding", "gzip")
+			text = packed
+		}
+	}
 	header.Set("Content-Length", strconv.Itoa(len(text)))
-	w.WriteHeader(code)
-	_, _ = w.Write(text) // fails only if the client has disconnected
+	c.out.WriteHeader(code)
+	_, _ = c.out.Write(text) // fails only if the client has disconnected
 }
 
-// text returns the body, which must be UTF-8. Limit is the size of the body, also after
-// decompression.
+// acceptsGzip reports whether a header Accept-Encoding allows gzip, such as "gzip, deflate;q=0.5".
+func acceptsGzip(header string) bool {
+	for one := range strings.SplitSeq(header, ",") {
+		name, quality, _ := strings.Cut(one, ";")
+		if strings.TrimSpace(name) == "gzip" {
+			return !strings.HasPrefix(strings.TrimSpace(quality), "q=0") || strings.Contains(quality, "q=0.")
+		}
+	}
+	return false
+}
+
+// text returns the body, which must be UTF-8. It decompresses a body with the Content-Encoding gzip, and stops at the
+// limit. The limit is for the decompressed body, in bytes.
 func (c *call) text(limit int64) ([]byte, error) {
-	source := http.MaxBytesReader(c.out, c.Body, limit)
-	switch encoding := c.Header.Get("Content-Encoding"); encoding {
+	body := http.MaxBytesReader(c.out, c.Body, min(limit, maxSentBody))
+	switch encoding := strings.ToLower(c.Header.Get("Content-Encoding")); encoding {
 	case "", "identity":
 	case "gzip":
-		packed, err := gzip.NewReader(source)
+		unpacked, err := gzip.NewReader(body)
 		if err != nil {
-			return nil, badRequest("the body is not gzip")
+			return nil, badRequest("the Content-Encoding is gzip and the body is not")
 		}
-		source = http.MaxBytesReader(c.out, packed, limit)
+		body = http.MaxBytesReader(c.out, unpacked, limit)
 	default:
-		return nil, refuse(http.StatusUnsupportedMediaType, "the body must be plain or gzip")
+		return nil, refuse(http.StatusUnsupportedMediaType,
+			"send the body with the Content-Encoding gzip or without one")
 	}
-	text, err := io.ReadAll(source)
+	text, err := io.ReadAll(body)
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, refuse(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", limit)
+		return nil, refuse(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", large.Limit)
+	case errors.Is(err, gzip.ErrChecksum), errors.Is(err, gzip.ErrHeader), errors.As(err, new(flate.CorruptInputError)):
+		return nil, badRequest("the Content-Encoding is gzip and the body is not")
 	case err != nil:
 		return nil, badRequest("the body is incomplete")
 	case !utf8.Valid(text):

@@ -62,7 +62,8 @@ func TestSaveLoad(t *testing.T) {
 		if err := d.Put(t.Context(), key, broken); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := Load(t.Context(), d, key, sum[:]); err == nil || !strings.Contains(err.Error(), "from a backup") {
+		got, err := Load(t.Context(), d, key, sum[:])
+		if err == nil || !strings.Contains(err.Error(), "from a backup") {
 			t.Errorf("loaded %q, %v", got, err)
 		}
 	}

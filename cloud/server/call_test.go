@@ -1,0 +1,84 @@
+package server
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/cloud/server/objects"
+)
+
+// packed returns content compressed with gzip.
+func packed(t testing.TB, content string) string {
+	t.Helper()
+	text, err := objects.Pack([]byte(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestCallText(t *testing.T) {
+	w := newWorld(t)
+	good := packed(t, `{"stackName":"packed"}`)
+	many := make([]byte, maxBody+1)
+	for i := range many {
+		many[i] = ' '
+	}
+	for _, one := range []struct {
+		name, encoding, body string
+		code                 int
+		message              string
+	}{
+		{"cut off", "gzip", good[:len(good)-9], 400, "incomplete"},
+		{"wrong checksum", "gzip", good[:len(good)-8] + "\x00\x00\x00\x00" + good[len(good)-4:], 400, "gzip and the body is not"},
+		{"broken data", "gzip", good[:10] + "\xff\xff\xff" + good[13:], 400, "gzip and the body is not"},
+		{"no gzip", "gzip", `{"stackName":"packed"}`, 400, "gzip and the body is not"},
+		{"empty", "gzip", "", 400, "gzip and the body is not"},
+		{"bomb", "gzip", packed(t, string(many)), 413, "body is larger than 4194304 bytes"},
+		{"plain and too large", "", string(many), 413, "larger than 4194304 bytes"},
+		{"other encoding", "br", "x", 415, "Content-Encoding gzip"},
+		{"no UTF-8", "gzip", packed(t, "\"\xff\""), 400, "not UTF-8"},
+		{"gzip", "gzip", good, 200, ""},
+		{"gzip, again", "GZIP", good, 409, "already"},
+	} {
+		got := w.send(w.user, "POST", "/api/stacks/organization/project", one.body,
+			"Content-Encoding", one.encoding)
+		if got.code != one.code || !strings.Contains(got.body, one.message) {
+			t.Errorf("%s: %d %s, want %d %q", one.name, got.code, got.body, one.code, one.message)
+		}
+	}
+}
+
+func TestWriteJSON(t *testing.T) {
+	large := strings.Repeat("text ", minCompressed)
+	for _, one := range []struct {
+		accept, body string
+		compressed   bool
+	}{
+		{"gzip", large, true}, {"deflate, gzip;q=1.0", large, true}, {"gzip;q=0.5", large, true},
+		{"gzip", "small", false}, {"", large, false}, {"deflate", large, false}, {"gzip;q=0", large, false},
+	} {
+		rec := httptest.NewRecorder()
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Accept-Encoding", one.accept)
+		(&Server{}).writeReply(&call{Request: r, out: rec}, reply{body: one.body})
+		var body io.Reader = bytes.NewReader(rec.Body.Bytes())
+		if compressed := rec.Header().Get("Content-Encoding") == "gzip"; compressed != one.compressed {
+			t.Errorf("%q, %d bytes: compressed is %t", one.accept, len(one.body), compressed)
+		} else if compressed {
+			var err error
+			if body, err = gzip.NewReader(body); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got string
+		if err := json.NewDecoder(body).Decode(&got); err != nil || got != one.body {
+			t.Errorf("%q: got %d bytes, %v", one.accept, len(got), err)
+		}
+	}
+}
