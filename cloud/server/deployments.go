@@ -67,17 +67,17 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 			return err
 		}
 		o := jobSpec{
-			organization: st.organization, project: st.project, stack: st.name,
+			organization: st.Organization, project: st.Project, stack: st.Name,
 			id: id, operation: r.Operation, steps: r.Steps, timeout: r.Timeout, defaultImage: s.options.DefaultImage,
 		}
 		if o.settings, err = effectiveSettings(st, sent, r.Inherit == nil || *r.Inherit); err != nil {
 			return err
 		}
-		if err := checkRouting(t, st.organization, o.settings.Pool); err != nil {
+		if err := checkRouting(t, st.Organization, o.settings.Pool); err != nil {
 			return err
 		}
 		const count = `UPDATE stacks SET deployments = deployments + 1 WHERE id = ? RETURNING deployments`
-		if _, err := t.Get([]any{&o.version}, count, st.id); err != nil {
+		if _, err := t.Get([]any{&o.version}, count, st.ID); err != nil {
 			return err
 		}
 		version = o.version
@@ -96,9 +96,9 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 		return reply{}, err
 	}
 	s.log.Info("deployment queued", "component", "deployments",
-		"deployment", id, "stack", st.path(), "version", version)
+		"deployment", id, "stack", st.Path(), "version", version)
 	return reply{http.StatusAccepted, map[string]any{
-		"id": id, "version": version, "consoleUrl": s.base(c) + buildPath(st.path(), version),
+		"id": id, "version": version, "consoleUrl": s.base(c) + buildPath(st.Path(), version),
 	}}, nil
 }
 
@@ -142,7 +142,7 @@ func checkRouting(t *store.Tx, organization, pool string) error {
 func skipQueued(t *store.Tx, st stack, operation string, now time.Time) error {
 	_, err := t.Exec(`UPDATE deployments SET status = 'skipped', ended = 'superseded', modified = ?
 		WHERE stack = ? AND operation = ? AND status = 'not-started'`,
-		store.ToNanos(now), st.id, operation)
+		store.ToNanos(now), st.ID, operation)
 	return err
 }
 
@@ -159,7 +159,7 @@ func enqueue(t *store.Tx, st stack, o jobSpec, r request, c *call, definition cl
 	_, err = t.Get([]any{&seq}, `INSERT INTO deployments (id, job, stack, organization, pool, version, operation,
 			status, inherits, initiator, requester, created, modified, definition)
 		VALUES (?, ?, ?, ?, ?, ?, ?, 'not-started', ?, ?, ?, ?, ?, ?) RETURNING seq`,
-		o.id, newID(), st.id, st.organization, o.settings.Pool, o.version, o.operation, r.Inherit == nil || *r.Inherit,
+		o.id, newID(), st.ID, st.Organization, o.settings.Pool, o.version, o.operation, r.Inherit == nil || *r.Inherit,
 		initiator, c.caller.subject, store.ToNanos(c.now), store.ToNanos(c.now), st.key.Seal(text, forDefinition))
 	if err != nil {
 		return err
@@ -215,12 +215,12 @@ func (s *Server) deploymentFromPath(t *store.Tx, c *call) (*job, error) {
 			return nil, err
 		}
 		query, key = `SELECT id FROM deployments WHERE stack = ? AND version = ?`, version
-		if version <= st.deployments {
+		if version <= st.Deployments {
 			hint = ": it was deleted" + s.options.Retention.describe()
 		}
 	}
 
-	found, err := t.Get([]any{&id}, query, st.id, key)
+	found, err := t.Get([]any{&id}, query, st.ID, key)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +230,7 @@ func (s *Server) deploymentFromPath(t *store.Tx, c *call) (*job, error) {
 			return j, err
 		}
 	}
-	return nil, notFound("stack %s has no deployment %v%s", st.path(), key, hint)
+	return nil, notFound("stack %s has no deployment %v%s", st.Path(), key, hint)
 }
 
 // getDeploymentPart serves the logs and updates of a deployment, and the path
@@ -299,11 +299,11 @@ func (s *Server) listDeployments(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		if _, err := t.Get([]any{&total}, `SELECT count(*) FROM deployments WHERE stack = ?`, st.id); err != nil {
+		if _, err := t.Get([]any{&total}, `SELECT count(*) FROM deployments WHERE stack = ?`, st.ID); err != nil {
 			return err
 		}
 		condition := `d.stack = ? ORDER BY d.seq ` + order + ` LIMIT ? OFFSET ?`
-		all, err = viewDeployments(t, condition, st.id, size, (page-1)*size)
+		all, err = viewDeployments(t, condition, st.ID, size, (page-1)*size)
 		return err
 	})
 	return reply{body: map[string]any{"deployments": all, "itemsPerPage": size, "total": total}}, err

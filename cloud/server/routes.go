@@ -41,6 +41,13 @@ func (s *Server) routes() http.Handler {
 	route("GET /api/stacks/{org}/{project}", s.projectExists, userToken)
 	route("GET "+stack, s.getStack, userToken, stackToken)
 	route("DELETE "+stack, s.deleteStack, userToken)
+	route("PATCH "+stack+"/tags", s.replaceTags, userToken, stackToken)
+	route("POST "+stack+"/tags", s.addTag, userToken)
+	route("PATCH "+stack+"/tags/{tag}", s.editTag, userToken)
+	route("DELETE "+stack+"/tags/{tag}", s.deleteTag, userToken)
+	route("GET "+stack+"/config", s.getStackConfig, userToken, stackToken)
+	route("PUT "+stack+"/config", s.putStackConfig, userToken)
+	route("DELETE "+stack+"/config", s.deleteStackConfig, userToken)
 
 	route("POST "+stack+"/encrypt", s.encryptValue, userToken, stackToken)
 	route("POST "+stack+"/batch-encrypt", s.encryptValues, userToken, stackToken)

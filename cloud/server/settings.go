@@ -95,10 +95,10 @@ func (s *Server) getSettings(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	if st.settings == "" {
-		return reply{}, notFound("stack %s has no deployment settings", st.path())
+	if st.Settings == "" {
+		return reply{}, notFound("stack %s has no deployment settings", st.Path())
 	}
-	return reply{body: json.RawMessage(st.settings)}, nil
+	return reply{body: json.RawMessage(st.Settings)}, nil
 }
 
 // patchSettings merges the settings of the request into the stored ones.
@@ -141,13 +141,13 @@ func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (rep
 		if err != nil {
 			return err
 		}
-		if err := checkPool(t, st.organization, meaning.Pool); err != nil {
+		if err := checkPool(t, st.Organization, meaning.Pool); err != nil {
 			return err
 		}
 		if stored, err = json.Marshal(merged); err != nil {
 			return fmt.Errorf("write settings: %w", err)
 		}
-		_, err = t.Exec(`UPDATE stacks SET settings = ?, pool = ? WHERE id = ?`, string(stored), meaning.Pool, st.id)
+		_, err = t.Exec(`UPDATE stacks SET settings = ?, pool = ? WHERE id = ?`, string(stored), meaning.Pool, st.ID)
 		return err
 	})
 	return reply{body: stored}, err
@@ -155,10 +155,10 @@ func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (rep
 
 // settingsTree returns the stored settings, or an empty object.
 func (st stack) settingsTree() (tree, error) {
-	if st.settings == "" {
+	if st.Settings == "" {
 		return tree{}, nil
 	}
-	return decodeTree([]byte(st.settings))
+	return decodeTree([]byte(st.Settings))
 }
 
 func (s *Server) deleteSettings(c *call) (reply, error) {
@@ -167,10 +167,10 @@ func (s *Server) deleteSettings(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		if st.settings == "" {
-			return notFound("stack %s has no deployment settings", st.path())
+		if st.Settings == "" {
+			return notFound("stack %s has no deployment settings", st.Path())
 		}
-		_, err = t.Exec(`UPDATE stacks SET settings = NULL, pool = '' WHERE id = ?`, st.id)
+		_, err = t.Exec(`UPDATE stacks SET settings = NULL, pool = '' WHERE id = ?`, st.ID)
 		return err
 	})
 }

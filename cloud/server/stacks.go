@@ -2,28 +2,23 @@ package server
 
 import (
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
+	"strings"
 
 	"github.com/cmwa-project/cmwa/cloud/server/keys"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
-// stack is one row of the table stacks.
+// stack is a stack with its decrypted key.
 type stack struct {
-	id, organization, project, name string
-	created                         int64
-	tags                            string // JSON
-	key                             keys.Key
-	settings                        string // JSON with ciphertexts; empty without settings
-	deployments                     int64  // version of the last one
+	store.Stack
+	key keys.Key
 }
-
-// path returns the full name of the stack.
-func (st stack) path() string { return st.organization + "/" + st.project + "/" + st.name }
 
 // namePattern returns the pattern of names of projects and stacks. It is Pulumi's pattern,
 // except that no name begins with a hyphen, like a flag, or with a dot, like a hidden directory.
@@ -46,49 +41,68 @@ type stackView struct {
 	Organization string            `json:"orgName"`
 	Project      string            `json:"projectName"`
 	Name         string            `json:"stackName"`
+	Operation    *operationView    `json:"currentOperation,omitempty"`
 	ActiveUpdate string            `json:"activeUpdate"`
-	Version      int               `json:"version"`
 	Tags         map[string]string `json:"tags"`
+	Version      int64             `json:"version"`
+}
+
+// operationView is the running update of a stack.
+type operationView struct {
+	Kind    string `json:"kind"`
+	Author  string `json:"author"`
+	Started int64  `json:"started"` // seconds since 1970
+}
+
+// checkNames returns an error for an invalid name of a project or a stack.
+func checkNames(project, stack string) error {
+	if form := namePattern(); form.MatchString(project) && form.MatchString(stack) {
+		return nil
+	}
+	return badRequest("names of stacks and projects have 1 to 100 letters, digits, underscores, dots " +
+		"and hyphens, and begin with a letter, a digit or an underscore")
 }
 
 func (s *Server) createStack(c *call) (reply, error) {
 	var body struct {
-		Name string            `json:"stackName"`
-		Tags map[string]string `json:"tags"`
+		Name   string            `json:"stackName"`
+		Tags   map[string]string `json:"tags"`
+		Teams  []string          `json:"teams"`
+		Config *struct{}         `json:"config"`
 	}
 	if err := c.decode(maxBody, &body); err != nil {
 		return reply{}, err
 	}
-	form := namePattern()
-	if !form.MatchString(body.Name) || !form.MatchString(c.PathValue("project")) {
-		return reply{}, badRequest("names of stacks and projects have 1 to 100 letters, digits, underscores, dots " +
-			"and hyphens, and begin with a letter, a digit or an underscore")
-	}
-	if body.Tags == nil {
-		body.Tags = map[string]string{}
-	}
-	tags, err := json.Marshal(body.Tags)
-	if err != nil {
-		return reply{}, fmt.Errorf("write tags: %w", err)
-	}
-
-	id := newID()
-	key, err := s.keys.Make(c.Context(), forStack+id)
-	if err != nil {
+	if err := checkNames(c.PathValue("project"), body.Name); err != nil {
 		return reply{}, err
 	}
-	err = s.db.Write(c.Context(), func(t *store.Tx) error {
-		organization, err := s.organization(t, c)
+	if err := checkTags(body.Tags); err != nil {
+		return reply{}, err
+	}
+	switch {
+	case len(body.Teams) > 0:
+		return reply{}, badRequest("this service has no teams: create the stack without them")
+	case body.Config != nil:
+		return reply{}, badRequest(noConfig)
+	}
+
+	made := store.Stack{ID: newID(), Project: c.PathValue("project"), Name: body.Name, Created: c.now}
+	var err error
+	if made.Key, err = s.keys.Make(c.Context(), forStack+made.ID); err != nil {
+		return reply{}, err
+	}
+	err = s.db.Write(c.Context(), func(t *store.Tx) (err error) {
+		if made.Organization, err = s.organization(t, c); err != nil {
+			return err
+		}
+		err = t.CreateStack(made)
+		if errors.Is(err, store.ErrDuplicate) {
+			return conflict("there is a stack %s already", made.Path())
+		}
 		if err != nil {
 			return err
 		}
-		made, err := t.Exec(`INSERT INTO stacks (id, organization, project, name, created, tags, secret_key)
-			VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-			id, organization, c.PathValue("project"), body.Name, store.ToNanos(c.now), string(tags), key)
-		if err == nil && made == 0 {
-			return conflict("there is a stack %s/%s/%s already", organization, c.PathValue("project"), body.Name)
-		}
-		return err
+		return t.SetStackTags(made.ID, body.Tags)
 	})
 	return reply{body: empty{}}, err
 }
@@ -96,33 +110,26 @@ func (s *Server) createStack(c *call) (reply, error) {
 // stackFromPath returns the stack that a path names. It refuses the token of a job of another
 // stack.
 func (s *Server) stackFromPath(t *store.Tx, c *call) (stack, error) {
-	st := stack{organization: c.PathValue("org"), project: c.PathValue("project"), name: c.PathValue("stack")}
-	var wrapped []byte
-	var settings *string
-	found, err := t.Get([]any{&st.id, &st.created, &st.tags, &wrapped, &settings, &st.deployments},
-		`SELECT id, created, tags, secret_key, settings, deployments FROM stacks
-			WHERE organization = ? AND project = ? AND name = ?`,
-		st.organization, st.project, st.name)
+	row, found, err := t.Stack(c.PathValue("org"), c.PathValue("project"), c.PathValue("stack"))
 	if err != nil {
-		return st, err
+		return stack{}, err
 	}
 	if !found {
-		return st, notFound("there is no stack %s", st.path())
+		return stack{}, notFound("there is no stack %s/%s/%s",
+			c.PathValue("org"), c.PathValue("project"), c.PathValue("stack"))
 	}
 	if c.caller.kind == stackToken {
-		own, err := t.Get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`, c.caller.subject, st.id)
+		own, err := t.Get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`,
+			c.caller.subject, row.ID)
 		if err != nil {
-			return st, err
+			return stack{}, err
 		}
 		if !own {
-			return st, refuse(http.StatusForbidden, "the token of a job is valid only for the job's stack")
+			return stack{}, refuse(http.StatusForbidden, "the token of a job is valid only for the job's stack")
 		}
 	}
-	if settings != nil {
-		st.settings = *settings
-	}
-	st.key, err = s.stackKey(c.Context(), st.id, wrapped)
-	return st, err
+	k, err := s.stackKey(c.Context(), row.ID, row.Key)
+	return stack{row, k}, err
 }
 
 func (s *Server) getStack(c *call) (reply, error) {
@@ -132,8 +139,18 @@ func (s *Server) getStack(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		view = stackView{ID: st.id, Organization: st.organization, Project: st.project, Name: st.name}
-		return json.Unmarshal([]byte(st.tags), &view.Tags)
+		view = stackView{
+			ID: st.ID, Organization: st.Organization, Project: st.Project, Name: st.Name,
+			ActiveUpdate: st.Update, Version: st.Version,
+		}
+		if view.Tags, err = t.StackTags(st.ID); err != nil {
+			return err
+		}
+		running, found, err := t.RunningOperation(st.ID)
+		if found {
+			view.Operation = &operationView{running.Kind, running.Requester, running.Started.Unix()}
+		}
+		return err
 	})
 	return reply{body: view}, err
 }
@@ -142,8 +159,7 @@ func (s *Server) getStack(c *call) (reply, error) {
 // stack.
 func (s *Server) projectExists(c *call) (reply, error) {
 	err := s.db.Read(c.Context(), func(t *store.Tx) error {
-		found, err := t.Get([]any{new(int)}, `SELECT 1 FROM stacks WHERE organization = ? AND project = ? LIMIT 1`,
-			c.PathValue("org"), c.PathValue("project"))
+		found, err := t.ProjectExists(c.PathValue("org"), c.PathValue("project"))
 		if err == nil && !found {
 			return notFound("there is no project %s/%s", c.PathValue("org"), c.PathValue("project"))
 		}
@@ -152,7 +168,8 @@ func (s *Server) projectExists(c *call) (reply, error) {
 	return reply{body: empty{}}, err
 }
 
-// deleteStack deletes a stack with its history, unless it has a running deployment.
+// deleteStack deletes a stack with its history. With force=true it ignores the resources of the
+// stack. The objects with its states are deleted later, like all objects without a row.
 func (s *Server) deleteStack(c *call) (reply, error) {
 	return reply{}, s.db.Write(c.Context(), func(t *store.Tx) error {
 		st, err := s.stackFromPath(t, c)
@@ -160,21 +177,30 @@ func (s *Server) deleteStack(c *call) (reply, error) {
 			return err
 		}
 		busy, err := t.Get([]any{new(int)},
-			`SELECT 1 FROM deployments WHERE stack = ? AND status IN ('accepted', 'running') LIMIT 1`, st.id)
+			`SELECT 1 FROM deployments WHERE stack = ? AND status IN ('accepted', 'running') LIMIT 1`, st.ID)
 		if err != nil {
 			return err
 		}
 		if busy {
 			return conflict("a deployment of the stack is running: cancel it, or wait for its end")
 		}
-		_, err = t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
-			AND subject IN (SELECT id FROM deployments WHERE stack = ?)`, st.id)
-		if err != nil {
+		if err := idle(t, st); err != nil {
 			return err
 		}
-		_, err = t.Exec(`DELETE FROM stacks WHERE id = ?`, st.id)
-		return err
+		if st.Resources > 0 && c.URL.Query().Get("force") != "true" {
+			return badRequest("Stack still contains resources.") // the CLI compares this text
+		}
+		return t.DeleteStack(st.ID)
 	})
+}
+
+// idle refuses a change of a stack during an update.
+func idle(t *store.Tx, st stack) error {
+	_, running, err := t.RunningOperation(st.ID)
+	if err == nil && running {
+		return conflict("an update of the stack is running: wait for its end, or run \"pulumi cancel\"")
+	}
+	return err
 }
 
 // stackSummary is a stack in a list.
@@ -183,43 +209,75 @@ type stackSummary struct {
 	Organization string            `json:"orgName"`
 	Project      string            `json:"projectName"`
 	Name         string            `json:"stackName"`
+	LastUpdate   int64             `json:"lastUpdate,omitempty"` // seconds since 1970
+	Resources    *int64            `json:"resourceCount,omitempty"`
 	Links        map[string]string `json:"links"`
 }
 
+// stacksPage is the number of stacks in one response.
+const stacksPage = 500
+
+// listStacks lists stacks in the order of their names. The continuation token is the name of the
+// last stack of the page before.
 func (s *Server) listStacks(c *call) (reply, error) {
 	query := c.URL.Query()
-	tag, value := query.Get("tagName"), query.Get("tagValue")
-	found := []stackSummary{}
-	err := s.db.Read(c.Context(), func(t *store.Tx) error {
-		_, err := store.Rows(t, func(scan func(...any) error) (one stackSummary, err error) {
-			var tags string
-			if err := scan(&one.ID, &one.Organization, &one.Project, &one.Name, &tags); err != nil {
-				return one, err
-			}
-			if has, err := hasTag(tags, tag, value); err != nil || !has {
-				return one, err
-			}
-			one.Links = map[string]string{"self": ""}
-			found = append(found, one)
-			return one, nil
-		}, `SELECT id, organization, project, name, tags FROM stacks
-			WHERE (?1 = '' OR organization = ?1) AND (?2 = '' OR project = ?2)
-			ORDER BY organization, project, name`, query.Get("organization"), query.Get("project"))
+	after, ok := readStackToken(query.Get("continuationToken"))
+	if !ok {
+		return reply{}, badRequest("continuationToken must be that of the page before")
+	}
+	filter := store.StackFilter{
+		Organization: query.Get("organization"), Project: query.Get("project"),
+		Tag: query.Get("tagName"), Value: query.Get("tagValue"),
+	}
+	if filter.Value != "" && filter.Tag == "" {
+		return reply{}, badRequest("tagValue needs tagName")
+	}
+	var found []store.Stack
+	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
+		found, err = t.Stacks(filter, after, stacksPage+1)
 		return err
 	})
-	return reply{body: map[string]any{"stacks": found}}, err
+	if err != nil {
+		return reply{}, err
+	}
+
+	var page struct {
+		Stacks []stackSummary `json:"stacks"`
+		Next   string         `json:"continuationToken,omitempty"`
+	}
+	if len(found) > stacksPage {
+		found = found[:stacksPage]
+		page.Next = writeStackToken(found[stacksPage-1])
+	}
+	page.Stacks = make([]stackSummary, 0, len(found))
+	for _, st := range found {
+		one := stackSummary{
+			ID: st.ID, Organization: st.Organization, Project: st.Project, Name: st.Name,
+			Links: map[string]string{"self": ""},
+		}
+		if !st.Updated.IsZero() {
+			one.LastUpdate, one.Resources = st.Updated.Unix(), &st.Resources
+		}
+		page.Stacks = append(page.Stacks, one)
+	}
+	return reply{body: page}, nil
 }
 
-// hasTag reports whether tags contain a name with a value. An empty name matches all
-// tags, and an empty value matches all values.
-func hasTag(tags, name, value string) (bool, error) {
-	if name == "" {
-		return true, nil
+// writeStackToken returns the continuation token of a page that ends with a stack.
+func writeStackToken(last store.Stack) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(last.Path()))
+}
+
+// readStackToken returns the organization, the project and the name of the last stack. An empty
+// token is that of the first page.
+func readStackToken(token string) (last [3]string, ok bool) {
+	if token == "" {
+		return last, true
 	}
-	var all map[string]string
-	if err := json.Unmarshal([]byte(tags), &all); err != nil {
-		return false, fmt.Errorf("read tags: %w", err)
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	names := strings.Split(string(text), "/") // no name contains a slash
+	if err != nil || len(names) != len(last) {
+		return last, false
 	}
-	got, found := all[name]
-	return found && (value == "" || got == value), nil
+	return [3]string(names), true
 }

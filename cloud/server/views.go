@@ -122,13 +122,13 @@ func (s *Server) definition(c *call) (reply, error) {
 		}
 		var sealed, wrapped []byte
 		var st stack
-		_, err = t.Get([]any{&sealed, &st.id, &wrapped},
+		_, err = t.Get([]any{&sealed, &st.ID, &wrapped},
 			`SELECT d.definition, s.id, s.secret_key
 				FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.seq = ?`, j.Seq)
 		if err != nil {
 			return err
 		}
-		if st.key, err = s.stackKey(c.Context(), st.id, wrapped); err != nil {
+		if st.key, err = s.stackKey(c.Context(), st.ID, wrapped); err != nil {
 			return err
 		}
 		text, err := st.key.Open(sealed, forDefinition)

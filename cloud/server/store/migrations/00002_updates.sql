@@ -18,6 +18,7 @@ CREATE TABLE stack_tags (
 );
 CREATE INDEX stack_tags_by_value ON stack_tags (name, value);
 INSERT INTO stack_tags (stack, name, value) SELECT stacks.id, tag.key, tag.value FROM stacks, json_each(stacks.tags) AS tag;
+ALTER TABLE stacks DROP COLUMN tags;
 
 -- status is not-started, running, succeeded, failed or cancelled. version is that of the stack after this update, NULL
 -- for a dry run and before the start. lease is the hash of the token, NULL unless the update runs. environment and

@@ -1,0 +1,138 @@
+package store
+
+import "time"
+
+// Stack is a row of the table stacks.
+type Stack struct {
+	ID, Organization, Project, Name string
+
+	Created     time.Time
+	Key         []byte // wrapped
+	Settings    string // JSON with ciphertexts; empty without settings
+	Deployments int64  // version of the last one
+
+	Version   int64     // of the state
+	Update    string    // id of the most recent update that is no dry run; may be empty
+	Updated   time.Time // of the last completed update; may be zero
+	Resources int64     // after the last completed update
+}
+
+// Path returns the full name of the stack.
+func (s Stack) Path() string { return s.Organization + "/" + s.Project + "/" + s.Name }
+
+// stackColumns are the columns of a [Stack], in the order of its method scan.
+const stackColumns = `s.id, s.organization, s.project, s.name, s.created, s.secret_key, s.settings, s.deployments,
+	s.version, s.update_id, s.updated, s.resources`
+
+func scanStack(scan func(...any) error) (s Stack, err error) {
+	var created, updated int64
+	var settings *string
+	err = scan(&s.ID, &s.Organization, &s.Project, &s.Name, &created, &s.Key, &settings, &s.Deployments,
+		&s.Version, &s.Update, &updated, &s.Resources)
+	if settings != nil {
+		s.Settings = *settings
+	}
+	s.Created, s.Updated = FromNanos(created), FromNanos(updated)
+	return s, err
+}
+
+// Stack returns the stack with a name.
+func (t *Tx) Stack(organization, project, name string) (s Stack, found bool, err error) {
+	all, err := Rows(t, scanStack, `SELECT `+stackColumns+` FROM stacks s
+		WHERE s.organization = ? AND s.project = ? AND s.name = ?`, organization, project, name)
+	if err != nil || len(all) == 0 {
+		return Stack{}, false, err
+	}
+	return all[0], true, nil
+}
+
+// StackFilter selects stacks. An empty field selects all.
+type StackFilter struct{ Organization, Project, Tag, Value string }
+
+// Stacks returns at most limit stacks in the order of their names, starting after the stack with a name.
+func (t *Tx) Stacks(filter StackFilter, after [3]string, limit int) ([]Stack, error) {
+	query := `SELECT ` + stackColumns + ` FROM stacks s`
+	var args []any
+	if filter.Tag != "" {
+		query += ` JOIN stack_tags tag ON tag.stack = s.id AND tag.name = ?`
+		args = append(args, filter.Tag)
+	}
+	query += ` WHERE (s.organization, s.project, s.name) > (?, ?, ?)`
+	args = append(args, after[0], after[1], after[2])
+	for _, one := range []struct{ condition, value string }{
+		{` AND s.organization = ?`, filter.Organization},
+		{` AND s.project = ?`, filter.Project},
+		{` AND tag.value = ?`, filter.Value},
+	} {
+		if one.value != "" {
+			query += one.condition
+			args = append(args, one.value)
+		}
+	}
+	return Rows(t, scanStack, query+` ORDER BY s.organization, s.project, s.name LIMIT ?`, append(args, limit)...)
+}
+
+// ProjectExists reports whether a project has a stack.
+func (t *Tx) ProjectExists(organization, project string) (bool, error) {
+	return t.Get([]any{new(int)}, `SELECT 1 FROM stacks WHERE organization = ? AND project = ? LIMIT 1`,
+		organization, project)
+}
+
+// CreateStack stores a stack without updates. The error is ErrDuplicate if its name exists.
+func (t *Tx) CreateStack(s Stack) error {
+	_, err := t.Exec(`INSERT INTO stacks (id, organization, project, name, created, secret_key)
+		VALUES (?, ?, ?, ?, ?, ?)`, s.ID, s.Organization, s.Project, s.Name, ToNanos(s.Created), s.Key)
+	return err
+}
+
+// DeleteStack deletes a stack with its history, its deployments and the tokens of their jobs.
+func (t *Tx) DeleteStack(id string) error {
+	_, err := t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
+		AND subject IN (SELECT id FROM deployments WHERE stack = ?)`, id)
+	if err != nil {
+		return err
+	}
+	_, err = t.Exec(`DELETE FROM stacks WHERE id = ?`, id)
+	return err
+}
+
+// StackTags returns the tags of a stack.
+func (t *Tx) StackTags(stack string) (map[string]string, error) {
+	tags := map[string]string{}
+	_, err := Rows(t, func(scan func(...any) error) (name string, err error) {
+		var value string
+		err = scan(&name, &value)
+		tags[name] = value
+		return name, err
+	}, `SELECT name, value FROM stack_tags WHERE stack = ?`, stack)
+	return tags, err
+}
+
+// SetStackTags replaces the tags of a stack.
+func (t *Tx) SetStackTags(stack string, tags map[string]string) error {
+	if _, err := t.Exec(`DELETE FROM stack_tags WHERE stack = ?`, stack); err != nil {
+		return err
+	}
+	for name, value := range tags {
+		_, err := t.Exec(`INSERT INTO stack_tags (stack, name, value) VALUES (?, ?, ?)`, stack, name, value)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Operation is the running update of a stack.
+type Operation struct {
+	Kind, Requester string
+	Started         time.Time
+}
+
+// RunningOperation returns the update that holds the lock of a stack.
+func (t *Tx) RunningOperation(stack string) (o Operation, found bool, err error) {
+	var started int64
+	found, err = t.Get([]any{&o.Kind, &o.Requester, &started}, `SELECT u.kind, u.requester, u.started
+		FROM locks l JOIN updates u ON u.id = l.update_id WHERE l.stack = ?`, stack)
+	o.Started = FromNanos(started)
+	return o, found, err
+}
