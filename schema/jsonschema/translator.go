@@ -159,7 +159,8 @@ func (t *Translator) bound(e *ast.UnaryExpr) (Object, error) {
 }
 
 // either returns the schema of alternatives. Text literals among them become one
-// enumeration.
+// enumeration. If the empty text is the only one, it becomes a pattern after the others: editors
+// report the first alternative, and would say that "" is the only valid value.
 func (t *Translator) either(e *ast.BinaryExpr) (Object, error) {
 	var choices, others []any
 	for _, expr := range alternatives(e) {
@@ -177,6 +178,8 @@ func (t *Translator) either(e *ast.BinaryExpr) (Object, error) {
 	switch {
 	case len(others) == 0:
 		return enumeration, nil
+	case slices.Equal(choices, []any{""}):
+		others = append(others, Object{{"type", "string"}, {"pattern", "^$"}})
 	case len(choices) > 0:
 		others = append([]any{enumeration}, others...)
 	}

@@ -32,6 +32,7 @@ func TestTranslate(t *testing.T) {
 		`int & >=1 & <=9`:               `{"type":"integer","minimum":1,"maximum":9}`,
 		`int32 & >=0`:                   `{"type":"integer","minimum":0,"maximum":2147483647}`,
 		`"a" | "b"`:                     `{"type":"string","enum":["a","b"]}`,
+		`"" | int`:                      `{"anyOf":[{"type":"integer"},{"type":"string","pattern":"^$"}]}`,
 		`"a" | int`:                     `{"anyOf":[{"type":"string","enum":["a"]},{"type":"integer"}]}`,
 		`=~"^a"`:                        `{"type":"string","pattern":"^a"}`,
 		`!~"^a"`:                        `{"type":"string","not":{"pattern":"^a"}}`,
@@ -103,8 +104,8 @@ func TestNullable(t *testing.T) {
 func TestWithPatternMessage(t *testing.T) {
 	for expr, want := range map[string]string{
 		`=~"^a"`: `{"type":"string","pattern":"^a","patternErrorMessage":"must be x"}`,
-		`"" | =~"^a"`: `{"anyOf":[{"type":"string","enum":[""]},` +
-			`{"type":"string","pattern":"^a","patternErrorMessage":"must be x"}]}`,
+		`"" | =~"^a"`: `{"anyOf":[{"type":"string","pattern":"^a","patternErrorMessage":"must be x"},` +
+			`{"type":"string","pattern":"^$","patternErrorMessage":"must be x"}]}`,
 		`string`: `{"type":"string"}`,
 		`!~"^a"`: `{"type":"string","not":{"pattern":"^a"}}`,
 	} {
