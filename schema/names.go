@@ -96,9 +96,9 @@ func (d *definition) replaceOldNames(t position.Mapping, environ map[string]stri
 // suggestion returns a hint with the key that the user probably means: a key of the same
 // mapping with a similar name, or a key with the same or a similar name in another mapping.
 // meant reports whether there is such a key, so that ignoring the unknown key would ignore a
-// setting. Two kinds of names have a hint, but meant is false, because files of Pulumi's own
-// agent may contain them: a setting that only a variable sets, and a variable without its
-// prefix, such as image_pull_policy.
+// setting. Three kinds of names have a hint, but meant is false. Files of Pulumi's own agent may
+// contain two of them: a setting that only a variable sets, and a variable without its prefix,
+// such as image_pull_policy. The values of the Helm chart contain config.
 func (d *definition) suggestion(at, key string) (hint string, meant bool) {
 	if at == "" && (strings.HasPrefix(key, "x-") || strings.HasPrefix(key, ".")) {
 		return "", false // by convention such keys contain anchors
@@ -114,6 +114,9 @@ func (d *definition) suggestion(at, key string) (hint string, meant bool) {
 	}
 	if end := strings.LastIndexByte(path, '.'); end > 0 && d.byKey[path] != nil {
 		return fmt.Sprintf("write %s: within %s:", path[end+1:], path[:end]), true
+	}
+	if path == "config" {
+		return "are these values of the Helm chart? check its output: helm template … | cmwa vet -", false
 	}
 	if variable := d.variableOf(key); variable != "" && d.byKey[key] == nil {
 		return "no key sets this; set the variable " + variable, false

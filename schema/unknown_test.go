@@ -39,6 +39,8 @@ func TestLoadUnknownKeys(t *testing.T) {
 			"write image_pull_policy: within kubernetes:"},
 		"a setting without a key is ignored": {"debug_pod: true\n", false,
 			"no key sets this; set the variable PULUMI_AGENT_DEBUG_POD"},
+		"config of the Helm chart is ignored": {"config:\n  deploy_target: kubernetes\n", false,
+			"are these values of the Helm chart? check its output: helm template … | cmwa vet -"},
 		"the name of an agent is ignored": {"name: builder\n", false, ""},
 		"a key that resembles no key, beside a wrong value, is ignored": {
 			"owner: platform\nlog_level: loud\n", false, ""},

@@ -160,7 +160,7 @@ func (t *Translator) bound(e *ast.UnaryExpr) (Object, error) {
 
 // either returns the schema of alternatives. Text literals among them become one
 // enumeration. If the empty text is the only one, it becomes a pattern after the others: editors
-// report the first alternative, and would say that "" is the only valid value.
+// report the first alternative, which would then be the only valid value "".
 func (t *Translator) either(e *ast.BinaryExpr) (Object, error) {
 	var choices, others []any
 	for _, expr := range alternatives(e) {
