@@ -37,11 +37,12 @@ type customStep struct {
 
 // Names of steps, as in Pulumi Deployments.
 const (
-	stepSetup   = "Setup"
-	stepSource  = "Get source"
-	stepInstall = "Download dependencies"
-	stepPreRun  = "Pre-run command "
-	stepPulumi  = "pulumi "
+	stepSetup       = "Setup"
+	stepCredentials = "Fetch provider credentials via OIDC"
+	stepSource      = "Get source"
+	stepInstall     = "Download dependencies"
+	stepPreRun      = "Pre-run command "
+	stepPulumi      = "pulumi "
 )
 
 // compile returns the definition of a job. An error is a *problem: the request is invalid.
@@ -170,17 +171,18 @@ func customSteps(steps []customStep) ([]cloud.Step, error) {
 // env.
 func scripts(spec jobSpec, env map[string]string) ([]cloud.Step, error) {
 	s, options := spec.settings, spec.settings.Operation.Options
-	if len(s.Operation.OIDC) > 0 {
-		return nil, badRequest("operationContext.oidc is not supported: this service issues no OIDC tokens")
-	}
 	if err := checkTexts(map[string]string{"executorRootPath": s.Executor.Root, "shell": options.Shell}); err != nil {
 		return nil, err
 	}
 
 	w := workspace{root: s.Executor.Root}
 	var steps []cloud.Step
-	if s.Source != nil && (s.Source.Hg != nil || s.Source.Template != nil) {
-		return nil, badRequest("sourceContext: this service gets sources from git only")
+	if !s.Operation.OIDC.empty() {
+		script, err := credentialsScript(s.Operation.OIDC)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, cloud.Step{Name: stepCredentials, Run: script})
 	}
 	if s.Source != nil && s.Source.Git != nil && s.Source.Git.URL != "" {
 		git, err := checkGit(*s.Source.Git)

@@ -25,9 +25,7 @@ type executorContext struct {
 }
 
 type sourceContext struct {
-	Git      *gitSource `json:"git"`
-	Hg       *struct{}  `json:"hg"`
-	Template *struct{}  `json:"template"`
+	Git *gitSource `json:"git"`
 }
 
 type gitSource struct {
@@ -55,7 +53,7 @@ type gitAuth struct {
 type operationContext struct {
 	PreRun  []string                     `json:"preRunCommands"`
 	Env     map[string]cloud.SecretValue `json:"environmentVariables"`
-	OIDC    map[string]any               `json:"oidc"`
+	OIDC    oidcSettings                 `json:"oidc"`
 	Options operationOptions             `json:"options"`
 }
 
@@ -77,8 +75,11 @@ func readSettings(plain tree) (settings, error) {
 	return read, decode(text, &read)
 }
 
-// checkSettings decrypts and decodes settings.
+// checkSettings decrypts and decodes settings. It refuses settings that would have no effect.
 func checkSettings(sealed tree, k keys.Key) (settings, error) {
+	if err := checkSupported(sealed); err != nil {
+		return settings{}, err
+	}
 	plain, err := openSecrets(sealed, k)
 	if err != nil {
 		return settings{}, err

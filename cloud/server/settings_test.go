@@ -34,16 +34,16 @@ func TestSettings(t *testing.T) {
 	w.want(404, w.user, "DELETE", settings, nil, nil)
 	w.want(200, w.user, "POST", settings,
 		`{"operationContext":{"preRunCommands":["a"],"environmentVariables":{"A":"1","B":{"isSecret":false,`+
-			`"value":"2"}}},"unknown":{"kept":1}}`, nil)
-	shows(`{"operationContext":{"preRunCommands":["a"],"environmentVariables":{"A":"1","B":"2"}},"unknown":{"kept":1}}`)
+			`"value":"2"}}},"tag":"kept"}`, nil)
+	shows(`{"operationContext":{"preRunCommands":["a"],"environmentVariables":{"A":"1","B":"2"}},"tag":"kept"}`)
 	w.want(200, w.user, "POST", settings,
-		`{"operationContext":{"preRunCommands":["b"],"environmentVariables":{"A":null,"C":"3"}},"unknown":null}`, nil)
+		`{"operationContext":{"preRunCommands":["b"],"environmentVariables":{"A":null,"C":"3"}},"tag":null}`, nil)
 	shows(`{"operationContext":{"preRunCommands":["b"],"environmentVariables":{"B":"2","C":"3"}}}`)
 	w.want(200, w.user, "PUT", settings, `{"executorContext":{"executorImage":"img"}}`, nil)
 	shows(`{"executorContext":{"executorImage":"img"}}`)
 	for _, bad := range []string{``, `[]`, `{} {}`, `null`, `{"agentPoolID":"none"}`,
 		`{"operationContext":{"environmentVariables":{"A":1}}}`,
-		`{"operationContext":{"environmentVariables":{"A":{"ciphertext":"AAAA"}}}}`, `{"executorContext":"x"}`} {
+		`{"operationContext":{"environmentVariables":{"A":{"ciphertext":"AAAA"}}}}`, `{"executorContext":"x"}`, `{"gitHub":{"repository":"a/b"}}`} {
 		w.want(400, w.user, "POST", settings, bad, nil)
 	}
 	shows(`{"executorContext":{"executorImage":"img"}}`)
