@@ -142,8 +142,8 @@ func (o oidcSettings) gcpScript() (string, error) {
 	}
 	account := map[string]any{
 		"type": "external_account",
-		"audience": fmt.Sprintf("//iam.googleapis.com/projects/%s/locations/global/workloadIdentityPools/%s/providers/%s",
-			gcp.Project, gcp.Pool, gcp.Provider),
+		"audience": "//iam.googleapis.com/projects/" + gcp.Project + "/locations/global/workloadIdentityPools/" +
+			gcp.Pool + "/providers/" + gcp.Provider,
 		"subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
 		"token_url":          "https://sts.googleapis.com/v1/token",
 		"service_account_impersonation_url": "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/" +

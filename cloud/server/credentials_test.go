@@ -50,7 +50,8 @@ func TestCredentialsScriptAWS(t *testing.T) {
 	}))
 	defer sts.Close()
 	env := []string{"PULUMI_OIDC_TOKEN=" + token, "AWS_ENDPOINT_URL_STS=" + sts.URL}
-	settings := `{"aws":{"roleArn":"arn:aws:iam::1:role/it's","sessionName":"s-1","policyArns":["arn:p"],"duration":"1h"}}`
+	settings := `{"aws":{"roleArn":"arn:aws:iam::1:role/it's","sessionName":"s-1","policyArns":["arn:p"],
+		"duration":"1h"}}`
 
 	output, set, err := fetchCredentials(t, settings, env...)
 	if err != nil {
@@ -83,7 +84,8 @@ func TestCredentialsScriptAWS(t *testing.T) {
 
 func TestCredentialsScriptOthers(t *testing.T) {
 	settings := `{"azure":{"clientId":"c","tenantId":"t","subscriptionId":"s"},
-		"gcp":{"projectId":"123","region":"eu","workloadPoolId":"w","providerId":"p","serviceAccount":"a@b","tokenLifetime":"90s"}}`
+		"gcp":{"projectId":"123","region":"eu","workloadPoolId":"w","providerId":"p","serviceAccount":"a@b",
+			"tokenLifetime":"90s"}}`
 	output, set, err := fetchCredentials(t, settings, "PULUMI_OIDC_TOKEN=the.token")
 	if err != nil {
 		t.Fatalf("the step failed: %v\n%s", err, output)

@@ -48,6 +48,11 @@
 //     idtoken. An issuer that serves all customers of a public service is refused, unless a
 //     required claim identifies one customer. Without an issuer, every exchange is denied
 //     (403). The keys of issuers are read at the start and never fetched.
+//   - A claimed deployment gets an OIDC token with the claims that Pulumi documents. Its issuer is the URL of the
+//     service with /oidc, so a cloud provider that verifies it must reach that URL. The token expires with the
+//     timeout of the job, after 24 hours without one, and after 25 hours at the latest. The key that signs it is
+//     RS256, because Azure accepts no other, and is made at the first claim.
+//   - Deployment settings that would have no effect are refused: see supportedSettings.
 //   - A scan or policy evaluation is leased to one agent at a time. A lease that is not renewed
 //     expires: from then on all calls of its holder and of its job are refused with 409, and
 //     the next agent of the pool gets the work, as long as retries are left. Work that had started
@@ -76,7 +81,7 @@
 // # Limits
 //
 // The steps of a job are complete scripts, so there is no deployment executor to
-// download (404). The service issues no OIDC tokens to jobs, caches nothing, and stores no
+// download (404). The service caches nothing, and stores no
 // state of stacks: programs use another backend, whose URL is in the variable
 // PULUMI_BACKEND_URL of a deployment's settings.
 //

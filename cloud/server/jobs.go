@@ -73,7 +73,7 @@ func (j *job) save(t *store.Tx, step int, now time.Time) error {
 	return dropTokens(t, principal{stackToken, j.id})
 }
 
-// pollView is a claimed job. Its OIDC token is empty, as this service issues none.
+// pollView is a claimed job.
 type pollView struct {
 	JobID          string `json:"jobID"`
 	RunID          string `json:"runID"`
@@ -99,6 +99,11 @@ func (s *Server) poll(c *call) (reply, error) {
 		return reply{}, err
 	}
 	s.heartbeats.record(seq, c.now)
+	identity, err := s.jobOIDCToken(c, claimed.DeploymentID)
+	if err != nil { // requeue returns the deployment to the queue
+		return reply{}, err
+	}
+	claimed.OIDCToken = identity.Reveal()
 	s.log.Info("job claimed", "component", "jobs",
 		"pool", c.caller.subject, "job", claimed.JobID, "deployment", claimed.DeploymentID)
 	return reply{body: claimed}, nil

@@ -81,6 +81,10 @@ func (s *Server) routes() http.Handler {
 	route("POST "+leases+"/{lease}/complete", s.completeLease, leaseToken) // extension
 	route("POST /api/oauth/token", s.exchangeToken)
 
+	// Calls of those who verify the OIDC tokens of jobs.
+	route("GET "+oidcPath+"/.well-known/openid-configuration", s.oidcDiscovery)
+	route("GET "+oidcPath+"/.well-known/jwks", s.oidcKeys)
+
 	// Calls of runners, and of the programs of jobs.
 	route("GET /api/workflow/jobs/{job}", s.definition, jobToken)
 	route("PATCH /api/workflow/jobs/{job}/{step}/status", s.reportStatus, jobToken)

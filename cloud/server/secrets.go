@@ -20,6 +20,7 @@ const (
 	forActivity   = "activity "  // followed by the activity's id: the definition of its jobs, under the service's key
 	forStack      = "stack "     // followed by the stack's id: its key
 	forService    = "service"    // the key of the service
+	forSigning    = "signing"    // the key that signs the tokens of jobs, under the service's key
 )
 
 // openMaster reads the master key. Without the option MasterKey it is a file of the data directory, which

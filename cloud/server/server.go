@@ -58,6 +58,8 @@ type Server struct {
 	agents     *callTimes
 	lock       io.Closer
 	freeSpace  func(directory string) (int64, error) // replaced by tests
+	signing    sync.Mutex                            // of signs
+	signs      *idtoken.Signer                       // nil before the first use
 	diskFull   atomic.Bool                           // the last measurement was below MinFreeDisk
 }
 

@@ -43,7 +43,8 @@ func TestSettings(t *testing.T) {
 	shows(`{"executorContext":{"executorImage":"img"}}`)
 	for _, bad := range []string{``, `[]`, `{} {}`, `null`, `{"agentPoolID":"none"}`,
 		`{"operationContext":{"environmentVariables":{"A":1}}}`,
-		`{"operationContext":{"environmentVariables":{"A":{"ciphertext":"AAAA"}}}}`, `{"executorContext":"x"}`, `{"gitHub":{"repository":"a/b"}}`} {
+		`{"operationContext":{"environmentVariables":{"A":{"ciphertext":"AAAA"}}}}`, `{"executorContext":"x"}`,
+		`{"gitHub":{"repository":"a/b"}}`} {
 		w.want(400, w.user, "POST", settings, bad, nil)
 	}
 	shows(`{"executorContext":{"executorImage":"img"}}`)

@@ -19,7 +19,7 @@ func TestDeployments(t *testing.T) {
 	w.shows(at, id, notStarted, notStarted, notStarted, notStarted)
 	c := w.mustClaim(p)
 	if c.job.TypeSpecificID != id || c.job.DeploymentID != id || c.job.JobID == "" || c.job.RunID == "" ||
-		c.job.OIDCToken != "" {
+		c.job.OIDCToken == "" {
 		t.Errorf("claimed %+v for deployment %s", c.job, id)
 	}
 	w.shows(at, id, accepted, notStarted, notStarted, notStarted)

@@ -1,8 +1,6 @@
 package server
 
 import (
-	"encoding/json"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -120,23 +118,8 @@ func (s *Server) definition(c *call) (reply, error) {
 			definition, err = s.leasedDefinition(t, c, j)
 			return err
 		}
-		var sealed, wrapped []byte
-		var st stack
-		_, err = t.Get([]any{&sealed, &st.ID, &wrapped},
-			`SELECT d.definition, s.id, s.secret_key
-				FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.seq = ?`, j.Seq)
-		if err != nil {
+		if definition, _, _, err = s.openDefinition(c.Context(), t, j.id); err != nil {
 			return err
-		}
-		if st.key, err = s.stackKey(c.Context(), st.ID, wrapped); err != nil {
-			return err
-		}
-		text, err := st.key.Open(sealed, forDefinition)
-		if err != nil {
-			return fmt.Errorf("decrypt a definition: %w", err)
-		}
-		if err := json.Unmarshal(text, &definition); err != nil {
-			return fmt.Errorf("read a definition: %w", err)
 		}
 		addEnvironment(&definition, s.base(c), token)
 		return saveToken(t, token, principal{stackToken, j.id})

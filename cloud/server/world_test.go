@@ -9,10 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
@@ -47,8 +49,22 @@ func (w *world) open(change ...func(*Options)) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	s.signs = sharedSigner() // a new key takes a quarter of a second
 	w.server, w.handler, w.user = s, s.Handler(), strings.TrimSpace(string(token))
 }
+
+// sharedSigner returns the signer of all services of the tests, except in TestJobOIDCToken.
+var sharedSigner = sync.OnceValue(func() *idtoken.Signer {
+	key, err := idtoken.NewKey()
+	if err != nil {
+		panic(err)
+	}
+	signer, err := idtoken.NewSigner(key)
+	if err != nil {
+		panic(err)
+	}
+	return signer
+})
 
 func (w *world) close() {
 	if w.server == nil {

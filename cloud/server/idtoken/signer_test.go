@@ -59,6 +59,6 @@ func TestSigner(t *testing.T) {
 		t.Errorf("the same key gives %v and %v, %v", again.PublicKey(), signer.PublicKey(), err)
 	}
 	if _, err := NewSigner([]byte("x")); err == nil {
-		t.Error("a key that is none is accepted")
+		t.Error("bytes that are no key are accepted")
 	}
 }
