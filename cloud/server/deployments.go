@@ -76,8 +76,7 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 		if err := checkRouting(t, st.Organization, o.settings.Pool); err != nil {
 			return err
 		}
-		const count = `UPDATE stacks SET deployments = deployments + 1 WHERE id = ? RETURNING deployments`
-		if _, err := t.Get([]any{&o.version}, count, st.ID); err != nil {
+		if o.version, err = t.NextDeployment(st.ID); err != nil {
 			return err
 		}
 		version = o.version
@@ -86,7 +85,7 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 			return err
 		}
 		if o.settings.Operation.Options.SkipIntermediate {
-			if err := skipQueued(t, st, o.operation, c.now); err != nil {
+			if err := t.SkipQueued(st.ID, o.operation, c.now); err != nil {
 				return err
 			}
 		}
@@ -126,23 +125,11 @@ func checkRouting(t *store.Tx, organization, pool string) error {
 	if pool != "" {
 		return checkPool(t, organization, pool)
 	}
-	var chosen string
-	var pools int
-	_, err := t.Get([]any{&chosen, &pools}, `SELECT o.default_pool,
-		(SELECT count(*) FROM pools p WHERE p.organization = o.name)
-		FROM organizations o WHERE o.name = ?`, organization)
+	chosen, pools, err := t.Routing(organization)
 	if err == nil && chosen == "" && pools > 1 {
 		return badRequest("there are %d agent pools and none is the default: "+
 			"choose one with agentPoolID or in the stack's settings, or set a default", pools)
 	}
-	return err
-}
-
-// skipQueued skips queued deployments of the same stack and operation.
-func skipQueued(t *store.Tx, st stack, operation string, now time.Time) error {
-	_, err := t.Exec(`UPDATE deployments SET status = 'skipped', ended = 'superseded', modified = ?
-		WHERE stack = ? AND operation = ? AND status = 'not-started'`,
-		store.ToNanos(now), st.ID, operation)
 	return err
 }
 
@@ -155,23 +142,15 @@ func enqueue(t *store.Tx, st stack, o jobSpec, r request, c *call, definition cl
 	if initiator == "" || len(initiator) > 100 {
 		initiator = "api"
 	}
-	var seq int64
-	_, err = t.Get([]any{&seq}, `INSERT INTO deployments (id, job, stack, organization, pool, version, operation,
-			status, inherits, initiator, requester, created, modified, definition)
-		VALUES (?, ?, ?, ?, ?, ?, ?, 'not-started', ?, ?, ?, ?, ?, ?) RETURNING seq`,
-		o.id, newID(), st.ID, st.Organization, o.settings.Pool, o.version, o.operation, r.Inherit == nil || *r.Inherit,
-		initiator, c.caller.subject, store.ToNanos(c.now), store.ToNanos(c.now), st.key.Seal(text, forDefinition))
-	if err != nil {
-		return err
+	queued := store.NewDeployment{
+		ID: o.id, Job: newID(), Stack: st.ID, Organization: st.Organization, Pool: o.settings.Pool, Version: o.version,
+		Operation: o.operation, Inherits: r.Inherit == nil || *r.Inherit, Initiator: initiator,
+		Requester: c.caller.subject, Definition: st.key.Seal(text, forDefinition),
 	}
-	for i, step := range definition.Steps {
-		_, err := t.Exec(`INSERT INTO steps (deployment, number, name, status) VALUES (?, ?, ?, 'not-started')`,
-			seq, i, step.Name)
-		if err != nil {
-			return err
-		}
+	for _, step := range definition.Steps {
+		queued.Steps = append(queued.Steps, step.Name)
 	}
-	return nil
+	return t.Enqueue(queued, c.now)
 }
 
 // cancelDeployment ends a queued or running deployment at once. The next status check of
@@ -206,31 +185,30 @@ func (s *Server) deploymentFromPath(t *store.Tx, c *call) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	var id string
-	query, key := `SELECT id FROM deployments WHERE stack = ? AND id = ?`, any(c.PathValue("id"))
-	hint := ""
-	if c.PathValue("id") == "version" {
-		version, err := parseNumber("the version", c.PathValue("part"), 1, 1<<40)
+	id, hint := c.PathValue("id"), ""
+	name := id
+	if id == "version" {
+		name = c.PathValue("part")
+		version, err := parseNumber("the version", name, 1, 1<<40)
 		if err != nil {
 			return nil, err
 		}
-		query, key = `SELECT id FROM deployments WHERE stack = ? AND version = ?`, version
 		if version <= st.Deployments {
 			hint = ": it was deleted" + s.options.Retention.describe()
 		}
+		if id, _, err = t.DeploymentID(st.ID, version); err != nil {
+			return nil, err
+		}
 	}
-
-	found, err := t.Get([]any{&id}, query, st.ID, key)
+	found, err := t.HasDeployment(st.ID, id)
 	if err != nil {
 		return nil, err
 	}
-	if found {
-		var j *job
-		if j, found, err = asJob(t.JobOf(store.DeploymentJob, id)); err != nil || found {
-			return j, err
-		}
+	if !found {
+		return nil, notFound("stack %s has no deployment %s%s", st.Path(), name, hint)
 	}
-	return nil, notFound("stack %s has no deployment %v%s", st.Path(), key, hint)
+	j, _, err := asJob(t.JobOf(store.DeploymentJob, id))
+	return j, err
 }
 
 // getDeploymentPart serves the logs and updates of a deployment, and the path
@@ -262,10 +240,11 @@ func (s *Server) getDeployment(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		views, err := viewDeployments(t, `d.seq = ?`, j.Seq)
-		if err == nil {
-			view = views[0]
+		found, err := t.Deployment(j.Seq)
+		if err != nil {
+			return err
 		}
+		view, err = viewDeployment(t, found)
 		return err
 	})
 	return reply{body: view}, err
@@ -287,24 +266,33 @@ func (s *Server) listDeployments(c *call) (reply, error) {
 			return reply{}, err
 		}
 	}
-	order := "DESC"
-	if query.Get("asc") == "true" {
-		order = "ASC"
-	}
 
-	var all []deploymentView
+	all := []deploymentView{}
 	var total int64
 	err = s.db.Read(c.Context(), func(t *store.Tx) error {
 		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
 		}
-		if _, err := t.Get([]any{&total}, `SELECT count(*) FROM deployments WHERE stack = ?`, st.ID); err != nil {
+		if total, err = t.CountDeployments(st.ID); err != nil {
 			return err
 		}
-		condition := `d.stack = ? ORDER BY d.seq ` + order + ` LIMIT ? OFFSET ?`
-		all, err = viewDeployments(t, condition, st.ID, size, (page-1)*size)
-		return err
+		list := t.Deployments
+		if query.Get("asc") == "true" {
+			list = t.OldestDeployments
+		}
+		found, err := list(st.ID, size, (page-1)*size)
+		if err != nil {
+			return err
+		}
+		for _, d := range found {
+			view, err := viewDeployment(t, d)
+			if err != nil {
+				return err
+			}
+			all = append(all, view)
+		}
+		return nil
 	})
 	return reply{body: map[string]any{"deployments": all, "itemsPerPage": size, "total": total}}, err
 }

@@ -18,25 +18,19 @@ func (s *Server) expire(ctx context.Context, now time.Time) error {
 	// Find claimed jobs without a recent heartbeat, and deployments that waited too long.
 	var lost, stalled, unclaimed []string
 	err := s.db.Read(ctx, func(t *store.Tx) error {
-		_, err := store.Rows(t, func(scan func(...any) error) (none struct{}, err error) {
-			var seq, claimed, created int64
-			var id, status string
-			if err := scan(&seq, &id, &status, &claimed, &created); err != nil {
-				return none, err
-			}
-			silence := now.Sub(later(store.FromNanos(claimed), s.heartbeats.lastOf(seq)))
+		all, err := t.UnfinishedDeployments()
+		for _, d := range all {
+			silence := now.Sub(later(d.Claimed, s.heartbeats.lastOf(d.Seq)))
 			switch {
-			case status == notStarted && now.Sub(store.FromNanos(created)) > queueLimit:
-				unclaimed = append(unclaimed, id)
-			case status == notStarted:
+			case d.Status == notStarted && now.Sub(d.Created) > queueLimit:
+				unclaimed = append(unclaimed, d.ID)
+			case d.Status == notStarted:
 			case silence > s.options.HeartbeatLimit:
-				stalled = append(stalled, id)
-			case status == accepted && silence > requeueAfter:
-				lost = append(lost, id)
+				stalled = append(stalled, d.ID)
+			case d.Status == accepted && silence > requeueAfter:
+				lost = append(lost, d.ID)
 			}
-			return none, nil
-		}, `SELECT seq, id, status, claimed, created FROM deployments WHERE status IN ('accepted', 'running')
-			UNION ALL SELECT seq, id, status, claimed, created FROM deployments WHERE status = 'not-started'`)
+		}
 		return err
 	})
 	if err != nil {

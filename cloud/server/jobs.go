@@ -48,8 +48,9 @@ func jobFromPath(t *store.Tx, c *call) (*job, error) {
 }
 
 // save writes the state of the job and of one step, or of every step if step is
-// negative. When the job of a deployment has ended, save also deletes the token with which
-// programs in the job, such as pulumi, call this service. The runner's token stays valid.
+// negative. When the job of a deployment has ended, save also lets the next deployment of the
+// stack run, and deletes the token with which programs in the job, such as pulumi, call this
+// service. The runner's token stays valid.
 // When the job of a lease has succeeded, save completes the activity, which is the scan or the
 // policy evaluation of the lease.
 func (j *job) save(t *store.Tx, step int, now time.Time) error {
@@ -69,6 +70,9 @@ func (j *job) save(t *store.Tx, step int, now time.Time) error {
 		return nil
 	case j.leased():
 		return completeBySteps(t, j, now)
+	}
+	if err := t.Release(j.Seq); err != nil {
+		return err
 	}
 	return dropTokens(t, principal{stackToken, j.id})
 }
@@ -109,40 +113,32 @@ func (s *Server) poll(c *call) (reply, error) {
 	return reply{body: claimed}, nil
 }
 
-// claim claims the oldest queued deployment that is for the pool of the caller and whose
-// stack has no claimed or running deployment. A deployment without a pool is for the default
-// pool of the organization, or for the only pool if there is no default.
+// claim claims the oldest queued deployment that is for the pool of the caller: see
+// [store.Tx.NextWaiting]. Most polls find none, so claim first only reads.
 func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64, err error) {
+	pool, waits := c.caller.subject, false
+	err = s.db.Read(c.Context(), func(t *store.Tx) (err error) {
+		_, waits, err = t.NextWaiting(pool)
+		return err
+	})
+	if err != nil || !waits {
+		return nil, 0, err
+	}
 	err = s.db.Write(c.Context(), func(t *store.Tx) error {
-		// Claim the deployment.
-		var v pollView
-		found, err := t.Get([]any{&seq, &v.DeploymentID, &v.JobID}, `
-			WITH me AS (
-				SELECT p.id, p.organization, o.default_pool = p.id OR (o.default_pool = ''
-					AND (SELECT count(*) FROM pools q WHERE q.organization = p.organization) = 1) AS anything
-				FROM pools p JOIN organizations o ON o.name = p.organization WHERE p.id = ?1
-			)
-			UPDATE deployments SET status = 'accepted', claimed = ?2, modified = ?2, requested = pool, pool = ?1
-			WHERE seq = (
-				SELECT d.seq FROM me JOIN deployments d ON d.organization = me.organization AND d.status = 'not-started'
-					AND (d.pool = me.id OR (d.pool = '' AND me.anything))
-				WHERE NOT EXISTS (
-					SELECT 1 FROM deployments r WHERE r.stack = d.stack AND r.status IN ('accepted', 'running'))
-				ORDER BY d.seq LIMIT 1
-			) RETURNING seq, id, job`, c.caller.subject, store.ToNanos(c.now))
+		w, found, err := t.NextWaiting(pool)
+		if err == nil && found {
+			found, err = t.Claim(w.Seq, pool, c.now)
+		}
 		if err != nil {
 			return err
 		}
 		if !found {
 			return store.ErrNoChange
 		}
-
-		if err := saveToken(t, token, principal{jobToken, v.DeploymentID}); err != nil {
-			return err
+		seq, view = w.Seq, &pollView{
+			JobID: w.Job, RunID: w.ID, TypeSpecificID: w.ID, DeploymentID: w.ID, JobToken: token.Reveal(),
 		}
-		v.RunID, v.TypeSpecificID, v.JobToken = v.DeploymentID, v.DeploymentID, token.Reveal()
-		view = &v
-		return nil
+		return saveToken(t, token, principal{jobToken, w.ID})
 	})
 	if err != nil {
 		return nil, 0, err
@@ -159,8 +155,8 @@ func (s *Server) deploymentStatus(c *call) (reply, error) {
 // statusFor returns the status of a deployment, for agents of its organization.
 func (s *Server) statusFor(c *call, id string) (status string, err error) {
 	err = s.db.Read(c.Context(), func(t *store.Tx) error {
-		found, err := t.Get([]any{&status}, `SELECT d.status FROM deployments d
-			JOIN pools p ON p.organization = d.organization WHERE d.id = ? AND p.id = ?`, id, c.caller.subject)
+		var found bool
+		status, found, err = t.DeploymentStatus(id, c.caller.subject)
 		if err == nil && !found {
 			return notFound("there is no deployment %q", id)
 		}

@@ -7,7 +7,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 func TestClaim(t *testing.T) {
@@ -23,6 +26,23 @@ func TestClaim(t *testing.T) {
 		if got := w.mustClaim(p).job.TypeSpecificID; got != a2 {
 			t.Errorf("after the end of the first deployment, the pool claimed %s, want %s", got, a2)
 		}
+	})
+
+	t.Run("a poll without a job waits for no write", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			defer w.close()
+			p := w.pool("p")
+			w.claim(p) // records the agent
+			if err := w.server.db.Write(t.Context(), func(*store.Tx) error {
+				if w.claim(p) != nil {
+					t.Error("the pool claimed a job that does not exist")
+				}
+				return store.ErrNoChange
+			}); err != nil {
+				t.Fatal(err)
+			}
+		})
 	})
 
 	t.Run("many agents claim each job once", func(t *testing.T) {

@@ -44,13 +44,6 @@ func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
 		s.heartbeats.forget(j.Seq)
 		s.log.Warn("job queued again: no agent fetched the definition of its claim", "component", "expiry",
 			"deployment", id, "limit", requeueAfter)
-		_, err = t.Exec(`UPDATE deployments SET status = 'not-started', claimed = 0, pool = requested, modified = ?
-			WHERE seq = ?`, store.ToNanos(now), j.Seq)
-		if err != nil {
-			return err
-		}
-		_, err = t.Exec(`UPDATE deployments SET status = 'skipped', ended = 'pool'
-			WHERE seq = ? AND pool <> '' AND pool NOT IN (SELECT id FROM pools)`, j.Seq)
-		return err
+		return t.Requeue(j.Seq, now)
 	})
 }

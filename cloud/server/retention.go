@@ -248,21 +248,14 @@ func (s *Server) prune(ctx context.Context, now time.Time) error {
 // oldDeployments returns some deployments beyond the limits. It never returns one that is
 // queued or running, nor the last one of a stack.
 func (s *Server) oldDeployments(ctx context.Context, now time.Time) (old []int64, err error) {
-	scanSeq := func(scan func(...any) error) (seq int64, err error) { return seq, scan(&seq) }
-	settled := store.ToNanos(now.Add(-pruneDelay))
+	const some = 50
 	err = s.db.Read(ctx, func(t *store.Tx) error {
-		if age := s.options.KeepAge; age > 0 {
-			old, err = store.Rows(t, scanSeq, `SELECT d.seq FROM deployments d JOIN stacks s ON s.id = d.stack
-				WHERE d.ended <> '' AND d.modified < ? AND d.version < s.deployments ORDER BY d.modified LIMIT 50`,
-				min(settled, store.ToNanos(now.Add(-age))))
+		if s.options.KeepAge > 0 {
+			old, err = t.EndedBefore(now.Add(-max(s.options.KeepAge, pruneDelay)), some)
 		}
-		if err != nil || len(old) > 0 || s.options.KeepDeployments <= 0 {
-			return err
+		if err == nil && len(old) == 0 && s.options.KeepDeployments > 0 {
+			old, err = t.EndedBeyond(s.options.KeepDeployments, now.Add(-pruneDelay), some)
 		}
-		old, err = store.Rows(t, scanSeq, `WITH oldest AS (SELECT s.id, (SELECT k.version FROM deployments k
-				WHERE k.stack = s.id ORDER BY k.version DESC LIMIT 1 OFFSET ?) AS version FROM stacks s)
-			SELECT d.seq FROM oldest JOIN deployments d ON d.stack = oldest.id AND d.version <= oldest.version
-			WHERE d.ended <> '' AND d.modified < ? LIMIT 50`, s.options.KeepDeployments, settled)
 		return err
 	})
 	return old, err
@@ -270,24 +263,14 @@ func (s *Server) oldDeployments(ctx context.Context, now time.Time) (old []int64
 
 // deleteDeployment deletes an ended deployment with its log, steps and tokens.
 func (s *Server) deleteDeployment(ctx context.Context, seq int64) error {
-	for {
-		var deleted int64
+	for more := true; more; {
 		err := s.db.Write(ctx, func(t *store.Tx) (err error) {
-			deleted, err = t.Exec(`DELETE FROM batches
-				WHERE id IN (SELECT id FROM batches WHERE deployment = ? LIMIT ?)`, seq, pruneRows)
-			if err != nil || deleted == pruneRows {
-				return err
-			}
-			_, err = t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
-				AND subject = (SELECT id FROM deployments WHERE seq = ?)`, seq)
-			if err != nil {
-				return err
-			}
-			_, err = t.Exec(`DELETE FROM deployments WHERE seq = ? AND ended <> ''`, seq)
+			more, err = t.DeleteDeployment(seq, pruneRows)
 			return err
 		})
-		if err != nil || deleted < pruneRows {
+		if err != nil {
 			return err
 		}
 	}
+	return nil
 }

@@ -314,7 +314,7 @@ func TestPrune(t *testing.T) {
 		for range 4 {
 			w.deploy(busy, steps(1))
 		}
-		versions := func(at string) (all []int64, total int) {
+		versions := func(at string) (all []int, total int) {
 			var list struct {
 				Deployments []deploymentView
 				Total       int

@@ -13,7 +13,7 @@ import (
 // in the public apitype module).
 type deploymentView struct {
 	ID        string    `json:"id"`
-	Version   int64     `json:"version"`
+	Version   int       `json:"version"`
 	Created   string    `json:"created"`
 	Modified  string    `json:"modified"`
 	Status    string    `json:"status"`
@@ -27,11 +27,6 @@ type deploymentView struct {
 	Pool      *poolName `json:"agentPool,omitempty"`
 	Jobs      []jobView `json:"jobs"`
 	Updates   []empty   `json:"updates"`
-	seq       int64     // key of the row
-	pool      string    // id of the pool
-	claimed   int64     // time of the claim, as store.ToNanos returns it; 0 before the claim
-	modified  int64     // time of the last change, as store.ToNanos returns it
-	ended     string    // reason of the end; empty before the end
 }
 
 type poolName struct {
@@ -54,46 +49,36 @@ type stepView struct {
 	LastUpdated time.Time `json:"lastUpdated"`
 }
 
-// viewDeployments returns the deployments that an SQL condition selects.
-func viewDeployments(t *store.Tx, condition string, args ...any) ([]deploymentView, error) {
-	all, err := store.Rows(t, func(scan func(...any) error) (v deploymentView, err error) {
-		var created int64
-		var requester string
-		var pool *string
-		err = scan(&v.seq, &v.ID, &v.Version, &created, &v.modified, &v.claimed, &v.Status, &v.ended, &v.Operation,
-			&v.Project, &v.Stack, &requester, &v.Initiator, &v.Inherits, &v.pool, &pool)
-		v.Created, v.Modified = store.FromNanos(created).Format(time.RFC3339Nano),
-			store.FromNanos(v.modified).Format(time.RFC3339Nano)
-		v.Outcome = (&jobState{status: v.Status, ended: v.ended}).outcome()
-		v.Requester, v.Updates = shortUser(requester), []empty{}
-		if pool != nil {
-			v.Pool = &poolName{v.pool, *pool}
-		}
-		return v, err
-	}, `SELECT d.seq, d.id, d.version, d.created, d.modified, d.claimed, d.status, d.ended, d.operation,
-			s.project, s.name, d.requester, d.initiator, d.inherits, d.pool, p.name
-		FROM deployments d JOIN stacks s ON s.id = d.stack LEFT JOIN pools p ON p.id = d.pool WHERE `+condition,
-		args...)
+// viewDeployment returns a deployment with its steps.
+func viewDeployment(t *store.Tx, d store.Deployment) (deploymentView, error) {
+	v := deploymentView{
+		ID: d.ID, Version: d.Version, Status: d.Status, Operation: d.Operation, Project: d.Project, Stack: d.Stack,
+		Created: d.Created.Format(time.RFC3339Nano), Modified: d.Modified.Format(time.RFC3339Nano),
+		Outcome:   (&jobState{status: d.Status, ended: d.Ended}).outcome(),
+		Requester: shortUser(d.Requester), Initiator: d.Initiator, Inherits: d.Inherits, Updates: []empty{},
+	}
+	if d.PoolName != "" {
+		v.Pool = &poolName{d.Pool, d.PoolName}
+	}
+	steps, err := t.Steps(store.JobKey{Kind: store.DeploymentJob, Seq: d.Seq})
 	if err != nil {
-		return nil, err
+		return v, err
 	}
+	v.Jobs = []jobView{{d.Status, d.Claimed, d.Modified, viewSteps(steps, d.Ended)}}
+	return v, nil
+}
 
-	for i := range all {
-		steps, err := store.Rows(t, func(scan func(...any) error) (st stepView, err error) {
-			var started, modified int64
-			err = scan(&st.Name, &st.Status, &started, &modified)
-			st.Started, st.LastUpdated = store.FromNanos(started), store.FromNanos(modified)
-			if st.Outcome = st.Status; st.Status == failed && all[i].ended == endedByCancel {
-				st.Outcome = cancelled
-			}
-			return st, err
-		}, `SELECT name, status, started, modified FROM steps WHERE deployment = ? ORDER BY number`, all[i].seq)
-		if err != nil {
-			return nil, err
+// viewSteps returns the steps of a job. Ended is the reason for the end of the job.
+func viewSteps(steps []store.Step, ended string) []stepView {
+	all := make([]stepView, 0, len(steps))
+	for _, s := range steps {
+		v := stepView{Name: s.Name, Status: s.Status, Outcome: s.Status, Started: s.Started, LastUpdated: s.Modified}
+		if s.Status == failed && ended == endedByCancel {
+			v.Outcome = cancelled
 		}
-		all[i].Jobs = []jobView{{all[i].Status, store.FromNanos(all[i].claimed), store.FromNanos(all[i].modified), steps}}
+		all = append(all, v)
 	}
-	return all, nil
+	return all
 }
 
 // definition returns the definition of a job that has not ended, for its runner. The

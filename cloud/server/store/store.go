@@ -115,14 +115,31 @@ var ErrDuplicate = errors.New("there is a row with this key already")
 
 // Exec runs a statement and returns the number of changed rows.
 func (t *Tx) Exec(query string, args ...any) (int64, error) {
-	result, err := t.ExecContext(t.ctx, query, args...)
-	if isDuplicate(err) {
-		return 0, fmt.Errorf("write to the database: %w: %w", ErrDuplicate, err)
-	}
+	result, err := t.exec(query, args)
 	if err != nil {
-		return 0, fmt.Errorf("write to the database: %w", err)
+		return 0, err
 	}
 	return result.RowsAffected()
+}
+
+// Insert inserts a row and returns the number that the database has given to it.
+func (t *Tx) Insert(query string, args ...any) (int64, error) {
+	result, err := t.exec(query, args)
+	if err != nil {
+		return 0, err
+	}
+	return result.LastInsertId()
+}
+
+func (t *Tx) exec(query string, args []any) (sql.Result, error) {
+	result, err := t.ExecContext(t.ctx, query, args...)
+	if isDuplicate(err) {
+		return nil, fmt.Errorf("write to the database: %w: %w", ErrDuplicate, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write to the database: %w", err)
+	}
+	return result, nil
 }
 
 // Get scans the first row of a query into dest. Found is false if the query has no row.
@@ -158,6 +175,9 @@ func Rows[T any](t *Tx, scan func(scan func(...any) error) (T, error), query str
 	}
 	return all, nil
 }
+
+// scanOne scans a row with one column.
+func scanOne[T any](scan func(...any) error) (value T, err error) { return value, scan(&value) }
 
 // ToNanos returns a time as the database stores it: in nanoseconds since 1970. The zero
 // time is 0.

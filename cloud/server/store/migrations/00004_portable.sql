@@ -10,3 +10,14 @@ DROP INDEX cuts;
 DROP INDEX lease_cuts;
 CREATE INDEX batches_by_cut ON batches (deployment, step, cut, start);
 CREATE INDEX lease_batches_by_cut ON lease_batches (lease, step, cut, start);
+
+-- running_stack is the stack while the deployment is claimed or running, and otherwise NULL. With it the database
+-- refuses a second claim for a stack.
+ALTER TABLE deployments ADD COLUMN running_stack VARCHAR(36);
+UPDATE deployments SET running_stack = stack WHERE status IN ('accepted', 'running');
+CREATE UNIQUE INDEX running ON deployments (running_stack);
+DROP INDEX active;
+DROP INDEX queue;
+CREATE INDEX deployments_by_status ON deployments (status, organization, pool, seq);
+DROP INDEX deployments_by_end;
+CREATE INDEX deployments_by_time ON deployments (modified);
