@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +36,7 @@ const (
 type call struct {
 	*http.Request
 	out    http.ResponseWriter
-	caller principal
+	caller sender
 	now    time.Time
 }
 
@@ -54,14 +53,13 @@ type empty struct{}
 // *problem. Any other returned error is a fault of the service.
 type handler func(*call) (reply, error)
 
-// serve returns an HTTP handler for calls with a token of one of the allowed kinds. Without
-// a kind, calls need no token.
-func (s *Server) serve(handle handler, allowed ...kind) http.Handler {
+// serve returns an HTTP handler for calls with a token that allows an action.
+func (s *Server) serve(handle handler, do action) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := requestID()
 		w.Header().Set("X-Pulumi-Request-ID", id)
 		c := &call{Request: r, out: w, now: time.Now()}
-		answer, err := reply{}, s.authenticate(c, allowed)
+		answer, err := reply{}, s.authenticate(c, do)
 		if err == nil {
 			answer, err = handle(c)
 		}
@@ -73,9 +71,9 @@ func (s *Server) serve(handle handler, allowed ...kind) http.Handler {
 	})
 }
 
-// authenticate identifies the caller by the token, and checks that its kind is allowed.
-func (s *Server) authenticate(c *call, allowed []kind) error {
-	if len(allowed) == 0 {
+// authenticate identifies the caller by the token, and checks that the token allows an action.
+func (s *Server) authenticate(c *call, do action) error {
+	if do == answerAnyone {
 		return nil
 	}
 	token, ok := bearer(c.Request)
@@ -91,10 +89,8 @@ func (s *Server) authenticate(c *call, allowed []kind) error {
 		return err
 	case c.caller.kind == "":
 		return refuse(http.StatusUnauthorized, "the token is unknown or has expired")
-	case !slices.Contains(allowed, c.caller.kind):
-		return refuse(http.StatusForbidden, "a %s token does not allow this call", c.caller.kind)
 	}
-	return nil
+	return c.authorize(do)
 }
 
 func requestID() string {

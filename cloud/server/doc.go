@@ -65,6 +65,13 @@
 //     only with force=true. After that, the calls of its agents are refused, and their running
 //     jobs continue. The leased work of the pool is cancelled.
 //
+// # Access
+//
+// Each route has an action, and the table access tells which kind of token allows which action, and
+// whether everywhere, in its organization or on its stack. Everything else is refused: with 403
+// for the wrong kind of token, and with 404 for a stack or organization that is not the
+// token's, so that the response does not tell what exists. Users have no roles.
+//
 // # Retention
 //
 // [Retention] limits the size of the database. From a log above its limit, batches in the

@@ -128,8 +128,9 @@ func TestStacks(t *testing.T) {
 	if view.Organization != "organization" || view.Project != "project" || view.Name != "s" {
 		t.Errorf("the stack is %+v", view)
 	}
-	w.want(403, programToken, "GET", "/api/stacks/organization/project/t", nil, nil)
-	w.want(403, programToken, "DELETE", stack, nil, nil)
+	w.want(200, programToken, "GET", "/api/stacks/organization/project/t", nil, nil)
+	w.want(404, programToken, "DELETE", "/api/stacks/organization/project/t", nil, nil)
+	w.want(409, programToken, "DELETE", stack, nil, nil) // its own job is running
 	w.want(409, w.user, "DELETE", stack, nil, nil)
 	c.runs(0, 1)
 	w.want(204, w.user, "DELETE", stack, nil, nil)

@@ -1,96 +1,88 @@
 package server
 
-import (
-	"net/http"
-	"strings"
-)
+import "strings"
 
-// routes returns the handler of the API. Each route lists the kinds of tokens that
-// it accepts.
-func (s *Server) routes() http.Handler {
-	mux := http.NewServeMux()
-	route := func(pattern string, handle handler, allowed ...kind) {
-		mux.Handle(pattern, s.serve(handle, allowed...))
-	}
+// routes calls route for each route of the API, with its action: see [access].
+func (s *Server) routes(route func(pattern string, handle handler, do action)) {
 	const stack = "/api/stacks/{org}/{project}/{stack}"
 	const pools = "/api/orgs/{org}/agent-pools"
 	const activities = pools + "/{pool}/activities" // extension: see the package comment
 	const leases = "/api/background-activities/worker/lease"
 
 	// Calls of users. Programs in jobs may make some of these calls, too.
-	route("GET /api/capabilities", s.capabilities)
-	route("GET /api/user", s.user, userToken, stackToken)
-	route("GET /api/user/organizations/default", s.defaultOrganization, userToken, stackToken)
-	route("GET /api/user/stacks", s.listStacks, userToken)
-	route("PATCH /api/orgs/{org}", s.editOrganization, userToken)
+	route("GET /api/capabilities", s.capabilities, answerAnyone)
+	route("GET /api/user", s.user, readSelf)
+	route("GET /api/user/organizations/default", s.defaultOrganization, readSelf)
+	route("GET /api/user/stacks", s.listStacks, listStacks)
+	route("PATCH /api/orgs/{org}", s.editOrganization, administer)
 
-	route("GET "+pools, s.listPools, userToken)
-	route("POST "+pools, s.createPool, userToken)
-	route("GET "+pools+"/{pool}", s.getPool, userToken)
-	route("PATCH "+pools+"/{pool}", s.editPool, userToken)
-	route("DELETE "+pools+"/{pool}", s.deletePool, userToken)
-	route("POST "+pools+"/{pool}/tokens", s.createPoolToken, userToken) // extension: see the package comment
+	route("GET "+pools, s.listPools, readOrganization)
+	route("POST "+pools, s.createPool, administer)
+	route("GET "+pools+"/{pool}", s.getPool, readOrganization)
+	route("PATCH "+pools+"/{pool}", s.editPool, administer)
+	route("DELETE "+pools+"/{pool}", s.deletePool, administer)
+	route("POST "+pools+"/{pool}/tokens", s.createPoolToken, administer) // extension: see the package comment
 
-	route("GET "+activities, s.listActivities, userToken)
-	route("POST "+activities, s.createActivity, userToken)
-	route("GET "+activities+"/{id}", s.getActivity, userToken)
-	route("GET "+activities+"/{id}/logs", s.getActivityLogs, userToken)
-	route("POST "+activities+"/{id}/cancel", s.cancelActivity, userToken)
+	route("GET "+activities, s.listActivities, readOrganization)
+	route("POST "+activities, s.createActivity, administer)
+	route("GET "+activities+"/{id}", s.getActivity, readOrganization)
+	route("GET "+activities+"/{id}/logs", s.getActivityLogs, readOrganization)
+	route("POST "+activities+"/{id}/cancel", s.cancelActivity, administer)
 
-	route("POST /api/stacks/{org}/{project}", s.createStack, userToken)
-	route("GET /api/stacks/{org}/{project}", s.projectExists, userToken)
-	route("GET "+stack, s.getStack, userToken, stackToken)
-	route("DELETE "+stack, s.deleteStack, userToken)
-	route("PATCH "+stack+"/tags", s.replaceTags, userToken, stackToken)
-	route("POST "+stack+"/tags", s.addTag, userToken)
-	route("PATCH "+stack+"/tags/{tag}", s.editTag, userToken)
-	route("DELETE "+stack+"/tags/{tag}", s.deleteTag, userToken)
-	route("GET "+stack+"/config", s.getStackConfig, userToken, stackToken)
-	route("PUT "+stack+"/config", s.putStackConfig, userToken)
-	route("DELETE "+stack+"/config", s.deleteStackConfig, userToken)
+	route("POST /api/stacks/{org}/{project}", s.createStack, createStacks)
+	route("GET /api/stacks/{org}/{project}", s.projectExists, readOrganization)
+	route("GET "+stack, s.getStack, readStack)
+	route("DELETE "+stack, s.deleteStack, changeStack)
+	route("PATCH "+stack+"/tags", s.replaceTags, changeStack)
+	route("POST "+stack+"/tags", s.addTag, changeStack)
+	route("PATCH "+stack+"/tags/{tag}", s.editTag, changeStack)
+	route("DELETE "+stack+"/tags/{tag}", s.deleteTag, changeStack)
+	route("GET "+stack+"/config", s.getStackConfig, readStack)
+	route("PUT "+stack+"/config", s.putStackConfig, changeStack)
+	route("DELETE "+stack+"/config", s.deleteStackConfig, changeStack)
 
-	route("POST "+stack+"/encrypt", s.encryptValue, userToken, stackToken)
-	route("POST "+stack+"/batch-encrypt", s.encryptValues, userToken, stackToken)
-	route("POST "+stack+"/decrypt", s.decryptValue, userToken, stackToken)
-	route("POST "+stack+"/batch-decrypt", s.decryptValues, userToken, stackToken)
-	route("POST "+stack+"/decrypt/log-decryption", s.noteDecryption, userToken, stackToken)
-	route("POST "+stack+"/decrypt/log-batch-decryption", s.noteDecryption, userToken, stackToken)
+	route("POST "+stack+"/encrypt", s.encryptValue, changeStack)
+	route("POST "+stack+"/batch-encrypt", s.encryptValues, changeStack)
+	route("POST "+stack+"/decrypt", s.decryptValue, readStack)
+	route("POST "+stack+"/batch-decrypt", s.decryptValues, readStack)
+	route("POST "+stack+"/decrypt/log-decryption", s.noteDecryption, readStack)
+	route("POST "+stack+"/decrypt/log-batch-decryption", s.noteDecryption, readStack)
 
-	route("GET "+stack+"/deployments/settings", s.getSettings, userToken)
-	route("POST "+stack+"/deployments/settings", s.patchSettings, userToken)
-	route("PUT "+stack+"/deployments/settings", s.putSettings, userToken)
-	route("DELETE "+stack+"/deployments/settings", s.deleteSettings, userToken)
-	route("POST "+stack+"/deployments/settings/encrypt", s.encryptSetting, userToken)
+	route("GET "+stack+"/deployments/settings", s.getSettings, deploy)
+	route("POST "+stack+"/deployments/settings", s.patchSettings, deploy)
+	route("PUT "+stack+"/deployments/settings", s.putSettings, deploy)
+	route("DELETE "+stack+"/deployments/settings", s.deleteSettings, deploy)
+	route("POST "+stack+"/deployments/settings/encrypt", s.encryptSetting, deploy)
 
-	route("POST "+stack+"/deployments", s.createDeployment, userToken)
-	route("GET "+stack+"/deployments", s.listDeployments, userToken)
-	route("GET "+stack+"/deployments/{id}", s.getDeployment, userToken)
-	route("GET "+stack+"/deployments/{id}/{part}", s.getDeploymentPart, userToken)
-	route("POST "+stack+"/deployments/{id}/cancel", s.cancelDeployment, userToken)
+	route("POST "+stack+"/deployments", s.createDeployment, deploy)
+	route("GET "+stack+"/deployments", s.listDeployments, deploy)
+	route("GET "+stack+"/deployments/{id}", s.getDeployment, deploy)
+	route("GET "+stack+"/deployments/{id}/{part}", s.getDeploymentPart, deploy)
+	route("POST "+stack+"/deployments/{id}/cancel", s.cancelDeployment, deploy)
 
 	// Calls of agents.
-	route("GET /api/deployments/poll", s.poll, poolToken)
-	route("GET /api/deployments/{id}/status", s.deploymentStatus, poolToken)
-	route("POST /api/agent-workflows/{type}", s.acknowledge, poolToken)
-	route("POST /api/agent-workflows/{subject}/check", s.check, poolToken)
-	route("GET /api/background-activities/token", s.workerToken, poolToken)
-	route("POST /api/background-activities/configuration", s.workerConfiguration, poolToken)
-	route("POST "+leases+"/acquire", s.acquireLease, poolToken)
-	route("POST "+leases+"/{lease}/begin", s.beginLease, leaseToken)       // extension
-	route("POST "+leases+"/{lease}/renew", s.renewLease, leaseToken)       // extension
-	route("POST "+leases+"/{lease}/complete", s.completeLease, leaseToken) // extension
-	route("POST /api/oauth/token", s.exchangeToken)
+	route("GET /api/deployments/poll", s.poll, serveAgent)
+	route("GET /api/deployments/{id}/status", s.deploymentStatus, serveAgent)
+	route("POST /api/agent-workflows/{type}", s.acknowledge, serveAgent)
+	route("POST /api/agent-workflows/{subject}/check", s.check, serveAgent)
+	route("GET /api/background-activities/token", s.workerToken, serveAgent)
+	route("POST /api/background-activities/configuration", s.workerConfiguration, serveAgent)
+	route("POST "+leases+"/acquire", s.acquireLease, serveAgent)
+	route("POST "+leases+"/{lease}/begin", s.beginLease, holdLease)       // extension
+	route("POST "+leases+"/{lease}/renew", s.renewLease, holdLease)       // extension
+	route("POST "+leases+"/{lease}/complete", s.completeLease, holdLease) // extension
+	route("POST /api/oauth/token", s.exchangeToken, answerAnyone)
 
 	// Calls of those who verify the OIDC tokens of jobs.
-	route("GET "+oidcPath+"/.well-known/openid-configuration", s.oidcDiscovery)
-	route("GET "+oidcPath+"/.well-known/jwks", s.oidcKeys)
+	route("GET "+oidcPath+"/.well-known/openid-configuration", s.oidcDiscovery, answerAnyone)
+	route("GET "+oidcPath+"/.well-known/jwks", s.oidcKeys, answerAnyone)
 
 	// Calls of runners, and of the programs of jobs.
-	route("GET /api/workflow/jobs/{job}", s.definition, jobToken)
-	route("PATCH /api/workflow/jobs/{job}/{step}/status", s.reportStatus, jobToken)
-	route("POST /api/workflow/jobs/{job}/{step}/logs", s.reportLogs, jobToken)
-	route("POST /api/workflow/jobs/{job}/heartbeat", s.heartbeat, jobToken)
-	route("GET /api/deployments/executor", s.executor, stackToken, userToken)
+	route("GET /api/workflow/jobs/{job}", s.definition, reportJob)
+	route("PATCH /api/workflow/jobs/{job}/{step}/status", s.reportStatus, reportJob)
+	route("POST /api/workflow/jobs/{job}/{step}/logs", s.reportLogs, reportJob)
+	route("POST /api/workflow/jobs/{job}/heartbeat", s.heartbeat, reportJob)
+	route("GET /api/deployments/executor", s.executor, readSelf)
 
 	route("/", func(c *call) (reply, error) {
 		hint := ""
@@ -98,8 +90,7 @@ func (s *Server) routes() http.Handler {
 			hint = ": this service stores no stack state; for pulumi, set PULUMI_BACKEND_URL, such as file:///state"
 		}
 		return reply{}, notFound("unknown path or method: %s %s%s", c.Method, c.URL.Path, hint)
-	})
-	return mux
+	}, answerAnyone)
 }
 
 // executor returns a problem, because this service has no deployment executor to download:

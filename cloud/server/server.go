@@ -168,7 +168,11 @@ func (s *Server) bootstrap(ctx context.Context) error {
 }
 
 // Handler returns the handler of the API.
-func (s *Server) Handler() http.Handler { return s.routes() }
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	s.routes(func(pattern string, handle handler, do action) { mux.Handle(pattern, s.serve(handle, do)) })
+	return mux
+}
 
 // Run does the regular work of the service until ctx ends. It returns lost claims to the
 // queue, fails jobs without a heartbeat, skips deployments that waited too long, and ends

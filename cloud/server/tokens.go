@@ -18,11 +18,13 @@ import (
 type kind string
 
 const (
-	userToken  kind = "user"  // a person
-	poolToken  kind = "pool"  // the agents of a pool
-	jobToken   kind = "job"   // the runner of one job
-	stackToken kind = "stack" // the programs in one job, for their stack
-	leaseToken kind = "lease" // the agent that holds a lease
+	userToken          kind = "user"          // a person
+	administratorToken kind = "administrator" // an organization, with the rights of an administrator
+	memberToken        kind = "member"        // an organization, with the rights of a member
+	poolToken          kind = "pool"          // the agents of a pool
+	jobToken           kind = "job"           // the runner of one job
+	stackToken         kind = "stack"         // the programs in one job, for their stack
+	leaseToken         kind = "lease"         // the agent that holds a lease
 )
 
 // prefix returns the beginning of all tokens of a kind. Pulumi documents the prefix of
@@ -37,6 +39,8 @@ func (k kind) prefix() string {
 		return "cmwa-stack-"
 	case leaseToken:
 		return "cmwa-lease-"
+	case administratorToken, memberToken:
+		return "cmwa-organization-"
 	default:
 		return "cmwa-user-"
 	}
@@ -59,7 +63,14 @@ func hash(token secret.String) []byte {
 // principal is the sender of a call.
 type principal struct {
 	kind    kind   // empty if the token is unknown
-	subject string // the user's name, or the id of the pool, the deployment or the lease
+	subject string // the name of the user or organization, or the id of the pool, the deployment or the lease
+}
+
+// sender is the principal of a call, with the place to which its token is limited.
+type sender struct {
+	principal
+	organization string // of the token of an organization or of a job's programs; otherwise empty
+	stack        string // of the token of a job's programs: organization/project/name
 }
 
 // saveToken stores a token that does not expire.
@@ -82,11 +93,24 @@ func dropTokens(t *store.Tx, p principal) error {
 
 // tokenHolder returns the holder of a token. It returns the zero value for an unknown or
 // expired token.
-func tokenHolder(t *store.Tx, token secret.String, now time.Time) (principal, error) {
-	var p principal
-	_, err := t.Get([]any{&p.kind, &p.subject},
+func tokenHolder(t *store.Tx, token secret.String, now time.Time) (holder sender, err error) {
+	_, err = t.Get([]any{&holder.kind, &holder.subject},
 		`SELECT kind, subject FROM tokens WHERE hash = ? AND (expires = 0 OR expires > ?)`, hash(token), store.ToNanos(now))
-	return p, err
+	if err != nil {
+		return sender{}, err
+	}
+	switch holder.kind {
+	case administratorToken, memberToken:
+		holder.organization = holder.subject
+	case stackToken:
+		var project, name string
+		if _, err := t.Get([]any{&holder.organization, &project, &name}, `SELECT s.organization, s.project, s.name
+			FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.id = ?`, holder.subject); err != nil {
+			return sender{}, err
+		}
+		holder.stack = holder.organization + "/" + project + "/" + name
+	}
+	return holder, nil
 }
 
 // bearer returns the token of a request. It accepts only the scheme "token", which Pulumi's
