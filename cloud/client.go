@@ -82,7 +82,7 @@ func New(o Options) *Client {
 		metrics:        o.Metrics,
 		transports:     cmp.Or(o.Transports, NewTransports(nil)),
 		schedule:       newSchedule(&tuning, o.Log),
-		leasing:        newLeasing(&tuning, o.Log.With("work", "leased")),
+		leasing:        newLeasing(&tuning, o.Log.With("work", "scans and policy evaluations")),
 		tuning:         &tuning,
 		suppressed:     map[string]time.Time{},
 		refusals:       map[string]*subjectRefusals{},

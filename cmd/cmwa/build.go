@@ -84,6 +84,8 @@ type executors struct {
 	needsID func()          // called for a pool whose instances are found by the agent's id
 	log     *slog.Logger
 
+	isolation sync.Once // the warning that processes are not isolated
+
 	mu       sync.Mutex
 	docker   *docker.Executor         // of all pools with deploy_target docker; nil before the first one
 	clusters map[string]*kube.Cluster // of pools with deploy_target kubernetes, by context
@@ -108,8 +110,12 @@ func (x *executors) open(ctx context.Context, location string) (runtime.Executor
 		executor := cluster.Executor(at.Namespace)
 		return executor, executor.Close, nil
 	case "process":
-		log := x.log.With("component", at.Target)
-		executor, err := process.New(process.Options{Agent: x.agent.ID, Environ: x.environ.list(), Log: log})
+		executor, err := process.New(process.Options{Agent: x.agent.ID, Environ: x.environ.list()})
+		if err == nil {
+			x.isolation.Do(func() {
+				x.log.Warn("jobs are not isolated: with deploy_target process they run as the agent's user, with its files")
+			})
+		}
 		return executor, func() {}, err
 	}
 	return nil, nil, fmt.Errorf("deploy_target %s is not in this release", at.Target)

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cmwa-project/cmwa/runtime/agentid"
@@ -22,6 +24,19 @@ func TestExecutors(t *testing.T) {
 		noError(t, err)
 		if first != second {
 			t.Error("two pools have two executors")
+		}
+	})
+	t.Run("processes are not isolated: one warning is logged", func(t *testing.T) {
+		t.Setenv("TMPDIR", t.TempDir())
+		var log bytes.Buffer
+		executors := &executors{agent: &agentid.Agent{ID: "agent"}, log: slog.New(slog.NewTextHandler(&log, nil))}
+		for range 2 { // a pool and its replacement
+			_, _, err := executors.open(t.Context(), "process")
+			noError(t, err)
+		}
+		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=WARN") ||
+			!strings.Contains(text, "not isolated") {
+			t.Errorf("the log is %q, want one warning", text)
 		}
 	})
 	t.Run("an engine that did not respond is tried again", func(t *testing.T) {

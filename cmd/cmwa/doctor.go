@@ -84,7 +84,7 @@ func doctorParts(environ environment, config string, exchange bool) doctor.Parts
 			case "kubernetes":
 				return append(checks, kube.SelfChecks(cluster, spec)...)
 			case "process":
-				options := process.Options{Environ: environ.list(), Log: log}
+				options := process.Options{Environ: environ.list()}
 				return append(checks, process.SelfChecks(options, spec.Tuning)...)
 			}
 			return checks

@@ -5,7 +5,6 @@ package process_test
 import (
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,7 +43,6 @@ func newExecutor(t *testing.T, directory string) *process.Executor {
 	e, err := process.New(process.Options{
 		Directory: directory,
 		Environ:   append(os.Environ(), "PULUMI_AGENT_TOKEN="+agentToken),
-		Log:       slog.New(slog.DiscardHandler),
 	})
 	noError(t, err)
 	return e

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,7 +30,6 @@ type Options struct {
 	// default is cmwa-process-UID in the directory for temporary files.
 	Directory string
 	Environ   []string // environment of the agent; a job gets allowedVariables of it
-	Log       *slog.Logger
 }
 
 // Executor runs jobs as process groups. It has no state that a restarted agent needs, and
@@ -46,7 +44,7 @@ type Executor struct {
 }
 
 // New creates an executor. It removes incomplete directories that no process is creating, and
-// directories whose removal has started. It logs a warning that jobs are not isolated.
+// directories whose removal has started.
 func New(options Options) (*Executor, error) {
 	directory, err := makeParent(options.Directory)
 	if err != nil {
@@ -56,8 +54,6 @@ func New(options Options) (*Executor, error) {
 	if _, err := sweepDirectories(directory, now.Add(-staleAfter), now); err != nil {
 		return nil, err
 	}
-	options.Log.Warn("jobs are not isolated: they run as processes of this machine",
-		"agent", options.Agent, "directory", directory)
 	return &Executor{
 		agent:     options.Agent,
 		directory: directory,

@@ -3,11 +3,9 @@
 package process_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -87,22 +85,12 @@ func wait(t *testing.T, e *process.Executor, id string) runtime.Exit {
 }
 
 func TestNew(t *testing.T) {
-	t.Run("warning about missing isolation is logged once", func(t *testing.T) {
-		var log bytes.Buffer
-		_, err := process.New(process.Options{Directory: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))})
-		noError(t, err)
-		if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "level=WARN") ||
-			!strings.Contains(text, "isolated") {
-			t.Errorf("the log is %q, want one warning", text)
-		}
-	})
-
 	t.Run("directory that others can write to is rejected", func(t *testing.T) {
 		directory, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
 		noError(t, os.Chmod(directory, 0o777))
 		noError(t, os.Symlink(t.TempDir(), link))
 		for _, bad := range []string{directory, link} {
-			_, err := process.New(process.Options{Directory: bad, Log: slog.New(slog.DiscardHandler)})
+			_, err := process.New(process.Options{Directory: bad})
 			if err == nil || !strings.Contains(err.Error(), bad) {
 				t.Errorf("%s: %v, want an error that names the directory", bad, err)
 			}
@@ -435,7 +423,7 @@ func release(t *testing.T, fifo, text string) {
 
 func TestSweep(t *testing.T) {
 	directory := t.TempDir()
-	e, err := process.New(process.Options{Agent: "own", Directory: directory, Log: slog.New(slog.DiscardHandler)})
+	e, err := process.New(process.Options{Agent: "own", Directory: directory})
 	noError(t, err)
 	weekAgo := time.Now().Add(-8 * 24 * time.Hour)
 	made := func(agent, name, script string, ended time.Time) string {
