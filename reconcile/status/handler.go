@@ -8,10 +8,10 @@ import (
 	"github.com/cmwa-project/cmwa/reconcile"
 )
 
-// Handler returns the handler of the agent's HTTP server: GET /healthz, /readyz,
-// /status and /metrics. Every client that can reach the port can read all of them, so
+// Handler returns the handler of the agent's HTTP server: GET /healthz, /readyz, /status and
+// /metrics, and GET / with the text of the status for people. Every client that can reach the port can read all of them, so
 // none contains a secret. Of the settings, the pages contain the names, targets, services and
-// job limits of pools. /status also contains the values that the last reload changed.
+// job limits of pools. / and /status also contain the values that the last reload changed.
 func Handler(snapshots Snapshots) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", probeOf(snapshots.Loop, reconcile.Status.Healthy, "healthy", "unhealthy"))
@@ -20,6 +20,11 @@ func Handler(snapshots Snapshots) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		w.Header().Set("Cache-Control", "no-store")
 		_ = json.NewEncoder(w).Encode(snapshots.Document(time.Now()))
+	})
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		_ = WriteText(w, snapshots.Document(time.Now()), false)
 	})
 	mux.Handle("GET /metrics", metricsHandler(snapshots))
 	return mux

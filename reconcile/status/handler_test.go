@@ -166,16 +166,25 @@ func TestHandler(t *testing.T) {
 
 	t.Run("no page contains a secret", func(t *testing.T) {
 		for name, a := range map[string]*testAgent{"busy": busyAgent(t), "calm": calmAgent(t)} {
-			for _, path := range []string{"/status", "/metrics", "/healthz", "/readyz"} {
+			for _, path := range []string{"/", "/status", "/metrics", "/healthz", "/readyz"} {
 				body := a.page(t, path)
 				if strings.Contains(body, "canary") || len(body) < 50 {
 					t.Errorf("%s, %s contains a secret, or less than 50 bytes:\n%s", name, path, body)
 				}
-				if changed := path == "/status" && name == "busy"; strings.Contains(body, "20s") != changed {
-					t.Errorf("%s, %s contains a changed setting: %v; want one only in /status of busy:\n%s", name, path,
+				changed := (path == "/" || path == "/status") && name == "busy"
+				if strings.Contains(body, "20s") != changed {
+					t.Errorf("%s, %s contains a changed setting: %v; want one only in / and /status of busy:\n%s", name, path,
 						!changed, body)
 				}
 			}
+		}
+	})
+
+	t.Run("the first page is the text of the status", func(t *testing.T) {
+		response := get(t, Handler(calmAgent(t).Snapshots), "/")
+		if text := response.Body.String(); response.Code != http.StatusOK || !strings.HasPrefix(text, "agent ") ||
+			response.Header().Get("Content-Type") != "text/plain; charset=utf-8" {
+			t.Errorf("got code %d, %v, %s", response.Code, response.Header(), text)
 		}
 	})
 
