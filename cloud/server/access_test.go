@@ -60,6 +60,13 @@ var accessRows = []struct{ want, routes string }{
 	{"401 204 204 404 404 204 204 204 404 403 403 403", `
 		GET /api/stacks/{org}/{project}/{stack}
 		GET /api/stacks/{org}/{project}/{stack}/config
+		GET /api/stacks/{org}/{project}/{stack}/updates
+		GET /api/stacks/{org}/{project}/{stack}/updates/latest
+		GET /api/stacks/{org}/{project}/{stack}/updates/latest/previews
+		GET /api/stacks/{org}/{project}/{stack}/updates/{version}
+		GET /api/stacks/{org}/{project}/{stack}/updates/{version}/summary
+		GET /api/stacks/{org}/{project}/{stack}/previews/{id}
+		GET /api/stacks/{org}/{project}/{stack}/resources/count
 		POST /api/stacks/{org}/{project}/{stack}/decrypt
 		POST /api/stacks/{org}/{project}/{stack}/batch-decrypt
 		POST /api/stacks/{org}/{project}/{stack}/decrypt/log-decryption

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -241,6 +242,23 @@ func parseNumber(name, text string, low, high int64) (int64, error) {
 		return 0, badRequest("%s must be a number from %d to %d", name, low, high)
 	}
 	return n, nil
+}
+
+// parsePage reads the numbers of the page and of its entries from a query. The first page is 1, and
+// lowest is the lowest number that is allowed.
+func parsePage(query url.Values, lowest int64) (page, size int64, err error) {
+	page, size = 1, 10
+	if query.Has("page") {
+		if page, err = parseNumber("page", query.Get("page"), lowest, 1<<31); err != nil {
+			return 0, 0, err
+		}
+	}
+	if query.Has("pageSize") {
+		if size, err = parseNumber("pageSize", query.Get("pageSize"), 1, 100); err != nil {
+			return 0, 0, err
+		}
+	}
+	return page, size, nil
 }
 
 // problem is an error of the caller, with a status. The details of other errors are not

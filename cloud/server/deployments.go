@@ -254,17 +254,9 @@ func (s *Server) getDeployment(c *call) (reply, error) {
 // first with asc=true.
 func (s *Server) listDeployments(c *call) (reply, error) {
 	query := c.URL.Query()
-	page, size := int64(1), int64(10)
-	var err error
-	if query.Has("page") {
-		if page, err = parseNumber("page", query.Get("page"), 1, 1<<31); err != nil {
-			return reply{}, err
-		}
-	}
-	if query.Has("pageSize") {
-		if size, err = parseNumber("pageSize", query.Get("pageSize"), 1, 100); err != nil {
-			return reply{}, err
-		}
+	page, size, err := parsePage(query, 1)
+	if err != nil {
+		return reply{}, err
 	}
 
 	all := []deploymentView{}

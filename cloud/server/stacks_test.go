@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 const project = "/api/stacks/organization/project"
@@ -17,15 +15,8 @@ const project = "/api/stacks/organization/project"
 // sql runs statements on the database of the service.
 func (w *world) sql(statements ...string) {
 	w.t.Helper()
-	if err := w.server.db.Write(w.t.Context(), func(t *store.Tx) error {
-		for _, statement := range statements {
-			if _, err := t.Exec(statement); err != nil {
-				return fmt.Errorf("%s: %w", statement, err)
-			}
-		}
-		return nil
-	}); err != nil {
-		w.t.Fatal(err)
+	for _, statement := range statements {
+		w.write(statement)
 	}
 }
 

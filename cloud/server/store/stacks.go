@@ -38,12 +38,8 @@ func scanStack(scan func(...any) error) (s Stack, err error) {
 
 // Stack returns the stack with a name.
 func (t *Tx) Stack(organization, project, name string) (s Stack, found bool, err error) {
-	all, err := Rows(t, scanStack, `SELECT `+stackColumns+` FROM stacks s
-		WHERE s.organization = ? AND s.project = ? AND s.name = ?`, organization, project, name)
-	if err != nil || len(all) == 0 {
-		return Stack{}, false, err
-	}
-	return all[0], true, nil
+	return first(Rows(t, scanStack, `SELECT `+stackColumns+` FROM stacks s
+		WHERE s.organization = ? AND s.project = ? AND s.name = ?`, organization, project, name))
 }
 
 // StackFilter selects stacks. An empty field selects all.

@@ -1,0 +1,217 @@
+package server
+
+import (
+	"encoding/json"
+	"math"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
+)
+
+// updateInfo is an update in the form that Pulumi's CLI reads. Its fields are those of Pulumi's
+// apitype.UpdateInfo.
+type updateInfo struct {
+	Kind          string          `json:"kind"`
+	StartTime     int64           `json:"startTime"` // seconds since 1970
+	Message       string          `json:"message"`
+	Environment   json.RawMessage `json:"environment"`
+	Config        json.RawMessage `json:"config"`
+	Result        string          `json:"result"`
+	EndTime       int64           `json:"endTime"` // 0 before the end
+	Version       int64           `json:"version"`
+	Changes       json.RawMessage `json:"resourceChanges"`
+	ResourceCount int64           `json:"resourceCount,omitempty"`
+}
+
+// updateView is an update with its place in the history of its stack (Pulumi Cloud REST API
+// documentation, List Stack Updates).
+type updateView struct {
+	Info          updateInfo `json:"info"`
+	UpdateID      string     `json:"updateID"`
+	Version       int64      `json:"version"`
+	LatestVersion int64      `json:"latestVersion"`
+	Requester     userView   `json:"requestedBy"`
+}
+
+func viewUpdate(st stack, u store.PastUpdate) updateView {
+	info := updateInfo{
+		Kind: u.Kind, Message: u.Message, Environment: jsonObject(u.Environment), Config: jsonObject(u.Config),
+		Result: updateResult(u.Status), Version: u.Version, Changes: jsonObject(u.Changes), ResourceCount: u.Resources,
+	}
+	if u.DryRun {
+		info.Kind = "preview"
+	}
+	if !u.Started.IsZero() {
+		info.StartTime = u.Started.Unix()
+	}
+	if !u.Ended.IsZero() {
+		info.EndTime = u.Ended.Unix()
+	}
+	return updateView{
+		Info: info, UpdateID: u.ID, Version: u.Version, LatestVersion: st.Version, Requester: shortUser(u.Requester),
+	}
+}
+
+// updateResult returns the status of an update as a value of apitype.UpdateResult.
+func updateResult(status string) string {
+	switch status {
+	case "running":
+		return "in-progress"
+	case "cancelled":
+		return failed
+	default:
+		return status
+	}
+}
+
+// jsonObject returns stored JSON, or an empty object.
+func jsonObject(text string) json.RawMessage {
+	if text == "" {
+		return json.RawMessage("{}")
+	}
+	return json.RawMessage(text)
+}
+
+// listHistory lists the updates of a stack, the newest first and without dry runs. Page 0 has all
+// updates. The documented output-type=service adds the ids and the requesters.
+func (s *Server) listHistory(c *call) (reply, error) {
+	query := c.URL.Query()
+	page, size, err := parsePage(query, 0)
+	if err != nil {
+		return reply{}, err
+	}
+	limit, offset := size, (page-1)*size
+	if page == 0 {
+		limit, offset = math.MaxInt64, 0
+	}
+	var st stack
+	var found []store.PastUpdate
+	var total int64
+	err = s.db.Read(c.Context(), func(t *store.Tx) (err error) {
+		if st, err = s.stackFromPath(t, c); err != nil {
+			return err
+		}
+		found, total, err = t.History(st.ID, limit, offset)
+		return err
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	if query.Get("output-type") == "service" {
+		return reply{body: viewUpdates(st, found, size, total)}, nil
+	}
+	all := make([]updateInfo, 0, len(found))
+	for _, u := range found {
+		all = append(all, viewUpdate(st, u).Info)
+	}
+	return reply{body: map[string]any{"updates": all, "itemsPerPage": size, "total": total}}, nil
+}
+
+func viewUpdates(st stack, updates []store.PastUpdate, size, total int64) map[string]any {
+	all := make([]updateView, 0, len(updates))
+	for _, u := range updates {
+		all = append(all, viewUpdate(st, u))
+	}
+	return map[string]any{"updates": all, "itemsPerPage": size, "total": total}
+}
+
+// listPreviews lists the dry runs since the last update of a stack, the oldest first unless the
+// query has asc=false.
+func (s *Server) listPreviews(c *call) (reply, error) {
+	query := c.URL.Query()
+	page, size, err := parsePage(query, 1)
+	if err != nil {
+		return reply{}, err
+	}
+	var st stack
+	var found []store.PastUpdate
+	var total int64
+	err = s.db.Read(c.Context(), func(t *store.Tx) error {
+		if st, err = s.stackFromPath(t, c); err != nil {
+			return err
+		}
+		last, _, err := t.History(st.ID, 1, 0)
+		if err != nil {
+			return err
+		}
+		since := st.Created.Add(-1)
+		if len(last) > 0 {
+			since = last[0].Started
+		}
+		found, total, err = t.Previews(st.ID, since, query.Get("asc") != "false", size, (page-1)*size)
+		return err
+	})
+	return reply{body: viewUpdates(st, found, size, total)}, err
+}
+
+func (s *Server) getLatestUpdate(c *call) (reply, error) {
+	return s.oneUpdate(c, func(t *store.Tx, st stack) (store.PastUpdate, bool, error) {
+		last, _, err := t.History(st.ID, 1, 0)
+		if err != nil || len(last) == 0 {
+			return store.PastUpdate{}, false, err
+		}
+		return last[0], true, nil
+	})
+}
+
+func (s *Server) getPastUpdate(c *call) (reply, error) { return s.oneUpdate(c, updateOfVersion(c)) }
+
+func (s *Server) getPreview(c *call) (reply, error) {
+	return s.oneUpdate(c, func(t *store.Tx, st stack) (store.PastUpdate, bool, error) {
+		return t.Preview(st.ID, c.PathValue("id"))
+	})
+}
+
+// getUpdateSummary returns the parts of an update that a list of updates shows.
+func (s *Server) getUpdateSummary(c *call) (reply, error) {
+	found, err := s.oneUpdate(c, updateOfVersion(c))
+	if err != nil {
+		return reply{}, err
+	}
+	info := found.body.(updateView).Info
+	return reply{body: map[string]any{
+		"result": info.Result, "startTime": info.StartTime, "endTime": info.EndTime,
+		"resourceChanges": info.Changes, "resourceCount": info.ResourceCount,
+	}}, nil
+}
+
+// findUpdate finds an update of a stack.
+type findUpdate func(*store.Tx, stack) (store.PastUpdate, bool, error)
+
+// updateOfVersion finds the update of the version in the path.
+func updateOfVersion(c *call) findUpdate {
+	return func(t *store.Tx, st stack) (store.PastUpdate, bool, error) {
+		version, err := parseNumber("version", c.PathValue("version"), 1, math.MaxInt64)
+		if err != nil {
+			return store.PastUpdate{}, false, err
+		}
+		return t.UpdateOfVersion(st.ID, version)
+	}
+}
+
+// oneUpdate answers with the update that find returns.
+func (s *Server) oneUpdate(c *call, find findUpdate) (reply, error) {
+	var view updateView
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
+		st, err := s.stackFromPath(t, c)
+		if err != nil {
+			return err
+		}
+		found, ok, err := find(t, st)
+		if err == nil && !ok {
+			return notFound("stack %s has no such update", st.Path())
+		}
+		view = viewUpdate(st, found)
+		return err
+	})
+	return reply{body: view}, err
+}
+
+// countResources returns the number of resources after the last completed update.
+func (s *Server) countResources(c *call) (reply, error) {
+	var st stack
+	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
+		st, err = s.stackFromPath(t, c)
+		return err
+	})
+	return reply{body: map[string]int64{"resourceCount": st.Resources, "version": st.Version}}, err
+}
