@@ -15,6 +15,8 @@ import (
 // that the handler gets. A new route needs to be in one of the rows.
 var accessRows = []struct{ want, routes string }{
 	{"204 204 204 204 204 204 204 204 204 204 204 204", `
+		GET /api/status
+		GET /healthz
 		GET /api/capabilities
 		POST /api/oauth/token
 		GET /oidc/.well-known/openid-configuration

@@ -97,7 +97,7 @@ func (s *Server) createDeployment(c *call) (reply, error) {
 	s.log.Info("deployment queued", "component", "deployments",
 		"deployment", id, "stack", st.Path(), "version", version)
 	return reply{http.StatusAccepted, map[string]any{
-		"id": id, "version": version, "consoleUrl": s.base(c) + buildPath(st.Path(), version),
+		"id": id, "version": version, "consoleUrl": s.console(c) + buildPath(st.Path(), version),
 	}}, nil
 }
 

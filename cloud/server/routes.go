@@ -9,6 +9,10 @@ func (s *Server) routes(route func(pattern string, handle handler, do action)) {
 	const activities = pools + "/{pool}/activities" // extension: see the package comment
 	const leases = "/api/background-activities/worker/lease"
 
+	// Calls of balancers.
+	route("GET /api/status", s.status, answerAnyone)
+	route("GET /healthz", s.healthz, answerAnyone)
+
 	// Calls of users. Programs in jobs may make some of these calls, too.
 	route("GET /api/capabilities", s.capabilities, answerAnyone)
 	route("GET /api/user", s.user, readSelf)

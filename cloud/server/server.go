@@ -26,15 +26,18 @@ type Options struct {
 	Directory string       // directory of all data; created with mode 0700 if it does not exist
 	Log       *slog.Logger // nil logs nothing
 	MasterKey string       // file of the master key, or its directory; empty means master.key in Directory
+	Version   string       // of the program, for GET /api/status and metrics
 
 	HeartbeatLimit time.Duration    // a claimed job fails after this time without a heartbeat; 0 means 10 minutes
 	LeaseDuration  time.Duration    // a scan or policy evaluation is leased for this time; 0 means a minute
 	LeaseStop      time.Duration    // started work is leased again this long after its lease ended; 0 means 70 seconds
 	PublicURL      string           // URL of the service for jobs; empty means the address of the current call
+	ConsoleURL     string           // URL of the web page in links; empty means the URL of the service
 	Organization   string           // created at the first start; empty means "organization"
 	User           string           // created at the first start; empty means "local"
 	DefaultImage   string           // image of jobs without one; empty means "pulumi/pulumi"
 	Issuers        []idtoken.Issuer // issuers of OIDC tokens that are exchanged for pool tokens
+	MetricsSecret  secret.String    // that GET /metrics requires; empty refuses every scrape
 	Retention                       // limits of what is stored
 }
 
@@ -61,6 +64,8 @@ type Server struct {
 	signing    sync.Mutex                            // of signs
 	signs      *idtoken.Signer                       // nil before the first use
 	diskFull   atomic.Bool                           // the last measurement was below MinFreeDisk
+	failing    sync.Map                              // names of the checks that failed last
+	metrics    *metrics
 }
 
 // Open opens a data directory. In a new directory it creates an organization, a user, and the
@@ -98,6 +103,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	s := &Server{
 		options: options, log: options.Log, db: db, master: master, keys: keys.New(master), issuers: issuers, lock: lock,
 		heartbeats: newHeartbeats(time.Now()), agents: newCallTimes(), freeSpace: freeSpace,
+		metrics: newMetrics(options.Version),
 	}
 	if err := s.openServiceKey(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -117,7 +123,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.Organization, "organization")
 	setDefault(&o.User, "local")
 	setDefault(&o.DefaultImage, "pulumi/pulumi")
-	o.PublicURL = strings.TrimRight(o.PublicURL, "/")
+	o.PublicURL, o.ConsoleURL = strings.TrimRight(o.PublicURL, "/"), strings.TrimRight(o.ConsoleURL, "/")
 	if o.HeartbeatLimit <= 0 {
 		o.HeartbeatLimit = 10 * time.Minute
 	}
@@ -171,7 +177,8 @@ func (s *Server) bootstrap(ctx context.Context) error {
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	s.routes(func(pattern string, handle handler, do action) { mux.Handle(pattern, s.serve(handle, do)) })
-	return mux
+	mux.Handle("GET /metrics", s.scrape()) // its secret is not a token of the database
+	return s.metrics.observe(mux)
 }
 
 // Run does the regular work of the service until ctx ends. It returns lost claims to the

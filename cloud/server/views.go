@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -128,6 +129,9 @@ func (s *Server) base(c *call) string {
 	}
 	return scheme + "://" + c.Host
 }
+
+// console returns the URL of the web page for links.
+func (s *Server) console(c *call) string { return cmp.Or(s.options.ConsoleURL, s.base(c)) }
 
 // buildPath returns the path of a deployment below the URL of the service. It is a path
 // of the API, because the service has no console.

@@ -30,6 +30,8 @@ type testService struct {
 	url       string
 	directory string
 	env       map[string]string
+	out, log  *output
+	stop      func() // begins the end of the service
 }
 
 // output collects the output of a program, and is safe for concurrent use.
@@ -77,6 +79,14 @@ func (o *output) find(t *testing.T, expression string) string {
 func newService(t *testing.T, flags ...string) *testService {
 	t.Helper()
 	p := &testService{t: t, directory: filepath.Join(t.TempDir(), "data"), env: map[string]string{}}
+	p.start(flags...)
+	return p
+}
+
+// start starts the service. At the end of the test it must stop without an error.
+func (p *testService) start(flags ...string) {
+	t := p.t
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	out, log, code := newOutput(), newOutput(), make(chan int, 1)
 	go func() {
@@ -90,13 +100,12 @@ func newService(t *testing.T, flags ...string) *testService {
 			t.Errorf("the service ended with %d:\n%s", got, log)
 		}
 	})
-	p.url = out.find(t, `http://[0-9.]+:[0-9]+`)
+	p.url, p.out, p.log, p.stop = out.find(t, `https?://[0-9.]+:[0-9]+`), out, log, stop
 	token, err := os.ReadFile(filepath.Join(p.directory, "access-token"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.env["CMWA_CLOUD_URL"], p.env["PULUMI_ACCESS_TOKEN"] = p.url, strings.TrimSpace(string(token))
-	return p
 }
 
 func (p *testService) lookup(name string) (string, bool) {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/lmittmann/tint"
@@ -21,83 +24,48 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 )
 
-// Timeouts of the HTTP server.
+// Limits of the HTTP server. A client has readTimeout for the state of a stack, which may have 50 MiB: 90 kB/s. Idle
+// connections of balancers live for 2 minutes. Pulumi documents the time for active calls when a service ends.
 const (
 	headerTimeout   = 10 * time.Second
-	readTimeout     = time.Minute
-	writeTimeout    = 2 * time.Minute
+	readTimeout     = 10 * time.Minute
+	writeTimeout    = readTimeout + 2*time.Minute // counts from the end of the header
 	idleTimeout     = 5 * time.Minute
-	shutdownTimeout = 10 * time.Second // for active calls when the service ends
+	shutdownTimeout = 120 * time.Second
+	maxHeader       = 32 << 10 // bytes
 )
 
 func serveCommand(s stdio) command.Command {
-	listen, format, heartbeatLimit, leaseDuration, leaseStop := "127.0.0.1:8585", "text", "10m", "1m", "70s"
-	options := server.Options{DefaultImage: "pulumi/pulumi", Organization: "organization"}
-	var issuers []string
-	retention := defaultRetention()
+	flags := newServeFlags()
 	return command.Command{
 		Name: "serve", Help: "run the service until SIGTERM or SIGINT", Daemon: true,
-		Forms: []command.Form{{
-			command.AnyOf(
-				command.String(&options.Directory, "data", command.Text("DIRECTORY"),
-					"directory of all data (required); made if it does not exist"),
-				command.String(&listen, "listen", command.Text("HOST:PORT"),
-					"address of the service; port 0 chooses a free one"),
-				command.String(&format, "log-format", command.OneOf("text", "json"), "format of the log"),
-				command.String(&heartbeatLimit, "heartbeat-limit", command.Text("DURATION"),
-					"a claimed job fails after this time without a heartbeat"),
-				command.String(&leaseDuration, "lease-duration", command.Text("DURATION"),
-					"a scan or policy evaluation is leased for this time, and its agent renews the lease"),
-				command.String(&leaseStop, "lease-stop-time", command.Text("DURATION"),
-					"started work is leased again this long after its lease has expired, so that its runner can stop"),
-				command.String(&options.PublicURL, "public-url", command.URL,
-					"URL of the service for jobs; otherwise the URL at which their agent calls it"),
-				command.String(&options.DefaultImage, "default-image", command.Image,
-					"container image of jobs that name none"),
-				command.String(&options.Organization, "organization", command.Name,
-					"organization to make at the first start"),
-				command.Repeated(&issuers, "oidc-issuer", command.Text("URL=JWKS_FILE[,CLAIM=PATTERN]...[,pool=POOL]"),
-					"OIDC issuer whose tokens agents may exchange for pool tokens; a token must have every claim, "+
-						"such as 'sub=repo:acme/*'; the file is read at the start"),
-				command.String(&retention.logBytes, "max-log-bytes", command.Text("SIZE"),
-					"bytes stored of the log of one step: its beginning and its end; 0 for all"),
-				command.String(&retention.deployments, "keep-deployments", command.Text("NUMBER"),
-					"deployments to keep of each stack; 0 for all"),
-				command.String(&retention.age, "keep-age", command.Text("DURATION"),
-					"how long to keep ended deployments, such as 90d; 0 for ever"),
-				command.String(&retention.freeDisk, "min-free-disk", command.Text("SIZE"),
-					"with less space, logs are not stored and new work is refused; 0 for no limit"),
-			),
-		}},
+		Long: "Environment variables of Pulumi's self-hosted service are accepted. Flags override them. See " +
+			"cmwa-cloud config for the settings that result.",
+		Forms: []command.Form{{command.AnyOf(flags.options()...)}},
 		Run: func(ctx context.Context, _ []string) error {
-			if options.Directory == "" {
-				return cli.Usagef("serve needs --data DIRECTORY: the directory of all data")
-			}
-			var err error
-			if options.HeartbeatLimit, err = positive("--heartbeat-limit", heartbeatLimit); err != nil {
+			env, notices, err := readEnvironment(variableNames(), s.environ)
+			if err != nil {
 				return err
 			}
-			if options.LeaseDuration, err = positive("--lease-duration", leaseDuration); err != nil {
+			v, err := flags.service(env, s)
+			if err != nil {
 				return err
 			}
-			if options.LeaseStop, err = positive("--lease-stop-time", leaseStop); err != nil {
-				return err
+			for _, notice := range notices {
+				v.options.Log.Warn(notice, "component", "environment")
 			}
-			if options.Retention, err = retention.parse(); err != nil {
-				return err
-			}
-			for _, text := range issuers {
-				issuer, err := readIssuer(text)
-				if err != nil {
-					return err
-				}
-				options.Issuers = append(options.Issuers, issuer)
-			}
-
-			options.Log = newLogger(s.stderr, format)
-			return serve(ctx, listen, options, s)
+			return v.serve(ctx, s)
 		},
 	}
+}
+
+// variableNames returns the names of all variables of this process.
+func variableNames() (names []string) {
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		names = append(names, name)
+	}
+	return names
 }
 
 // positive returns the duration of a flag, which must be greater than 0.
@@ -159,28 +127,35 @@ func listenAddress(address string, bound net.Addr) string {
 
 // serve runs the listener and the regular work of the service until ctx ends. If one of them
 // fails, the other stops too.
-func serve(ctx context.Context, address string, options server.Options, s stdio) (err error) {
-	service, err := server.Open(ctx, options)
+func (v service) serve(ctx context.Context, s stdio) (err error) {
+	service, err := server.Open(ctx, v.options)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, service.Close()) }()
-	listener, err := net.Listen("tcp", address)
+	listener, err := net.Listen("tcp", v.listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w: choose another address with --listen", err)
 	}
 	web := &http.Server{
 		Handler: service.Handler(), ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
-		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
-		ErrorLog: slog.NewLogLogger(options.Log.Handler(), slog.LevelDebug),
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(v.options.Log.Handler(), slog.LevelDebug),
 	}
-	fmt.Fprintf(s.stdout, "listening on http://%s (the access token is in %s)\n",
-		listenAddress(address, listener.Addr()), filepath.Join(options.Directory, server.AccessTokenFile))
+	scheme, answer := "http", web.Serve
+	if v.certificate != nil {
+		web.TLSConfig = &tls.Config{GetCertificate: v.certificate.get, MinVersion: v.minTLS}
+		scheme, answer = "https", func(l net.Listener) error { return web.ServeTLS(l, "", "") }
+	}
+	address := scheme + "://" + listenAddress(v.listen, listener.Addr())
+	fmt.Fprintf(s.stdout, "listening on %s\n", address)
+	fmt.Fprintf(s.stdout, "log in with: PULUMI_ACCESS_TOKEN=$(cat %s) pulumi login %s\n",
+		quoted(filepath.Join(v.options.Directory, server.AccessTokenFile)), cmp.Or(v.options.PublicURL, address))
 
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return service.Run(ctx) })
 	all.Go(func() error {
-		if err := web.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := answer(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve: %w", err)
 		}
 		return nil
@@ -195,4 +170,12 @@ func serve(ctx context.Context, address string, options server.Options, s stdio)
 		return nil
 	})
 	return all.Wait()
+}
+
+// quoted returns a path as a shell reads it. Usual paths need no quotes.
+func quoted(path string) string {
+	if strings.Trim(strings.ToLower(path), "abcdefghijklmnopqrstuvwxyz0123456789/._-+") == "" {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }

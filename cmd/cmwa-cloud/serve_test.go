@@ -1,14 +1,23 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/base64"
+	"encoding/pem"
 	"fmt"
+	"math/big"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -112,5 +121,233 @@ func TestListenAddress(t *testing.T) {
 		if got := listenAddress(address, bound); got != want {
 			t.Errorf("%s: got %s, want %s", address, got, want)
 		}
+	}
+}
+
+func TestServeLogin(t *testing.T) {
+	p := newService(t)
+	want := "log in with: PULUMI_ACCESS_TOKEN=$(cat " + quoted(filepath.Join(p.directory, "access-token")) +
+		") pulumi login " + p.url + "\n"
+	if got := p.out.find(t, `log in.*\n`); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestQuoted(t *testing.T) {
+	for path, want := range map[string]string{
+		"data/x.y_z-1": "data/x.y_z-1", "my data": "'my data'", "$(x)": "'$(x)'", "it's": `'it'\''s'`,
+	} {
+		if got := quoted(path); got != want {
+			t.Errorf("%s: got %s, want %s", path, got, want)
+		}
+	}
+}
+
+func TestServeHeaderLimit(t *testing.T) {
+	p := newService(t)
+	for size, want := range map[int]int{30 << 10: 200, 40 << 10: 431} {
+		request, err := http.NewRequest("GET", p.url+"/healthz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("X-Large", strings.Repeat("x", size))
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("a header of %d bytes: got %d, want %d", size, response.StatusCode, want)
+		}
+	}
+}
+
+// TestServeDrain ends the service in the middle of a call. The call is answered, and new connections are refused.
+func TestServeDrain(t *testing.T) {
+	p := newService(t)
+	address := strings.TrimPrefix(p.url, "http://")
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const body = `{"name":"late"}`
+	fmt.Fprintf(conn, "POST /api/orgs/organization/agent-pools HTTP/1.1\r\nHost: %s\r\nAuthorization: token %s\r\n"+
+		"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n", address, p.env["PULUMI_ACCESS_TOKEN"], len(body))
+	answers := bufio.NewReader(conn)
+	next := func(want int) {
+		t.Helper()
+		response, err := http.ReadResponse(answers, nil)
+		if err != nil || response.StatusCode != want {
+			t.Fatalf("got %+v, %v, want %d", response, err, want)
+		}
+	}
+	next(http.StatusContinue) // the handler reads the body
+
+	p.stop()
+	for { // until the listener is closed
+		other, err := net.Dial("tcp", address)
+		if err != nil {
+			break
+		}
+		_ = other.Close()
+	}
+	if _, err := conn.Write([]byte(body)); err != nil {
+		t.Fatal(err)
+	}
+	next(http.StatusOK)
+}
+
+// newPair returns a certificate for a name, and its key, as PEM.
+func newPair(t *testing.T, name string, end ...time.Time) (chain, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until := append(end, time.Now().Add(time.Hour))[0]
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+}
+
+// TestServeTLS renews a certificate while the service runs.
+func TestServeTLS(t *testing.T) {
+	chainFile, keyFile := filepath.Join(t.TempDir(), "chain.pem"), filepath.Join(t.TempDir(), "key.pem")
+	write := func(file string, content []byte) {
+		t.Helper()
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chain, key := newPair(t, "first")
+	write(chainFile, chain)
+	write(keyFile, key)
+	p := newService(t, "--tls-certificate", chainFile, "--tls-key", keyFile, "--tls-min-version", "1.3")
+	// The name in the certificate of a new connection.
+	name := func() string {
+		t.Helper()
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(p.url, "https://"), &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if version := conn.ConnectionState().Version; version != tls.VersionTLS13 {
+			t.Errorf("the version is %s", tls.VersionName(version))
+		}
+		return conn.ConnectionState().PeerCertificates[0].Subject.CommonName
+	}
+	want := func(what, want string) {
+		t.Helper()
+		for range 2 {
+			if got := name(); got != want {
+				t.Errorf("%s: the certificate is %s, want %s", what, got, want)
+			}
+		}
+	}
+
+	want("at the start", "first")
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(chain)
+	trusting := &tls.Config{RootCAs: roots, ServerName: "first"}
+	verified := &http.Client{Transport: &http.Transport{TLSClientConfig: trusting}}
+	defer verified.CloseIdleConnections()
+	response, err := verified.Get(p.url + "/api/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != 200 {
+		t.Errorf("GET /api/status: %s", response.Status)
+	}
+
+	chain, key = newPair(t, "second")
+	write(chainFile, chain)
+	want("with the key of the first certificate", "first")
+	write(keyFile, key)
+	want("with both files", "second")
+	write(keyFile, key[:10])
+	want("with a part of the key", "second")
+	if err := os.Remove(chainFile); err != nil {
+		t.Fatal(err)
+	}
+	want("without the file", "second")
+	old, oldKey := newPair(t, "old", time.Now().Add(-time.Hour))
+	write(chainFile, old)
+	write(keyFile, oldKey)
+	want("with an expired certificate", "second")
+
+	log := p.log.String()
+	if count := strings.Count(log, "cannot reload the certificate"); count < 4 || count > 5 {
+		t.Errorf("%d warnings, want one for each broken state:\n%s", count, log)
+	}
+	if strings.Count(log, "certificate reloaded") != 1 || strings.Contains(log, "PRIVATE KEY") {
+		t.Errorf("the log is\n%s", log)
+	}
+	if _, err := tls.Dial("tcp", strings.TrimPrefix(p.url, "https://"), &tls.Config{
+		InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12,
+	}); err == nil {
+		t.Error("TLS 1.2 is accepted")
+	}
+}
+
+func TestServeTLSRefused(t *testing.T) {
+	directory := t.TempDir()
+	file := func(name string, content []byte) string {
+		path := filepath.Join(directory, name)
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	chain, key := newPair(t, "a")
+	_, otherKey := newPair(t, "b")
+	oldChain, oldKey := newPair(t, "old", time.Now().Add(-time.Hour))
+	good, goodKey := file("chain", chain), file("key", key)
+	for name, c := range map[string]struct {
+		args []string
+		env  map[string]string
+		want string
+	}{
+		"no key": {[]string{"--tls-certificate", good}, nil, "--tls-certificate and --tls-key need each other"},
+		"the key of another": {
+			[]string{"--tls-certificate", good, "--tls-key", file("other", otherKey)}, nil, "does not match",
+		},
+		"an expired one": {
+			[]string{"--tls-certificate", file("o", oldChain), "--tls-key", file("k", oldKey)}, nil, "expired at",
+		},
+		"a missing file": {
+			[]string{"--tls-certificate", filepath.Join(directory, "none"), "--tls-key", goodKey}, nil, "no such file",
+		},
+		"a low version": {[]string{"--tls-min-version", "1.1"}, nil, "must be one of 1.2, 1.3"},
+		"a certificate as the key": {nil, map[string]string{
+			"API_TLS_CERTIFICATE": good, "API_TLS_PRIVATE_KEY": good, "API_MIN_TLS_VERSION": "1.2",
+		}, "read the certificate and its key"},
+		"a refused variable": {
+			nil, map[string]string{"PULUMI_DATABASE_ENDPOINT": "db:3306"}, "PULUMI_DATABASE_ENDPOINT is set",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data := filepath.Join(directory, "data")
+			p := &testService{t: t, env: c.env}
+			_, stderr := p.run(cli.ExitUsage, append([]string{"serve", "--data", data}, c.args...)...)
+			if !strings.Contains(stderr, c.want) || strings.Contains(stderr, "PRIVATE") {
+				t.Errorf("got %q, want %q", stderr, c.want)
+			}
+			if _, err := os.Stat(data); err == nil {
+				t.Error("the data directory was made")
+			}
+		})
 	}
 }

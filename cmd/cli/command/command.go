@@ -122,6 +122,9 @@ func (v Values) check(value string) error {
 	return fmt.Errorf("must be one of %s", list)
 }
 
+// Closest returns the candidate that a user may have meant by a name, or an empty text.
+func Closest(name string, candidates []string) string { return position.Closest(name, candidates) }
+
 // Bool returns a flag without a value, which sets a variable to true.
 func Bool(p *bool, name, help string) Option {
 	return Option{Name: name, help: help, define: func(set *flag.FlagSet) { set.BoolVar(p, name, *p, help) }}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
+)
+
+func configCommand(s stdio) command.Command {
+	flags := newServeFlags()
+	return command.Command{
+		Name: "config", Help: "print the settings that serve would use, and where each comes from",
+		Long: "It takes the flags and the variables of serve, checks them as serve does, and starts nothing. " +
+			"Secrets are not printed.",
+		Forms: []command.Form{{command.AnyOf(flags.options()...)}},
+		Run: func(context.Context, []string) error {
+			env, notices, err := readEnvironment(variableNames(), s.environ)
+			if err != nil {
+				return err
+			}
+			if _, err := flags.service(env, s); err != nil {
+				return err
+			}
+			for _, notice := range notices {
+				fmt.Fprintln(s.stderr, "warning: "+notice)
+			}
+			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(table, "SETTING\tVALUE\tORIGIN")
+			for _, one := range flags.choose(env) {
+				fmt.Fprintf(table, "%s\t%s\t%s\n", one.name, one.shown(), one.origin)
+			}
+			for _, issuer := range flags.issuers {
+				fmt.Fprintf(table, "oidc-issuer\t%s\t--oidc-issuer\n", issuer)
+			}
+			return table.Flush()
+		},
+	}
+}
+
+// shown returns the value for a person.
+func (s setting) shown() string {
+	switch {
+	case s.value.Empty():
+		return "-"
+	case s.masked:
+		return "(secret)"
+	}
+	return s.value.Reveal()
+}
