@@ -79,10 +79,13 @@ func (s *Server) openServiceKey(ctx context.Context) error {
 	})
 }
 
+// ErrMasterKey is the error of [Open] for a master key that is not the key of the database.
+var ErrMasterKey = errors.New("the master key is not the key of this database: restore the key that it was made with")
+
 // wrongMaster explains why the first key of a database cannot be unwrapped.
 func wrongMaster(err error) error {
 	if errors.Is(err, keys.ErrSealed) {
-		return errors.New("the master key is not the key of this database: restore the key that it was made with")
+		return ErrMasterKey
 	}
 	return err
 }

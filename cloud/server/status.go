@@ -47,6 +47,10 @@ func (s *Server) runChecks(ctx context.Context) statusView {
 				return err
 			})
 		},
+		"keys": func() error {
+			_, err := s.keys.Make(ctx, "status")
+			return err
+		},
 	} {
 		err := check()
 		view.Checks[name] = checkOK

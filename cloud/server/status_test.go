@@ -17,7 +17,8 @@ func TestStatus(t *testing.T) {
 	})
 	var got statusView
 	w.want(200, "", "GET", "/api/status", nil, &got)
-	if got.Status != "ok" || got.Version != "v1.2.3" || got.Schema < 2 || got.Checks["database"] != "ok" {
+	if got.Status != "ok" || got.Version != "v1.2.3" || got.Schema < 2 || got.Checks["database"] != "ok" ||
+		got.Checks["keys"] != "ok" {
 		t.Errorf("the status of a new service is %+v", got)
 	}
 	w.want(200, "", "GET", "/healthz", nil, nil)

@@ -43,7 +43,7 @@ const (
 	noMySQL    = "MySQL is not supported yet: unset it, and the database is SQLite in --data"
 	noMigrator = "the service migrates its own database at the start"
 	noBucket   = "buckets are not supported yet: unset it, and objects are in --data"
-	noKeys     = "key services are not supported yet: unset it, and the key is in --data"
+	noKeys     = "key services are not supported yet: unset it, and use PULUMI_LOCAL_KEYS or --data"
 	noCloud    = "no bucket and no key service is configured"
 	noExport   = "traces are not exported yet"
 	noMail     = "the service sends no mail"
@@ -103,7 +103,7 @@ func variables() []variable {
 		{name: "AZURE_STORAGE_KEY", effect: ignored, secret: true, note: noCloud},
 		{name: "AZURE_STORAGE_DOMAIN", effect: ignored, note: noCloud},
 
-		{name: "PULUMI_LOCAL_KEYS", effect: refused, check: checkPath, note: "the key is in --data: unset it"},
+		{name: "PULUMI_LOCAL_KEYS", check: checkPath},
 		{name: "PULUMI_KMS_KEY", effect: refused, note: noKeys},
 		{name: "PULUMI_AZURE_KV_URI", effect: refused, note: noKeys},
 		{name: "PULUMI_AZURE_KV_KEY_NAME", effect: refused, note: noKeys},

@@ -91,7 +91,7 @@ func TestReadEnvironment(t *testing.T) {
 		"AZURE_STORAGE_KEY":                             {noted, any, nil, "no bucket"},
 		"AZURE_STORAGE_DOMAIN":                          {noted, any, nil, "no bucket"},
 
-		"PULUMI_LOCAL_KEYS":           {refusal, "/zq7", []string{"zq7"}, "must be an absolute path"},
+		"PULUMI_LOCAL_KEYS":           {fine, "/zq7", []string{"zq7"}, "must be an absolute path"},
 		"PULUMI_KMS_KEY":              {refusal, any, nil, "key services are not supported yet"},
 		"PULUMI_AZURE_KV_URI":         {refusal, any, nil, "key services are not supported yet"},
 		"PULUMI_AZURE_KV_KEY_NAME":    {refusal, any, nil, "key services are not supported yet"},
@@ -274,7 +274,7 @@ func TestReadEnvironmentConflicts(t *testing.T) {
 			[]string{
 				"PULUMI_API_DOMAIN must be HOST or HOST:PORT, without a scheme and without a path",
 				"PORT must be a number from 1 to 65535",
-				"PULUMI_KMS_KEY is set, but key services are not supported yet: unset it, and the key is in --data",
+				"PULUMI_KMS_KEY is set, but key services are not supported yet: unset it, and use PULUMI_LOCAL_KEYS or --data",
 			},
 		},
 	} {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cmwa-project/cmwa/cloud/server"
+	"github.com/cmwa-project/cmwa/cloud/server/keys"
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/schema/secret"
@@ -28,6 +29,7 @@ type parameter struct {
 const (
 	dataFlag        = "data"
 	listenFlag      = "listen"
+	masterKeyFlag   = "master-key"
 	publicFlag      = "public-url"
 	certificateFlag = "tls-certificate"
 	keyFlag         = "tls-key"
@@ -41,6 +43,11 @@ func parameters() []parameter {
 		{
 			name: listenFlag, takes: text("HOST:PORT"), fallback: "127.0.0.1:8585", variable: "PORT",
 			help: "address of the service; port 0 chooses a free one",
+		},
+		{
+			name: masterKeyFlag, takes: command.File, variable: "PULUMI_LOCAL_KEYS",
+			help: "file with the 32 bytes of the master key, or its directory; otherwise master.key in --data, " +
+				"which is made at the first start",
 		},
 		{
 			name: publicFlag, takes: command.URL, variable: "PULUMI_API_DOMAIN",
@@ -206,6 +213,11 @@ func (f *serveFlags) service(env environment, s stdio) (service, error) {
 		return v, cli.Usagef("serve needs --data DIRECTORY: the directory of all data")
 	}
 	var err error
+	if v.options.MasterKey = get[masterKeyFlag]; v.options.MasterKey != "" {
+		if _, err := keys.OpenLocal(v.options.MasterKey); err != nil {
+			return v, cli.Usagef("--%s or PULUMI_LOCAL_KEYS: %w", masterKeyFlag, err)
+		}
+	}
 	if v.options.HeartbeatLimit, err = positive("--heartbeat-limit", get["heartbeat-limit"]); err != nil {
 		return v, err
 	}

@@ -129,7 +129,10 @@ func listenAddress(address string, bound net.Addr) string {
 // fails, the other stops too.
 func (v service) serve(ctx context.Context, s stdio) (err error) {
 	service, err := server.Open(ctx, v.options)
-	if err != nil {
+	switch {
+	case errors.Is(err, server.ErrMasterKey):
+		return cli.Usage(err)
+	case err != nil:
 		return err
 	}
 	defer func() { err = errors.Join(err, service.Close()) }()

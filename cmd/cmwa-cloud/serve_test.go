@@ -351,3 +351,36 @@ func TestServeTLSRefused(t *testing.T) {
 		})
 	}
 }
+
+// TestServeMasterKey starts a service with a master key outside of its data directory.
+func TestServeMasterKey(t *testing.T) {
+	directory := t.TempDir()
+	file := func(name string, size int) string {
+		path := filepath.Join(directory, name)
+		if err := os.WriteFile(path, []byte(strings.Repeat(name, size)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	p := &testService{t: t, directory: filepath.Join(directory, "data")}
+	p.env = map[string]string{"PULUMI_LOCAL_KEYS": file("a", 32)}
+	t.Run("serve", func(t *testing.T) {
+		q := *p
+		q.t = t
+		q.start()
+		if _, err := os.Stat(filepath.Join(p.directory, "master.key")); err == nil {
+			t.Error("the data directory has a master key, too")
+		}
+	})
+	for name, c := range map[string]struct{ path, want string }{
+		"another key":    {file("b", 32), "not the key of this database"},
+		"a short file":   {file("c", 31), "has 31 bytes and not 32"},
+		"a missing file": {filepath.Join(directory, "none"), "no such file"},
+	} {
+		p.env = map[string]string{"PULUMI_LOCAL_KEYS": c.path}
+		if _, stderr := p.run(cli.ExitUsage, "serve", "--listen", "127.0.0.1:0", "--data", p.directory); !strings.Contains(
+			stderr, c.want) {
+			t.Errorf("%s: got %q, want %q", name, stderr, c.want)
+		}
+	}
+}
