@@ -135,11 +135,10 @@ func (s *Server) createActivity(c *call) (reply, error) {
 		if err != nil {
 			return fmt.Errorf("write a definition: %w", err)
 		}
-		_, err = t.Exec(`INSERT INTO activities (id, organization, pool, kind, name, status, retries, delay, due,
-				requester, created, modified, definition) VALUES (?, ?, ?, ?, ?, 'Ready', ?, ?, 0, ?, ?, ?, ?)`,
-			id, organization, pool, r.Kind, r.Name, r.retries(), int64(r.delay()), c.caller.subject,
-			store.ToNanos(c.now), store.ToNanos(c.now), s.key.Seal(text, forActivity+id))
-		return err
+		return t.AddActivity(organization, pool, store.Activity{
+			ID: id, Kind: r.Kind, Name: r.Name, Status: activityReady, Retries: r.retries(), Delay: r.delay(),
+			Requester: c.caller.subject,
+		}, s.key.Seal(text, forActivity+id), c.now)
 	})
 	if err != nil {
 		return reply{}, err
@@ -160,7 +159,6 @@ type activityView struct {
 	Created   time.Time   `json:"created"`
 	Modified  time.Time   `json:"modified"`
 	Leases    []leaseView `json:"leases,omitempty"` // oldest first; empty in a list of activities
-	seq       int64
 }
 
 // leaseView is one lease of an activity, with its job.
@@ -172,42 +170,32 @@ type leaseView struct {
 	Acquired time.Time  `json:"acquired"`
 	Modified time.Time  `json:"modified"`
 	Steps    []stepView `json:"steps"`
-	seq      int64
 }
 
-// viewActivities returns the activities that a condition selects, without their leases.
-func viewActivities(t *store.Tx, condition string, args ...any) ([]activityView, error) {
-	return store.Rows(t, func(scan func(...any) error) (v activityView, err error) {
-		var created, modified int64
-		var requester string
-		err = scan(&v.seq, &v.ID, &v.Kind, &v.Name, &v.Status, &v.Reason, &v.Retries, &requester, &created, &modified)
-		v.Requester, v.Created, v.Modified = shortUser(requester), store.FromNanos(created), store.FromNanos(modified)
-		return v, err
-	}, `SELECT seq, id, kind, name, status, reason, retries, requester, created, modified FROM activities WHERE `+
-		condition, args...)
+// viewActivity returns an activity without its leases.
+func viewActivity(a store.Activity) activityView {
+	return activityView{
+		ID: a.ID, Kind: a.Kind, Name: a.Name, Status: a.Status, Reason: a.Reason, Retries: a.Retries,
+		Requester: shortUser(a.Requester), Created: a.Created, Modified: a.Modified,
+	}
 }
 
 // viewLeases returns the leases of an activity.
 func viewLeases(t *store.Tx, activity int64) ([]leaseView, error) {
-	all, err := store.Rows(t, func(scan func(...any) error) (v leaseView, err error) {
-		var acquired, modified int64
-		err = scan(&v.seq, &v.ID, &v.Agent, &v.Status, &v.Ended, &acquired, &modified)
-		v.Acquired, v.Modified = store.FromNanos(acquired), store.FromNanos(modified)
-		return v, err
-	}, `SELECT seq, id, agent, status, ended, acquired, modified FROM leases WHERE activity = ? ORDER BY seq`, activity)
+	leases, err := t.Leases(activity)
 	if err != nil {
 		return nil, err
 	}
-	for i := range all {
-		all[i].Steps, err = store.Rows(t, func(scan func(...any) error) (st stepView, err error) {
-			var started, modified int64
-			err = scan(&st.Name, &st.Status, &started, &modified)
-			st.Started, st.LastUpdated, st.Outcome = store.FromNanos(started), store.FromNanos(modified), st.Status
-			return st, err
-		}, `SELECT name, status, started, modified FROM lease_steps WHERE lease = ? ORDER BY number`, all[i].seq)
+	all := make([]leaseView, 0, len(leases))
+	for _, l := range leases {
+		steps, err := t.Steps(store.JobKey{Kind: store.LeaseJob, Seq: l.Seq})
 		if err != nil {
 			return nil, err
 		}
+		all = append(all, leaseView{
+			ID: l.ID, Agent: l.Agent, Status: l.Status, Ended: l.Ended, Acquired: l.Acquired, Modified: l.Modified,
+			Steps: viewSteps(steps, ""),
+		})
 	}
 	return all, nil
 }
@@ -217,13 +205,15 @@ const maxActivities = 100
 
 // listActivities lists the last activities of a pool, the newest first.
 func (s *Server) listActivities(c *call) (reply, error) {
-	var all []activityView
+	all := []activityView{}
 	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		if _, err := s.poolOrganization(t, c, c.PathValue("pool")); err != nil {
 			return err
 		}
-		var err error
-		all, err = viewActivities(t, `pool = ? ORDER BY seq DESC LIMIT ?`, c.PathValue("pool"), maxActivities)
+		found, err := t.Activities(c.PathValue("pool"), maxActivities)
+		for _, a := range found {
+			all = append(all, viewActivity(a))
+		}
 		return err
 	})
 	return reply{body: map[string]any{"activities": all}}, err
@@ -235,11 +225,11 @@ func (s *Server) activityFromPath(t *store.Tx, c *call) (*activity, error) {
 	if _, err := s.poolOrganization(t, c, pool); err != nil {
 		return nil, err
 	}
-	a, found, err := loadActivity(t, `pool = ? AND id = ?`, pool, id)
+	a, found, err := t.Activity(pool, id)
 	if err == nil && !found {
-		return nil, notFound("the pool has no activity %q", id)
+		err = notFound("the pool has no activity %q", id)
 	}
-	return a, err
+	return &activity{a}, err
 }
 
 func (s *Server) getActivity(c *call) (reply, error) {
@@ -249,12 +239,8 @@ func (s *Server) getActivity(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		views, err := viewActivities(t, `seq = ?`, a.seq)
-		if err != nil {
-			return err
-		}
-		view = views[0]
-		view.Leases, err = viewLeases(t, a.seq)
+		view = viewActivity(a.Activity)
+		view.Leases, err = viewLeases(t, a.Seq)
 		return err
 	})
 	return reply{body: view}, err
@@ -266,14 +252,10 @@ func (s *Server) getActivityLogs(c *call) (reply, error) {
 	page := logPage{Lines: []lineView{}}
 	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		a, err := s.activityFromPath(t, c)
-		if err != nil || a.lease == 0 {
+		if err != nil || a.Lease == 0 {
 			return err
 		}
-		var id string
-		if _, err := t.Get([]any{&id}, `SELECT id FROM leases WHERE seq = ?`, a.lease); err != nil {
-			return err
-		}
-		j, _, err := asJob(t.JobOf(store.LeaseJob, id))
+		j, _, err := asJob(t.JobAt(store.JobKey{Kind: store.LeaseJob, Seq: a.Lease}))
 		if err != nil {
 			return err
 		}
@@ -303,34 +285,10 @@ func (s *Server) cancelActivity(c *call) (reply, error) {
 	return reply{body: empty{}}, nil
 }
 
-// cancelActivities cancels the activities of a pool that is deleted.
-func cancelActivities(t *store.Tx, pool string, now time.Time) error {
-	return cancelEach(t, "its pool was deleted", endedByPool, now,
-		`pool = ? AND status NOT IN ('Completed', 'Failed', 'Canceled')`, pool)
-}
-
-// waitsTooLong selects the activities that no agent has leased since a time.
-const waitsTooLong = `status IN ('Ready', 'Restarting') AND modified < ?`
-
-// cancelWaiting cancels activities that no agent has leased within queueLimit.
-func cancelWaiting(t *store.Tx, now time.Time) error {
-	reason := fmt.Sprintf("no agent leased it within %d days", queueLimit/(24*time.Hour))
-	return cancelEach(t, reason, endedByQueueLimit, now, waitsTooLong, store.ToNanos(now.Add(-queueLimit)))
-}
-
-// cancelEach cancels the activities that a condition selects, for a reason, and ends the jobs
-// of their leases.
-func cancelEach(t *store.Tx, reason, by string, now time.Time, condition string, arguments ...any) error {
-	all, err := store.Rows(t, func(scan func(...any) error) (seq int64, err error) { return seq, scan(&seq) },
-		`SELECT seq FROM activities WHERE `+condition, arguments...)
-	if err != nil {
-		return err
-	}
-	for _, seq := range all {
-		a, _, err := loadActivity(t, `seq = ?`, seq)
-		if err != nil {
-			return err
-		}
+// cancelEach cancels activities for a reason, and ends the jobs of their leases.
+func cancelEach(t *store.Tx, all []store.Activity, reason, by string, now time.Time) error {
+	for _, row := range all {
+		a := &activity{row}
 		if err := a.cancel(reason); err != nil {
 			return err
 		}
@@ -343,20 +301,14 @@ func cancelEach(t *store.Tx, reason, by string, now time.Time, condition string,
 
 // cancelLease saves a cancelled activity, and ends the job of its lease.
 func cancelLease(t *store.Tx, a *activity, by string, now time.Time) error {
-	var id string
-	found, err := t.Get([]any{&id}, `SELECT id FROM leases WHERE seq = ? AND ended = ''`, a.lease)
+	j, found, err := asJob(t.JobAt(store.JobKey{Kind: store.LeaseJob, Seq: a.Lease}))
 	if err != nil {
 		return err
 	}
-	if found {
-		j, _, err := asJob(t.JobOf(store.LeaseJob, id))
-		if err != nil {
-			return err
-		}
-		_ = j.stop(by) // cannot fail: the job has not ended
+	if found && j.stop(by) == nil { // stop fails for a job that has ended
 		if err := j.save(t, -1, now); err != nil {
 			return err
 		}
 	}
-	return a.save(t, now)
+	return t.SetActivity(a.Activity, now)
 }

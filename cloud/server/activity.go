@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // Statuses of activities, as Pulumi's engineering blog names them (February 2026).
@@ -21,28 +23,22 @@ const (
 // ActivityKinds returns the kinds of leased work.
 func ActivityKinds() []string { return []string{"insights_scan", "policy_evaluation"} }
 
-// activityState is the state of an activity. Its methods decide which calls of agents are
-// accepted. Before them, heldLease checks that the caller holds the present lease.
-type activityState struct {
-	status  string
-	reason  string        // of the status; may be empty
-	retries int           // that are left
-	delay   time.Duration // after an agent has given the activity back, before it is leased again
-	due     time.Time     // the activity is not leased before this time
-}
+// activity is leased work. Its methods decide which calls of agents are accepted. Before them,
+// heldLease checks that the caller holds the present lease.
+type activity struct{ store.Activity }
 
 // ended reports whether the status is final.
-func (a *activityState) ended() bool {
-	return slices.Contains([]string{activityCompleted, activityFailed, activityCanceled}, a.status)
+func (a *activity) ended() bool {
+	return slices.Contains([]string{activityCompleted, activityFailed, activityCanceled}, a.Status)
 }
 
 // held reports whether an agent holds a lease.
-func (a *activityState) held() bool {
-	return a.status == activityPending || a.status == activityExecuting
+func (a *activity) held() bool {
+	return a.Status == activityPending || a.Status == activityExecuting
 }
 
 // acquire gives a lease of an activity whose status is Ready or Restarting.
-func (a *activityState) acquire() { a.status, a.reason = activityPending, "" }
+func (a *activity) acquire() { a.Status, a.Reason = activityPending, "" }
 
 // complete ends a lease that is held. Succeeded reports whether the steps of its job have
 // succeeded.
@@ -50,19 +46,19 @@ func (a *activityState) acquire() { a.status, a.reason = activityPending, "" }
 //  1. The result must be success if all steps have succeeded, and only then.
 //  2. A failure is final.
 //  3. A retry uses one of the retries. Without any left, the activity fails.
-func (a *activityState) complete(result, reason string, succeeded bool, now time.Time) error {
+func (a *activity) complete(result, reason string, succeeded bool, now time.Time) error {
 	switch {
 	case result == cloud.ResultSucceeded && !succeeded: // 1.
 		return conflict("the steps of the job have not succeeded")
 	case result != cloud.ResultSucceeded && succeeded:
 		return conflict("the steps of the job have succeeded")
 	case result == cloud.ResultSucceeded:
-		a.status, a.reason = activityCompleted, ""
+		a.Status, a.Reason = activityCompleted, ""
 	case result == cloud.ResultFailed: // 2.
-		a.status, a.reason = activityFailed, reason
+		a.Status, a.Reason = activityFailed, reason
 	case result == cloud.ResultRetry: // 3.
 		a.retry(activityReady, reason)
-		a.due = now.Add(a.delay)
+		a.Due = now.Add(a.Delay)
 	default:
 		return badRequest("result must be one of succeeded, failed and retry")
 	}
@@ -73,32 +69,32 @@ func (a *activityState) complete(result, reason string, succeeded bool, now time
 // have succeeded: completeBySteps has then completed the activity, so no lease is held. Work
 // that has started is not leased again for the time stop, because its runner may continue
 // without its agent until it has found that the lease is lost.
-func (a *activityState) expire(now time.Time, stop time.Duration) {
-	a.due = now
-	if a.status == activityExecuting {
-		a.due = now.Add(stop)
+func (a *activity) expire(now time.Time, stop time.Duration) {
+	a.Due = now
+	if a.Status == activityExecuting {
+		a.Due = now.Add(stop)
 	}
 	a.retry(activityRestarting, "its lease expired: the agent has stopped or lost its connection")
 }
 
 // retry uses one of the retries. If none is left, the activity fails.
-func (a *activityState) retry(status, reason string) {
-	a.reason = reason
-	if a.retries == 0 {
-		a.status = activityFailed
-		a.reason += " (no retries are left)"
+func (a *activity) retry(status, reason string) {
+	a.Reason = reason
+	if a.Retries == 0 {
+		a.Status = activityFailed
+		a.Reason += " (no retries are left)"
 		return
 	}
-	a.status = status
-	a.retries--
+	a.Status = status
+	a.Retries--
 }
 
 // cancel ends an activity that has not ended.
-func (a *activityState) cancel(reason string) error {
+func (a *activity) cancel(reason string) error {
 	if a.ended() {
-		return conflict("the activity has already ended: %s", a.status)
+		return conflict("the activity has already ended: %s", a.Status)
 	}
-	a.status, a.reason = activityCanceled, reason
+	a.Status, a.Reason = activityCanceled, reason
 	return nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // TestActivityStateProperty makes random calls for an activity. After each call it checks
@@ -13,11 +15,11 @@ import (
 func TestActivityStateProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		budget := rapid.IntRange(0, 4).Draw(t, "retries")
-		a := activityState{status: activityReady, retries: budget}
+		a := activity{store.Activity{Status: activityReady, Retries: budget}}
 		leases, now := 0, time.Unix(1_700_000_000, 0)
 		t.Repeat(map[string]func(*rapid.T){
 			"acquire": func(t *rapid.T) {
-				if a.status == activityReady || a.status == activityRestarting {
+				if a.Status == activityReady || a.Status == activityRestarting {
 					a.acquire()
 					leases++
 				}
@@ -33,15 +35,15 @@ func TestActivityStateProperty(t *testing.T) {
 				if err != nil && a != before {
 					t.Fatalf("a refused call changed the state to %+v, from %+v", a, before)
 				}
-				if err == nil && (result == "succeeded") != (a.status == activityCompleted) {
+				if err == nil && (result == "succeeded") != (a.Status == activityCompleted) {
 					t.Fatalf("%s changed the state to %+v, from %+v", result, a, before)
 				}
 			},
 			"expire": func(t *rapid.T) {
 				if a.held() {
-					started := a.status == activityExecuting
+					started := a.Status == activityExecuting
 					a.expire(now, time.Minute)
-					if wait := a.due.Sub(now); started != (wait == time.Minute) || !started && wait != 0 {
+					if wait := a.Due.Sub(now); started != (wait == time.Minute) || !started && wait != 0 {
 						t.Fatalf("the work is leased again after %s; started: %v", wait, started)
 					}
 				}
@@ -53,14 +55,14 @@ func TestActivityStateProperty(t *testing.T) {
 				}
 			},
 			"": func(t *rapid.T) {
-				waiting := a.status == activityReady || a.status == activityRestarting
+				waiting := a.Status == activityReady || a.Status == activityRestarting
 				switch {
-				case a.retries < 0 || a.retries > budget:
-					t.Fatalf("%d retries are left, want 0 to %d", a.retries, budget)
+				case a.Retries < 0 || a.Retries > budget:
+					t.Fatalf("%d retries are left, want 0 to %d", a.Retries, budget)
 				case leases > budget+1:
 					t.Fatalf("%d leases with %d retries", leases, budget)
 				case waiting == a.held() && !a.ended():
-					t.Fatalf("the status is %q", a.status)
+					t.Fatalf("the status is %q", a.Status)
 				}
 			},
 		})

@@ -22,10 +22,6 @@ type agentView struct {
 	LastSeen int64  `json:"lastSeen"`
 }
 
-// agent identifies the sender of a request. Fields that the request does not state are
-// empty.
-type agent struct{ hostname, ip, pid, version, platform string }
-
 // agentRetention is how long a pool lists an agent after its last call (one to two
 // hours in Pulumi's documentation).
 const agentRetention = time.Hour
@@ -35,18 +31,18 @@ const maxAgent = 200
 
 // parseUserAgent reads a User-Agent of the form "name/version (os/arch; host=…;
 // pid=…)". Missing parts stay empty.
-func parseUserAgent(userAgent, remote string) agent {
+func parseUserAgent(userAgent, remote string) store.Agent {
 	cut := func(text string) string { return printable.Shorten(printable.OneLine(text), maxAgent) }
-	var a agent
+	var a store.Agent
 	if host, _, err := net.SplitHostPort(remote); err == nil {
-		a.ip = host
+		a.IP = host
 	}
 
 	// The version follows the slash.
 	product, comment, _ := strings.Cut(userAgent, "(")
 	if _, version, found := strings.Cut(product, "/"); found {
-		a.version, _, _ = strings.Cut(version, " ")
-		a.version = cut(a.version)
+		a.Version, _, _ = strings.Cut(version, " ")
+		a.Version = cut(a.Version)
 	}
 
 	// The comment has the platform, and properties with a name.
@@ -55,11 +51,11 @@ func parseUserAgent(userAgent, remote string) agent {
 		key, value, assigned := strings.Cut(strings.TrimSpace(item), "=")
 		switch {
 		case assigned && key == "host":
-			a.hostname = cut(value)
+			a.Hostname = cut(value)
 		case assigned && key == "pid":
-			a.pid = cut(value)
-		case !assigned && a.platform == "":
-			a.platform = cut(item)
+			a.PID = cut(value)
+		case !assigned && a.Platform == "":
+			a.Platform = cut(item)
 		}
 	}
 	return a
@@ -74,7 +70,7 @@ type callTimes struct {
 
 type seenKey struct {
 	pool  string
-	agent agent
+	agent store.Agent
 }
 
 // seenInterval is the shortest time between two writes for one agent.
@@ -106,27 +102,19 @@ func (s *Server) recordAgent(c *call) error {
 		return nil
 	}
 	return s.db.Write(c.Context(), func(t *store.Tx) error {
-		if _, err := t.Exec(`UPDATE pools SET seen = ? WHERE id = ?`, store.ToNanos(c.now), pool); err != nil {
-			return err
-		}
-		if _, err := t.Exec(`DELETE FROM agents WHERE seen < ?`, store.ToNanos(c.now.Add(-agentRetention))); err != nil {
-			return err
-		}
-		_, err := t.Exec(`INSERT OR REPLACE INTO agents (pool, hostname, ip, pid, version, platform, seen)
-			SELECT id, ?, ?, ?, ?, ?, ? FROM pools WHERE id = ?`,
-			a.hostname, a.ip, a.pid, a.version, a.platform, store.ToNanos(c.now), pool)
-		return err
+		return t.RecordAgent(pool, a, c.now, c.now.Add(-agentRetention))
 	})
 }
 
 // listAgents returns the agents of a pool with a recent call, the latest first.
 func listAgents(t *store.Tx, pool string, now time.Time) ([]agentView, error) {
-	return store.Rows(t, func(scan func(...any) error) (a agentView, err error) {
-		var seen int64
-		err = scan(&a.Hostname, &a.IP, &a.PID, &a.Platform, &a.Version, &seen)
-		a.LastSeen, a.Status = seconds(seen), agentStatus(seen, now)
-		return a, err
-	}, `SELECT hostname, ip, pid, platform, version, seen FROM agents
-		WHERE pool = ? AND seen >= ? ORDER BY seen DESC, hostname, pid`,
-		pool, store.ToNanos(now.Add(-agentRetention)))
+	seen, err := t.Agents(pool, now.Add(-agentRetention))
+	all := make([]agentView, 0, len(seen))
+	for _, a := range seen {
+		all = append(all, agentView{
+			Hostname: a.Hostname, IP: a.IP, PID: a.PID, Platform: a.Platform, Version: a.Version,
+			Status: agentStatus(a.Seen, now), LastSeen: seconds(a.Seen),
+		})
+	}
+	return all, err
 }

@@ -125,7 +125,7 @@ func FuzzParseUserAgent(f *testing.F) {
 	f.Add("cmwa/1.0 (linux/amd64; host=a; pid=7)")
 	f.Fuzz(func(t *testing.T, text string) {
 		a := parseUserAgent(text, "x:1")
-		for _, part := range []string{a.hostname, a.pid, a.version, a.platform} {
+		for _, part := range []string{a.Hostname, a.PID, a.Version, a.Platform} {
 			if len(part) > maxAgent || !utf8.ValidString(part) {
 				t.Fatalf("%q is too long or not UTF-8", part)
 			}

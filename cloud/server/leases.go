@@ -14,30 +14,6 @@ import (
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
-// activity is an activity in the database.
-type activity struct {
-	activityState
-	seq   int64
-	id    string
-	lease int64 // seq of the last lease, or 0
-}
-
-// loadActivity loads the activity that a condition selects.
-func loadActivity(t *store.Tx, condition string, args ...any) (*activity, bool, error) {
-	a := new(activity)
-	var delay, due int64
-	found, err := t.Get([]any{&a.seq, &a.id, &a.lease, &a.status, &a.reason, &a.retries, &delay, &due},
-		`SELECT seq, id, lease, status, reason, retries, delay, due FROM activities WHERE `+condition, args...)
-	a.delay, a.due = time.Duration(delay), store.FromNanos(due)
-	return a, found, err
-}
-
-func (a *activity) save(t *store.Tx, now time.Time) error {
-	_, err := t.Exec(`UPDATE activities SET status = ?, reason = ?, lease = ?, retries = ?, due = ?, modified = ?
-		WHERE seq = ?`, a.status, a.reason, a.lease, a.retries, store.ToNanos(a.due), store.ToNanos(now), a.seq)
-	return err
-}
-
 // acquireLease leases the oldest activity of the caller's pool that waits for an agent, is
 // due, and has a requested kind. A request without kinds, such as that of an agent without
 // this extension, gets no lease. If the response is lost, the lease expires.
@@ -58,15 +34,27 @@ func (s *Server) acquireLease(c *call) (reply, error) {
 		return reply{}, nil
 	}
 
-	var lease *cloud.Lease
-	err = s.db.Write(c.Context(), func(t *store.Tx) error {
-		ended, err := s.endExpiredLeases(t, c.now)
-		if err != nil {
+	// Most calls find no work, so read first.
+	waits := false
+	err = s.db.Read(c.Context(), func(t *store.Tx) error {
+		expired, err := t.ExpiredLeases(c.now)
+		if err != nil || len(expired) > 0 {
+			waits = len(expired) > 0
 			return err
 		}
-		if lease, err = s.giveLease(t, c, kinds); err == nil && lease == nil && ended == 0 {
-			return store.ErrNoChange
+		_, waits, err = t.NextActivity(c.caller.subject, kinds, c.now)
+		return err
+	})
+	if err != nil || !waits {
+		return reply{}, err
+	}
+
+	var lease *cloud.Lease
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
+		if err := s.endExpiredLeases(t, c.now); err != nil {
+			return err
 		}
+		lease, err = s.giveLease(t, c, kinds)
 		return err
 	})
 	if err != nil || lease == nil {
@@ -80,35 +68,30 @@ func (s *Server) acquireLease(c *call) (reply, error) {
 // giveLease makes a lease with a job and tokens for the oldest activity of these kinds that
 // is due. It returns nil if there is no such activity.
 func (s *Server) giveLease(t *store.Tx, c *call, kinds []string) (*cloud.Lease, error) {
-	a, found, err := loadActivity(t, `pool = ? AND status IN ('Ready', 'Restarting') AND due <= ?
-		AND instr(?, ' ' || kind || ' ') > 0 ORDER BY seq LIMIT 1`,
-		c.caller.subject, store.ToNanos(c.now), " "+strings.Join(kinds, " ")+" ")
+	row, found, err := t.NextActivity(c.caller.subject, kinds, c.now)
 	if err != nil || !found {
 		return nil, err
 	}
-	definition, kind, err := s.activityDefinition(c.Context(), t, a)
+	a := &activity{row}
+	definition, err := s.activityDefinition(c.Context(), t, a)
 	if err != nil {
 		return nil, err
 	}
 
-	lease := &cloud.Lease{LeaseID: newID(), Kind: kind, LeaseSeconds: s.options.LeaseDuration.Seconds()}
-	lease.JobID, lease.RunID, lease.TypeSpecificID = newID(), lease.LeaseID, a.id
+	lease := &cloud.Lease{LeaseID: newID(), Kind: a.Kind, LeaseSeconds: s.options.LeaseDuration.Seconds()}
+	lease.JobID, lease.RunID, lease.TypeSpecificID = newID(), lease.LeaseID, a.ID
 	caller := parseUserAgent(c.UserAgent(), c.RemoteAddr)
-	_, err = t.Get([]any{&a.lease}, `INSERT INTO leases (activity, id, job, agent, status, acquired, expires, modified)
-		VALUES (?, ?, ?, ?, 'accepted', ?, ?, ?) RETURNING seq`, a.seq, lease.LeaseID, lease.JobID,
-		strings.Trim(caller.hostname+" "+caller.pid, " "), store.ToNanos(c.now), store.ToNanos(s.leaseEnd(c.now)), store.ToNanos(c.now))
+	var steps []string
+	for _, step := range definition.Steps {
+		steps = append(steps, step.Name)
+	}
+	a.Lease, err = t.AddLease(a.Seq, lease.LeaseID, lease.JobID, strings.Trim(caller.Hostname+" "+caller.PID, " "),
+		steps, s.leaseEnd(c.now), c.now)
 	if err != nil {
 		return nil, err
 	}
-	for i, step := range definition.Steps {
-		_, err := t.Exec(`INSERT INTO lease_steps (lease, number, name, status) VALUES (?, ?, ?, 'not-started')`,
-			a.lease, i, step.Name)
-		if err != nil {
-			return nil, err
-		}
-	}
 	a.acquire()
-	if err := a.save(t, c.now); err != nil {
+	if err := t.SetActivity(a.Activity, c.now); err != nil {
 		return nil, err
 	}
 
@@ -142,26 +125,22 @@ func heldLease(t *store.Tx, c *call) (*activity, *job, error) {
 	if !found {
 		return nil, nil, lost
 	}
-	a, found, err := loadActivity(t, `lease = ?`, j.Seq)
+	row, found, err := t.ActivityOf(j.Seq)
 	if err != nil {
 		return nil, nil, err
 	}
-	if found && a.status == activityCompleted { // 2.
+	a := &activity{row}
+	if found && a.Status == activityCompleted { // 2.
 		return a, j, nil
 	}
 	if !found || !a.held() { // 1.
 		return nil, nil, lost
 	}
-	expired, err := leaseExpired(t, j, c.now)
-	if err == nil && expired {
+	l, _, err := t.Lease(j.id)
+	if err == nil && !l.Expires.After(c.now) {
 		err = lost
 	}
 	return a, j, err
-}
-
-// leaseExpired reports whether the lease of a job has expired.
-func leaseExpired(t *store.Tx, j *job, now time.Time) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM leases WHERE seq = ? AND expires <= ?`, j.Seq, store.ToNanos(now))
 }
 
 // loadLeased loads the job with this id, if it belongs to a lease. If the lease is lost, the
@@ -173,8 +152,12 @@ func loadLeased(t *store.Tx, id string, now time.Time) (*job, bool, error) {
 	if err != nil || !found {
 		return j, found, err
 	}
-	lost, err := t.Get([]any{new(int)}, `SELECT 1 FROM leases l JOIN activities a ON a.seq = l.activity
-		WHERE l.seq = ? AND (a.lease <> l.seq OR l.ended = '' AND l.expires <= ?)`, j.Seq, store.ToNanos(now))
+	l, _, err := t.Lease(j.id)
+	if err != nil {
+		return nil, false, err
+	}
+	_, last, err := t.ActivityOf(j.Seq)
+	lost := !last || l.Ended == "" && !l.Expires.After(now)
 	if lost && j.stop(endedByLease) != nil {
 		j.ended = endedByLease // stop fails for a job that has already ended
 	}
@@ -196,14 +179,13 @@ func (s *Server) extendLease(c *call, begin bool) (reply, error) {
 		if err != nil {
 			return err
 		}
-		if begin && a.status == activityPending {
-			a.status = activityExecuting
-			if err := a.save(t, c.now); err != nil {
+		if begin && a.Status == activityPending {
+			a.Status = activityExecuting
+			if err := t.SetActivity(a.Activity, c.now); err != nil {
 				return err
 			}
 		}
-		_, err = t.Exec(`UPDATE leases SET expires = ? WHERE seq = ?`, store.ToNanos(s.leaseEnd(c.now)), j.Seq)
-		return err
+		return t.RenewLease(j.Seq, s.leaseEnd(c.now))
 	})
 	return reply{body: cloud.Renewal{LeaseSeconds: s.options.LeaseDuration.Seconds()}}, err
 }
@@ -218,13 +200,11 @@ func (s *Server) completeLease(c *call) (reply, error) {
 
 	var a *activity
 	err := s.db.Write(c.Context(), func(t *store.Tx) error {
-		repeated, err := t.Get([]any{new(int)}, `SELECT 1 FROM leases
-			WHERE id = ? AND id = ? AND result = ? AND result <> ''`,
-			c.PathValue("lease"), c.caller.subject, result.Result)
+		l, _, err := t.Lease(c.caller.subject)
 		if err != nil {
 			return err
 		}
-		if repeated {
+		if l.ID == c.PathValue("lease") && l.Result != "" && l.Result == result.Result {
 			return store.ErrNoChange
 		}
 		var j *job
@@ -234,7 +214,7 @@ func (s *Server) completeLease(c *call) (reply, error) {
 		if err := a.complete(result.Result, result.Reason, j.status == succeeded, c.now); err != nil {
 			return err
 		}
-		if _, err := t.Exec(`UPDATE leases SET result = ? WHERE seq = ?`, result.Result, j.Seq); err != nil {
+		if err := t.SetLeaseResult(j.Seq, result.Result); err != nil {
 			return err
 		}
 		if j.ended == "" {
@@ -243,11 +223,11 @@ func (s *Server) completeLease(c *call) (reply, error) {
 				return err
 			}
 		}
-		return a.save(t, c.now)
+		return t.SetActivity(a.Activity, c.now)
 	})
 	if err == nil && a != nil {
-		s.log.Info("lease completed", "component", "leases", "activity", a.id, "lease", c.caller.subject,
-			"result", result.Result, "status", a.status)
+		s.log.Info("lease completed", "component", "leases", "activity", a.ID, "lease", c.caller.subject,
+			"result", result.Result, "status", a.Status)
 	}
 	return reply{body: empty{}}, err
 }
@@ -259,97 +239,103 @@ func completeBySteps(t *store.Tx, j *job, now time.Time) error {
 	if j.status != succeeded {
 		return nil
 	}
-	_, err := t.Exec(`UPDATE activities SET status = 'Completed', reason = '', modified = ? WHERE lease = ?
-		AND status IN ('Pending', 'Executing')`, store.ToNanos(now), j.Seq)
-	return err
+	row, found, err := t.ActivityOf(j.Seq)
+	a := &activity{row}
+	if err != nil || !found || !a.held() {
+		return err
+	}
+	a.Status, a.Reason = activityCompleted, ""
+	return t.SetActivity(a.Activity, now)
 }
 
 // expireLeases ends leases that have expired, cancels activities that no agent has leased
 // within queueLimit, and deletes activities that ended more than activityRetention ago.
 func (s *Server) expireLeases(ctx context.Context, now time.Time) error {
-	due := false
-	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
-		due, err = t.Get([]any{new(int)}, `SELECT 1 WHERE EXISTS (SELECT 1 FROM activities a JOIN leases l
-				ON l.seq = a.lease WHERE a.status IN ('Pending', 'Executing') AND l.expires <= ?)
-			OR EXISTS (SELECT 1 FROM activities WHERE status IN ('Completed', 'Failed', 'Canceled') AND modified < ?)
-			OR EXISTS (SELECT 1 FROM activities WHERE `+waitsTooLong+`)`,
-			store.ToNanos(now), store.ToNanos(now.Add(-activityRetention)), store.ToNanos(now.Add(-queueLimit)))
+	unchanged := true
+	err := s.db.Read(ctx, func(t *store.Tx) error {
+		expired, err := t.ExpiredLeases(now)
+		if err != nil {
+			return err
+		}
+		waiting, err := t.ActivitiesWaitingSince(now.Add(-queueLimit))
+		if err != nil {
+			return err
+		}
+		old, err := t.ActivitiesEndedBefore(now.Add(-activityRetention))
+		unchanged = len(expired)+len(waiting)+len(old) == 0
 		return err
 	})
-	if err != nil || !due {
+	if err != nil || unchanged {
 		return err
 	}
 	return s.db.Write(ctx, func(t *store.Tx) error {
-		if _, err := s.endExpiredLeases(t, now); err != nil {
+		if err := s.endExpiredLeases(t, now); err != nil {
 			return err
 		}
-		if err := cancelWaiting(t, now); err != nil {
+		waiting, err := t.ActivitiesWaitingSince(now.Add(-queueLimit))
+		if err != nil {
 			return err
 		}
-		return deleteOldActivities(t, now)
+		reason := fmt.Sprintf("no agent leased it within %d days", queueLimit/(24*time.Hour))
+		if err := cancelEach(t, waiting, reason, endedByQueueLimit, now); err != nil {
+			return err
+		}
+		old, err := t.ActivitiesEndedBefore(now.Add(-activityRetention))
+		for _, a := range old {
+			if err := t.DeleteActivity(a.Seq); err != nil {
+				return err
+			}
+		}
+		return err
 	})
 }
 
-// endExpiredLeases ends leases that have expired, and returns their number.
-func (s *Server) endExpiredLeases(t *store.Tx, now time.Time) (int, error) {
-	all, err := store.Rows(t, func(scan func(...any) error) (lease string, err error) { return lease, scan(&lease) },
-		`SELECT l.id FROM activities a JOIN leases l ON l.seq = a.lease
-			WHERE a.status IN ('Pending', 'Executing') AND l.expires <= ?`, store.ToNanos(now))
+// endExpiredLeases ends leases that have expired.
+func (s *Server) endExpiredLeases(t *store.Tx, now time.Time) error {
+	expired, err := t.ExpiredLeases(now)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	for _, id := range all {
-		j, _, err := asJob(t.JobOf(store.LeaseJob, id))
+	for _, seq := range expired {
+		j, _, err := asJob(t.JobAt(store.JobKey{Kind: store.LeaseJob, Seq: seq}))
 		if err != nil {
-			return 0, err
+			return err
 		}
-		a, _, err := loadActivity(t, `lease = ?`, j.Seq)
+		row, _, err := t.ActivityOf(seq)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if j.ended == "" {
 			_ = j.stop(endedByLease) // cannot fail: the job has not ended
 			if err := j.save(t, -1, now); err != nil {
-				return 0, err
+				return err
 			}
 		}
+		a := &activity{row}
 		a.expire(now, s.options.LeaseStop)
-		if err := a.save(t, now); err != nil {
-			return 0, err
+		if err := t.SetActivity(a.Activity, now); err != nil {
+			return err
 		}
-		s.log.Warn("lease expired", "component", "leases", "activity", a.id, "lease", id, "status", a.status,
-			"retries", a.retries)
+		s.log.Warn("lease expired", "component", "leases", "activity", a.ID, "lease", j.id, "status", a.Status,
+			"retries", a.Retries)
 	}
-	return len(all), nil
+	return nil
 }
 
 // activityRetention is how long an activity is kept after its end.
 const activityRetention = 30 * 24 * time.Hour
 
-// deleteOldActivities deletes activities that ended more than activityRetention ago.
-func deleteOldActivities(t *store.Tx, now time.Time) error {
-	const old = `status IN ('Completed', 'Failed', 'Canceled') AND modified < ?`
-	oldest := store.ToNanos(now.Add(-activityRetention))
-	_, err := t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'lease') AND subject IN (SELECT l.id FROM leases l
-		JOIN activities a ON a.seq = l.activity WHERE a.status IN ('Completed', 'Failed', 'Canceled')
-		AND a.modified < ?)`, oldest)
-	if err == nil {
-		_, err = t.Exec(`DELETE FROM activities WHERE `+old, oldest)
-	}
-	return err
-}
-
 // leasedDefinition returns the definition of a leased job, for its runner. It contains
 // secrets.
 func (s *Server) leasedDefinition(t *store.Tx, c *call, j *job) (cloud.Definition, error) {
-	a, found, err := loadActivity(t, `lease = ?`, j.Seq)
+	row, found, err := t.ActivityOf(j.Seq)
 	if err != nil {
 		return cloud.Definition{}, err
 	}
 	if !found {
 		return cloud.Definition{}, conflict("the lease of the job has expired")
 	}
-	definition, _, err := s.activityDefinition(c.Context(), t, a)
+	definition, err := s.activityDefinition(c.Context(), t, &activity{row})
 	if err != nil {
 		return definition, err
 	}
@@ -357,21 +343,20 @@ func (s *Server) leasedDefinition(t *store.Tx, c *call, j *job) (cloud.Definitio
 	return definition, nil
 }
 
-// activityDefinition decrypts the definition of an activity, and returns its kind.
-func (s *Server) activityDefinition(ctx context.Context, t *store.Tx, a *activity) (
-	definition cloud.Definition, kind string, err error,
-) {
-	var sealed []byte
-	_, err = t.Get([]any{&kind, &sealed}, `SELECT kind, definition FROM activities WHERE seq = ?`, a.seq)
+// activityDefinition decrypts the definition of an activity.
+func (s *Server) activityDefinition(
+	ctx context.Context, t *store.Tx, a *activity,
+) (definition cloud.Definition, err error) {
+	sealed, err := t.ActivityDefinition(a.Seq)
 	if err != nil {
-		return definition, "", err
+		return definition, err
 	}
-	text, err := s.openActivity(ctx, sealed, a.id)
+	text, err := s.openActivity(ctx, sealed, a.ID)
 	if err != nil {
-		return definition, "", fmt.Errorf("decrypt the definition of activity %s: %w", a.id, err)
+		return definition, fmt.Errorf("decrypt the definition of activity %s: %w", a.ID, err)
 	}
 	if err := json.Unmarshal(text, &definition); err != nil {
-		return definition, "", fmt.Errorf("read the definition of activity %s: %w", a.id, err)
+		return definition, fmt.Errorf("read the definition of activity %s: %w", a.ID, err)
 	}
-	return definition, kind, nil
+	return definition, nil
 }

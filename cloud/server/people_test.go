@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 const pools = "/api/orgs/organization/agent-pools"
@@ -82,18 +84,20 @@ func TestListAgents(t *testing.T) {
 }
 
 func TestParseUserAgent(t *testing.T) {
-	for text, want := range map[string]agent{
-		"cmwa/1.0 (linux/amd64; host=a b; pid=7)": {"a b", "10.0.0.1", "7", "1.0", "linux/amd64"},
-		"pulumi-workflow-agent/v2.2.0 (linux)":    {"", "10.0.0.1", "", "v2.2.0", "linux"},
-		"curl/8":                                  {"", "10.0.0.1", "", "8", ""},
-		"":                                        {"", "10.0.0.1", "", "", ""},
+	for text, want := range map[string]store.Agent{
+		"cmwa/1.0 (linux/amd64; host=a b; pid=7)": {
+			Hostname: "a b", IP: "10.0.0.1", PID: "7", Version: "1.0", Platform: "linux/amd64",
+		},
+		"pulumi-workflow-agent/v2.2.0 (linux)": {IP: "10.0.0.1", Version: "v2.2.0", Platform: "linux"},
+		"curl/8":                               {IP: "10.0.0.1", Version: "8"},
+		"":                                     {IP: "10.0.0.1"},
 	} {
 		if got := parseUserAgent(text, "10.0.0.1:99"); got != want {
 			t.Errorf("parseUserAgent(%q) = %+v, want %+v", text, got, want)
 		}
 	}
-	if got := parseUserAgent("a/"+strings.Repeat("é", 500), "x"); len(got.version) > maxAgent {
-		t.Errorf("the version has %d bytes, want at most %d", len(got.version), maxAgent)
+	if got := parseUserAgent("a/"+strings.Repeat("é", 500), "x"); len(got.Version) > maxAgent {
+		t.Errorf("the version has %d bytes, want at most %d", len(got.Version), maxAgent)
 	}
 }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"strings"
 	"time"
 
@@ -51,14 +52,15 @@ const onlineLimit = 3 * time.Minute
 
 const agentOnline = "online"
 
-func agentStatus(seen int64, now time.Time) string {
-	if now.Sub(store.FromNanos(seen)) < onlineLimit {
+func agentStatus(seen, now time.Time) string {
+	if now.Sub(seen) < onlineLimit {
 		return agentOnline
 	}
 	return "offline"
 }
 
-func seconds(n int64) int64 { return n / int64(time.Second) }
+// seconds returns a time in Unix seconds, and 0 for the zero time.
+func seconds(t time.Time) int64 { return store.ToNanos(t) / int64(time.Second) }
 
 func (s *Server) createPool(c *call) (reply, error) {
 	var body poolText
@@ -81,14 +83,14 @@ func (s *Server) createPool(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		made, err := t.Exec(`INSERT INTO pools (id, organization, name, description, created) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT DO NOTHING`,
-			id, organization, *body.Name, *body.Description, store.ToNanos(c.now))
+		err = t.CreatePool(organization, store.Pool{
+			ID: id, Name: *body.Name, Description: *body.Description, Created: c.now,
+		})
+		if errors.Is(err, store.ErrDuplicate) {
+			return conflict("there is a pool %q already", *body.Name)
+		}
 		if err != nil {
 			return err
-		}
-		if made == 0 {
-			return conflict("there is a pool %q already", *body.Name)
 		}
 		return saveToken(t, token, principal{poolToken, id})
 	})
@@ -100,23 +102,22 @@ func (s *Server) listPools(c *call) (reply, error) {
 		Pools   []poolView `json:"agentPools"`
 		Default string     `json:"defaultAgentPoolID,omitempty"`
 	}
+	answer.Pools = []poolView{}
 	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		organization, err := s.organization(t, c)
 		if err != nil {
 			return err
 		}
-		const standard = `SELECT default_pool FROM organizations WHERE name = ?`
-		if _, err := t.Get([]any{&answer.Default}, standard, organization); err != nil {
+		if answer.Default, _, err = t.Routing(organization); err != nil {
 			return err
 		}
-		answer.Pools, err = store.Rows(t, func(scan func(...any) error) (p poolView, err error) {
-			var created, seen int64
-			err = scan(&p.ID, &p.Name, &p.Description, &created, &seen)
-			p.Created, p.LastSeen, p.Status = seconds(created), seconds(seen), agentStatus(seen, c.now)
-			p.IsDefault = p.ID == answer.Default
-			return p, err
-		}, `SELECT id, name, description, created, seen FROM pools
-			WHERE organization = ? ORDER BY created, id`, organization)
+		pools, err := t.Pools(organization)
+		for _, p := range pools {
+			answer.Pools = append(answer.Pools, poolView{
+				ID: p.ID, Name: p.Name, Description: p.Description, Created: seconds(p.Created), LastSeen: seconds(p.Seen),
+				Status: agentStatus(p.Seen, c.now), IsDefault: p.ID == answer.Default,
+			})
+		}
 		return err
 	})
 	return reply{body: answer}, err
@@ -129,17 +130,14 @@ func (s *Server) getPool(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		var created int64
-		found, err := t.Get([]any{&view.ID, &view.Name, &view.Description, &created},
-			`SELECT id, name, description, created FROM pools WHERE organization = ? AND id = ?`,
-			organization, c.PathValue("pool"))
+		pool, found, err := t.Pool(organization, c.PathValue("pool"))
 		if err != nil {
 			return err
 		}
 		if !found {
 			return noPool(c.PathValue("pool"))
 		}
-		view.Created = seconds(created)
+		view = poolDetail{ID: pool.ID, Name: pool.Name, Description: pool.Description, Created: seconds(pool.Created)}
 		view.Agents, err = listAgents(t, view.ID, c.now)
 		return err
 	})
@@ -158,34 +156,32 @@ func (s *Server) editPool(c *call) (reply, error) {
 	}
 
 	id := c.PathValue("pool")
-	var name, description string
+	var pool store.Pool
 	err := s.db.Write(c.Context(), func(t *store.Tx) error {
 		organization, err := s.organization(t, c)
 		if err != nil {
 			return err
 		}
-		found, err := t.Get([]any{&name, &description},
-			`SELECT name, description FROM pools WHERE organization = ? AND id = ?`, organization, id)
-		if err != nil {
+		var found bool
+		if pool, found, err = t.Pool(organization, id); err != nil {
 			return err
 		}
 		if !found {
 			return noPool(id)
 		}
 		if body.Name != nil {
-			name = *body.Name
+			pool.Name = *body.Name
 		}
 		if body.Description != nil {
-			description = *body.Description
+			pool.Description = *body.Description
 		}
-		changed, err := t.Exec(`UPDATE OR IGNORE pools SET name = ?, description = ? WHERE id = ?`,
-			name, description, id)
-		if err == nil && changed == 0 {
-			return conflict("there is a pool %q already", name)
+		err = t.EditPool(id, pool.Name, pool.Description)
+		if errors.Is(err, store.ErrDuplicate) {
+			return conflict("there is a pool %q already", pool.Name)
 		}
 		return err
 	})
-	return reply{body: map[string]string{"name": name, "description": description}}, err
+	return reply{body: map[string]string{"name": pool.Name, "description": pool.Description}}, err
 }
 
 // deletePool deletes a pool. After that, the calls of its agents are refused. Running jobs
@@ -194,26 +190,21 @@ func (s *Server) editPool(c *call) (reply, error) {
 func (s *Server) deletePool(c *call) (reply, error) {
 	id := c.PathValue("pool")
 	return reply{}, s.db.Write(c.Context(), func(t *store.Tx) error {
-		organization, err := s.poolOrganization(t, c, id)
-		if err != nil {
+		if _, err := s.poolOrganization(t, c, id); err != nil {
 			return err
 		}
 
 		// Without force, refuse to delete a pool in use.
 		if c.URL.Query().Get("force") != "true" {
-			var users int
-			const stacks = `SELECT count(*) FROM stacks WHERE pool = ? AND organization = ?`
-			if _, err := t.Get([]any{&users}, stacks, id, organization); err != nil {
+			users, err := t.PoolStacks(id)
+			if err != nil {
 				return err
 			}
 			if users > 0 {
 				return badRequest("the settings of %s refer to this pool: change these settings, or send force=true",
 					printable.Plural(users, "stack"))
 			}
-			const jobs = `SELECT (SELECT count(*) FROM deployments WHERE pool = ?1
-				AND status IN ('accepted', 'running')) +
-				(SELECT count(*) FROM activities WHERE pool = ?1 AND status IN ('Pending', 'Executing'))`
-			if _, err := t.Get([]any{&users}, jobs, id); err != nil {
+			if users, err = t.PoolJobs(id); err != nil {
 				return err
 			}
 			if users > 0 {
@@ -230,21 +221,14 @@ func (s *Server) deletePool(c *call) (reply, error) {
 		}
 
 		// Delete the pool, its tokens and its queue, and cancel its leased work.
-		if err := cancelActivities(t, id, c.now); err != nil {
+		work, err := t.UnfinishedActivities(id)
+		if err != nil {
 			return err
 		}
-		if _, err := t.Exec(`DELETE FROM pools WHERE id = ?`, id); err != nil {
+		if err := cancelEach(t, work, "its pool was deleted", endedByPool, c.now); err != nil {
 			return err
 		}
-		if err := dropTokens(t, principal{poolToken, id}); err != nil {
-			return err
-		}
-		if _, err := t.Exec(`UPDATE organizations SET default_pool = '' WHERE default_pool = ?`, id); err != nil {
-			return err
-		}
-		_, err = t.Exec(`UPDATE deployments SET status = 'skipped', ended = 'pool', modified = ?
-			WHERE pool = ? AND status = 'not-started'`, store.ToNanos(c.now), id)
-		return err
+		return t.DeletePool(id, c.now)
 	})
 }
 
@@ -255,7 +239,7 @@ func (s *Server) poolOrganization(t *store.Tx, c *call, pool string) (string, er
 	if err != nil {
 		return "", err
 	}
-	found, err := t.Get([]any{new(int)}, `SELECT 1 FROM pools WHERE id = ? AND organization = ?`, pool, organization)
+	_, found, err := t.Pool(organization, pool)
 	if err == nil && !found {
 		return "", noPool(pool)
 	}
@@ -291,7 +275,7 @@ func checkPool(t *store.Tx, organization, id string) error {
 	if id == "" {
 		return nil
 	}
-	found, err := t.Get([]any{new(int)}, `SELECT 1 FROM pools WHERE id = ? AND organization = ?`, id, organization)
+	_, found, err := t.Pool(organization, id)
 	if err == nil && !found {
 		return badRequest("there is no agent pool %q: agentPoolID must be the id of one", id)
 	}

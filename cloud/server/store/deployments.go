@@ -131,13 +131,6 @@ func (t *Tx) SkipQueued(stack, operation string, now time.Time) error {
 	return err
 }
 
-// SkipQueuedOfPool skips the queued deployments for a pool that is deleted.
-func (t *Tx) SkipQueuedOfPool(pool string, now time.Time) error {
-	_, err := t.Exec(`UPDATE deployments SET status = 'skipped', ended = 'pool', modified = ?
-		WHERE pool = ? AND status = 'not-started'`, ToNanos(now), pool)
-	return err
-}
-
 // Waiting is a queued deployment.
 type Waiting struct {
 	Seq int64

@@ -54,20 +54,27 @@ func (k JobKind) sql(query string) string {
 		"{owner}", "deployment", "{version}", "version").Replace(query)
 }
 
+const selectJob = `SELECT seq, id, job, status, ended, {version}, modified FROM {jobs} `
+
+// JobAt returns the job with this key.
+func (t *Tx) JobAt(key JobKey) (Job, bool, error) {
+	return t.job(key.Kind, key.Kind.sql(selectJob+`WHERE seq = ?`), key.Seq)
+}
+
 // JobOf returns the job of the deployment or of the lease with this id.
 func (t *Tx) JobOf(kind JobKind, id string) (Job, bool, error) {
-	return t.job(kind, kind.sql(`SELECT seq, id, job, status, ended, {version}, modified FROM {jobs} WHERE id = ?`), id)
+	return t.job(kind, kind.sql(selectJob+`WHERE id = ?`), id)
 }
 
 // Job returns the job with this id.
 func (t *Tx) Job(kind JobKind, id string) (Job, bool, error) {
-	return t.job(kind, kind.sql(`SELECT seq, id, job, status, ended, {version}, modified FROM {jobs} WHERE job = ?`), id)
+	return t.job(kind, kind.sql(selectJob+`WHERE job = ?`), id)
 }
 
-func (t *Tx) job(kind JobKind, query, id string) (Job, bool, error) {
+func (t *Tx) job(kind JobKind, query string, key any) (Job, bool, error) {
 	j := Job{JobKey: JobKey{Kind: kind}}
 	var modified int64
-	found, err := t.Get([]any{&j.Seq, &j.ID, &j.Job, &j.Status, &j.Ended, &j.Version, &modified}, query, id)
+	found, err := t.Get([]any{&j.Seq, &j.ID, &j.Job, &j.Status, &j.Ended, &j.Version, &modified}, query, key)
 	if err != nil || !found {
 		return j, false, err
 	}

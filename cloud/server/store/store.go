@@ -176,6 +176,15 @@ func Rows[T any](t *Tx, scan func(scan func(...any) error) (T, error), query str
 	return all, nil
 }
 
+// one returns the first row of a query. Found is false if the query has no row.
+func one[T any](t *Tx, scan func(func(...any) error) (T, error), query string, args ...any) (row T, found bool, err error) {
+	all, err := Rows(t, scan, query, args...)
+	if err != nil || len(all) == 0 {
+		return row, false, err
+	}
+	return all[0], true, nil
+}
+
 // scanOne scans a row with one column.
 func scanOne[T any](scan func(...any) error) (value T, err error) { return value, scan(&value) }
 

@@ -21,3 +21,8 @@ DROP INDEX queue;
 CREATE INDEX deployments_by_status ON deployments (status, organization, pool, seq);
 DROP INDEX deployments_by_end;
 CREATE INDEX deployments_by_time ON deployments (modified);
+
+CREATE INDEX activities_by_status ON activities (status, modified);
+CREATE INDEX agents_by_time ON agents (seen);
+DROP INDEX stacks_by_pool;
+CREATE INDEX stacks_of_pool ON stacks (pool);
