@@ -52,12 +52,20 @@ var accessRows = []struct{ want, routes string }{
 	`},
 	{"401 204 204 404 403 403 403 403 403 403 403 403", `
 		PATCH /api/orgs/{org}
+		GET /api/orgs/{org}/tokens
 		POST /api/orgs/{org}/agent-pools
 		PATCH /api/orgs/{org}/agent-pools/{pool}
 		DELETE /api/orgs/{org}/agent-pools/{pool}
 		POST /api/orgs/{org}/agent-pools/{pool}/tokens
 		POST /api/orgs/{org}/agent-pools/{pool}/activities
 		POST /api/orgs/{org}/agent-pools/{pool}/activities/{id}/cancel
+	`},
+	{"401 204 403 403 403 403 403 403 403 403 403 403", `
+		GET /api/user/tokens
+		POST /api/user/tokens
+		DELETE /api/user/tokens/{id}
+		POST /api/orgs/{org}/tokens
+		DELETE /api/orgs/{org}/tokens/{id}
 	`},
 	{"401 204 204 404 404 204 204 204 404 403 403 403", `
 		GET /api/stacks/{org}/{project}/{stack}

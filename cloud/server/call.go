@@ -91,6 +91,7 @@ func (s *Server) authenticate(c *call, do action) error {
 	case c.caller.kind == "":
 		return refuse(http.StatusUnauthorized, "the token is unknown or has expired")
 	}
+	s.recordUse(c)
 	return c.authorize(do)
 }
 

@@ -70,7 +70,10 @@
 // Each route has an action, and the table access tells which kind of token allows which action, and
 // whether everywhere, in its organization or on its stack. Everything else is refused: with 403
 // for the wrong kind of token, and with 404 for a stack or organization that is not the
-// token's, so that the response does not tell what exists. Users have no roles.
+// token's, so that the response does not tell what exists. Users have no roles. The token of an
+// organization has the rights of a member, or of an administrator, who also makes pools. Tokens
+// that people make are listed with the time of their last use, which is written once a minute at
+// most; the token of a job's programs ends with the job.
 //
 // # Retention
 //

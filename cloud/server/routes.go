@@ -18,7 +18,14 @@ func (s *Server) routes(route func(pattern string, handle handler, do action)) {
 	route("GET /api/user", s.user, readSelf)
 	route("GET /api/user/organizations/default", s.defaultOrganization, readSelf)
 	route("GET /api/user/stacks", s.listStacks, listStacks)
+	route("GET /api/user/tokens", s.listUserTokens, manageSelf)
+	route("POST /api/user/tokens", s.createUserToken, manageSelf)
+	route("DELETE /api/user/tokens/{id}", s.deleteUserToken, manageSelf)
+
 	route("PATCH /api/orgs/{org}", s.editOrganization, administer)
+	route("GET /api/orgs/{org}/tokens", s.listOrganizationTokens, administer)
+	route("POST /api/orgs/{org}/tokens", s.createOrganizationToken, administerTokens)
+	route("DELETE /api/orgs/{org}/tokens/{id}", s.deleteOrganizationToken, administerTokens)
 
 	route("GET "+pools, s.listPools, readOrganization)
 	route("POST "+pools, s.createPool, administer)

@@ -169,7 +169,10 @@ func (s *Server) bootstrap(ctx context.Context) error {
 		if _, err := t.Exec(`INSERT INTO users (name) VALUES (?)`, s.options.User); err != nil {
 			return err
 		}
-		return saveToken(t, token, principal{userToken, s.options.User})
+		return t.AddAccessToken(store.AccessToken{
+			ID: newID(), Kind: string(userToken), Subject: s.options.User, Description: "made at the first start",
+			Created: time.Now(), CreatedBy: s.options.User,
+		}, hash(token))
 	})
 }
 

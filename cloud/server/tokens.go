@@ -71,6 +71,9 @@ type sender struct {
 	principal
 	organization string // of the token of an organization or of a job's programs; otherwise empty
 	stack        string // of the token of a job's programs: organization/project/name
+
+	tokenID, tokenName string    // of an access token, which a person has made; otherwise empty
+	lastUsed           time.Time // of the access token, up to a minute too early; zero before the first use
 }
 
 // saveToken stores a token that does not expire.
@@ -80,37 +83,32 @@ func saveToken(t *store.Tx, token secret.String, p principal) error {
 
 // saveTokenUntil stores a token that expires at end. With the zero time it does not expire.
 func saveTokenUntil(t *store.Tx, token secret.String, p principal, end time.Time) error {
-	_, err := t.Exec(`INSERT INTO tokens (hash, kind, subject, expires) VALUES (?, ?, ?, ?)`,
-		hash(token), p.kind, p.subject, store.ToNanos(end))
-	return err
+	return t.AddToken(hash(token), string(p.kind), p.subject, end)
 }
 
 // dropTokens deletes the tokens of a subject.
-func dropTokens(t *store.Tx, p principal) error {
-	_, err := t.Exec(`DELETE FROM tokens WHERE kind = ? AND subject = ?`, p.kind, p.subject)
-	return err
-}
+func dropTokens(t *store.Tx, p principal) error { return t.DeleteTokens(string(p.kind), p.subject) }
 
 // tokenHolder returns the holder of a token. It returns the zero value for an unknown or
 // expired token.
-func tokenHolder(t *store.Tx, token secret.String, now time.Time) (holder sender, err error) {
-	_, err = t.Get([]any{&holder.kind, &holder.subject},
-		`SELECT kind, subject FROM tokens WHERE hash = ? AND (expires = 0 OR expires > ?)`, hash(token), store.ToNanos(now))
-	if err != nil {
+func tokenHolder(t *store.Tx, token secret.String, now time.Time) (sender, error) {
+	found, ok, err := t.TokenHolder(hash(token), now)
+	if err != nil || !ok {
 		return sender{}, err
+	}
+	holder := sender{
+		principal: principal{kind(found.Kind), found.Subject},
+		tokenID:   found.ID, tokenName: found.Name, lastUsed: found.LastUsed,
 	}
 	switch holder.kind {
 	case administratorToken, memberToken:
 		holder.organization = holder.subject
 	case stackToken:
 		var project, name string
-		if _, err := t.Get([]any{&holder.organization, &project, &name}, `SELECT s.organization, s.project, s.name
-			FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.id = ?`, holder.subject); err != nil {
-			return sender{}, err
-		}
+		holder.organization, project, name, err = t.StackOfDeployment(holder.subject)
 		holder.stack = holder.organization + "/" + project + "/" + name
 	}
-	return holder, nil
+	return holder, err
 }
 
 // bearer returns the token of a request. It accepts only the scheme "token", which Pulumi's

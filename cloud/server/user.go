@@ -1,6 +1,8 @@
 package server
 
 import (
+	"cmp"
+
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
@@ -22,27 +24,43 @@ type userView struct {
 	AvatarURL     string             `json:"avatarUrl"`
 	Organizations []organizationView `json:"organizations,omitempty"`
 	Identities    []string           `json:"identities,omitempty"`
+	Token         *tokenInfo         `json:"tokenInfo,omitempty"`
+}
+
+// tokenInfo describes a token that is not a user's own.
+type tokenInfo struct {
+	Name         string `json:"name"`
+	Organization string `json:"organization,omitempty"`
 }
 
 // shortUser returns the short form of a user: only a login and a name.
 func shortUser(name string) userView { return userView{GitHubLogin: name, Name: name} }
 
+// user describes the user of a token. The token of an organization has the organization as its user, and the programs of a
+// job have the first user.
 func (s *Server) user(c *call) (reply, error) {
-	name := c.caller.subject
-	if c.caller.kind == stackToken {
+	name, view := c.caller.subject, userView{}
+	switch c.caller.kind {
+	case stackToken:
 		name = s.options.User
+		view.Token = &tokenInfo{"deployment " + c.caller.subject, c.caller.organization}
+	case administratorToken, memberToken:
+		view.Token = &tokenInfo{c.caller.tokenName, c.caller.organization}
+	default:
+		view.Token = &tokenInfo{Name: c.caller.tokenName}
 	}
-	view := shortUser(name)
-	view.ID = name
-	view.Organizations = []organizationView{
-		{GitHubLogin: name, Name: name},
-		{GitHubLogin: s.options.Organization, Name: s.options.Organization},
+	view.ID, view.GitHubLogin, view.Name = name, name, name
+	organization := cmp.Or(c.caller.organization, s.options.Organization)
+	view.Organizations = []organizationView{{GitHubLogin: name, Name: name}}
+	if organization != name {
+		view.Organizations = append(view.Organizations, organizationView{GitHubLogin: organization, Name: organization})
 	}
 	return reply{body: view}, nil
 }
 
-func (s *Server) defaultOrganization(*call) (reply, error) {
-	return reply{body: map[string]any{"GitHubLogin": s.options.Organization, "Messages": []string{}}}, nil
+func (s *Server) defaultOrganization(c *call) (reply, error) {
+	organization := cmp.Or(c.caller.organization, s.options.Organization)
+	return reply{body: map[string]any{"GitHubLogin": organization, "Messages": []string{}}}, nil
 }
 
 // capabilities returns what this service supports in addition to the protocol that every

@@ -19,7 +19,9 @@ func TestMigrateAdopts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, statement := range []string{
-		string(first), `INSERT INTO users (name) VALUES ('first')`, `PRAGMA user_version = 1`,
+		string(first), `INSERT INTO users (name) VALUES ('first')`,
+		`INSERT INTO tokens (hash, kind, subject) VALUES (x'01', 'user', 'first'), (x'02', 'pool', 'p')`,
+		`PRAGMA user_version = 1`,
 	} {
 		if _, err := old.ExecContext(t.Context(), statement); err != nil {
 			t.Fatal(err)
@@ -35,11 +37,15 @@ func TestMigrateAdopts(t *testing.T) {
 			t.Fatal(err)
 		}
 		var name string
-		if err := db.Read(t.Context(), func(x *Tx) error {
-			_, err := x.Get([]any{&name}, `SELECT name FROM users`)
+		var tokens []AccessToken
+		if err := db.Read(t.Context(), func(x *Tx) (err error) {
+			if tokens, err = x.AccessTokens("first", true); err != nil {
+				return err
+			}
+			_, err = x.Get([]any{&name}, `SELECT name FROM users`)
 			return err
-		}); err != nil || name != "first" {
-			t.Errorf("the user is %q, %v, want first", name, err)
+		}); err != nil || name != "first" || len(tokens) != 1 {
+			t.Errorf("the user is %q with the tokens %+v, %v, want first with one token", name, tokens, err)
 		}
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
