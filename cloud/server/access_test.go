@@ -18,6 +18,8 @@ var accessRows = []struct{ want, routes string }{
 		GET /api/status
 		GET /healthz
 		GET /api/capabilities
+		GET /api/openapi/pulumi-spec.json
+		GET /api/cli/version
 		POST /api/oauth/token
 		GET /oidc/.well-known/openid-configuration
 		GET /oidc/.well-known/jwks

@@ -73,10 +73,6 @@ func TestServerRefusals(t *testing.T) {
 			t.Errorf("%s: the response is %s with headers %v", test.name, got.body, got.header)
 		}
 	}
-	got := w.ask(w.user, "POST", "/api/stacks/organization/a/b/preview", nil)
-	if got.code != 404 || !strings.Contains(got.body, "set PULUMI_BACKEND_URL") {
-		t.Errorf("a call of pulumi about a stack: %d %s", got.code, got.body)
-	}
 	w.shows(at, c.job.TypeSpecificID, accepted, notStarted, notStarted)
 }
 

@@ -1,7 +1,5 @@
 package server
 
-import "strings"
-
 // routes calls route for each route of the API, with its action: see [access].
 func (s *Server) routes(route func(pattern string, handle handler, do action)) {
 	const stack = "/api/stacks/{org}/{project}/{stack}"
@@ -15,9 +13,11 @@ func (s *Server) routes(route func(pattern string, handle handler, do action)) {
 
 	// Calls of users. Programs in jobs may make some of these calls, too.
 	route("GET /api/capabilities", s.capabilities, answerAnyone)
+	route("GET /api/openapi/pulumi-spec.json", s.openAPI, answerAnyone)
+	route("GET /api/cli/version", s.cliVersion, answerAnyone)
 	route("GET /api/user", s.user, readSelf)
 	route("GET /api/user/organizations/default", s.defaultOrganization, readSelf)
-	route("GET /api/user/stacks", s.listStacks, listStacks)
+	route("GET /api/user/stacks", s.listUserStacks, listStacks)
 	route("GET /api/user/tokens", s.listUserTokens, manageSelf)
 	route("POST /api/user/tokens", s.createUserToken, manageSelf)
 	route("DELETE /api/user/tokens/{id}", s.deleteUserToken, manageSelf)
@@ -44,10 +44,10 @@ func (s *Server) routes(route func(pattern string, handle handler, do action)) {
 	route("GET /api/stacks/{org}/{project}", s.projectExists, readOrganization)
 	route("GET "+stack, s.getStack, readStack)
 	route("DELETE "+stack, s.deleteStack, changeStack)
-	route("PATCH "+stack+"/tags", s.replaceTags, changeStack)
-	route("POST "+stack+"/tags", s.addTag, changeStack)
-	route("PATCH "+stack+"/tags/{tag}", s.editTag, changeStack)
-	route("DELETE "+stack+"/tags/{tag}", s.deleteTag, changeStack)
+	route("PATCH "+stack+"/tags", s.updateStackTags, changeStack)
+	route("POST "+stack+"/tags", s.addStackTag, changeStack)
+	route("PATCH "+stack+"/tags/{tag}", s.updateStackTag, changeStack)
+	route("DELETE "+stack+"/tags/{tag}", s.deleteStackTag, changeStack)
 	route("GET "+stack+"/updates", s.listHistory, readStack)
 	route("GET "+stack+"/updates/latest", s.getLatestUpdate, readStack)
 	route("GET "+stack+"/updates/latest/previews", s.listPreviews, readStack)
@@ -102,13 +102,7 @@ func (s *Server) routes(route func(pattern string, handle handler, do action)) {
 	route("POST /api/workflow/jobs/{job}/heartbeat", s.heartbeat, reportJob)
 	route("GET /api/deployments/executor", s.executor, readSelf)
 
-	route("/", func(c *call) (reply, error) {
-		hint := ""
-		if strings.HasPrefix(c.URL.Path, "/api/stacks/") { // such as a call of pulumi about the state of a stack
-			hint = ": this service stores no stack state; for pulumi, set PULUMI_BACKEND_URL, such as file:///state"
-		}
-		return reply{}, notFound("unknown path or method: %s %s%s", c.Method, c.URL.Path, hint)
-	}, answerAnyone)
+	route("/", s.unknown, answerAnyone)
 }
 
 // executor returns a problem, because this service has no deployment executor to download:

@@ -211,9 +211,9 @@ type stackList struct {
 // stacksPage is the number of stacks in one response.
 const stacksPage = 500
 
-// listStacks lists stacks in the order of their names. The continuation token is the name of the
+// listUserStacks lists stacks in the order of their names. The continuation token is the name of the
 // last stack of the page before.
-func (s *Server) listStacks(c *call) (reply, error) {
+func (s *Server) listUserStacks(c *call) (reply, error) {
 	query := c.URL.Query()
 	after, ok := readStackToken(query.Get("continuationToken"))
 	if !ok {

@@ -88,7 +88,7 @@ func TestDeleteStack(t *testing.T) {
 	w.want(204, w.user, "DELETE", project+"/s?force=false", nil, nil)
 }
 
-func TestListStacks(t *testing.T) {
+func TestListUserStacks(t *testing.T) {
 	w := newWorld(t)
 	const count = 2*stacksPage + 1
 	var names []string

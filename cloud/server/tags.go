@@ -33,9 +33,9 @@ func checkTags(tags map[string]string) error {
 	return nil
 }
 
-// replaceTags replaces all tags of a stack. Also the tags that describe the project and the
+// updateStackTags replaces all tags of a stack. Also the tags that describe the project and the
 // source may change, because the CLI sends them.
-func (s *Server) replaceTags(c *call) (reply, error) {
+func (s *Server) updateStackTags(c *call) (reply, error) {
 	var sent map[string]string
 	if err := c.decode(maxTagsBody, &sent); err != nil {
 		return reply{}, err
@@ -43,8 +43,8 @@ func (s *Server) replaceTags(c *call) (reply, error) {
 	return s.changeTags(c, func(map[string]string) (map[string]string, error) { return sent, nil })
 }
 
-// addTag adds a tag, or changes its value.
-func (s *Server) addTag(c *call) (reply, error) {
+// addStackTag adds a tag, or changes its value.
+func (s *Server) addStackTag(c *call) (reply, error) {
 	var sent struct{ Name, Value string }
 	if err := c.decode(maxTagsBody, &sent); err != nil {
 		return reply{}, err
@@ -55,8 +55,8 @@ func (s *Server) addTag(c *call) (reply, error) {
 	})
 }
 
-// editTag changes the value of a tag.
-func (s *Server) editTag(c *call) (reply, error) {
+// updateStackTag changes the value of a tag.
+func (s *Server) updateStackTag(c *call) (reply, error) {
 	var sent struct{ Name, Value string }
 	if err := c.decode(maxTagsBody, &sent); err != nil {
 		return reply{}, err
@@ -74,7 +74,7 @@ func (s *Server) editTag(c *call) (reply, error) {
 	})
 }
 
-func (s *Server) deleteTag(c *call) (reply, error) {
+func (s *Server) deleteStackTag(c *call) (reply, error) {
 	name := c.PathValue("tag")
 	return s.changeTags(c, func(tags map[string]string) (map[string]string, error) {
 		if _, found := tags[name]; !found {
