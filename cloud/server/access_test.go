@@ -39,6 +39,11 @@ var accessRows = []struct{ want, routes string }{
 		GET /api/orgs/{org}/agent-pools/{pool}/activities
 		GET /api/orgs/{org}/agent-pools/{pool}/activities/{id}
 		GET /api/orgs/{org}/agent-pools/{pool}/activities/{id}/logs
+		GET /api/orgs/{org}/deployments
+		GET /api/orgs/{org}/deployments/metadata
+		GET /api/stacks/{org}/{project}/{stack}/deployments/metadata
+		POST /api/stacks/{org}/{project}/{stack}/deployments/pause
+		POST /api/stacks/{org}/{project}/{stack}/deployments/resume
 		POST /api/stacks/{org}/{project}
 		GET /api/stacks/{org}/{project}
 		GET /api/stacks/{org}/{project}/{stack}/deployments/settings
@@ -55,6 +60,8 @@ var accessRows = []struct{ want, routes string }{
 	{"401 204 204 404 403 403 403 403 403 403 403 403", `
 		PATCH /api/orgs/{org}
 		GET /api/orgs/{org}/tokens
+		POST /api/orgs/{org}/deployments/pause
+		POST /api/orgs/{org}/deployments/resume
 		POST /api/orgs/{org}/agent-pools
 		PATCH /api/orgs/{org}/agent-pools/{pool}
 		DELETE /api/orgs/{org}/agent-pools/{pool}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"net"
 	"strings"
 	"sync"
@@ -59,6 +60,15 @@ func parseUserAgent(userAgent, remote string) store.Agent {
 		}
 	}
 	return a
+}
+
+// agentName returns the agent for people, such as "host (pid 42)". An agent without a host has the name of its address.
+func agentName(a store.Agent) string {
+	name := cmp.Or(a.Hostname, a.IP)
+	if a.PID != "" {
+		name += " (pid " + a.PID + ")"
+	}
+	return name
 }
 
 // callTimes limits how often the time of an agent's last call is written to the database,

@@ -277,14 +277,8 @@ func (s *Server) listDeployments(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		for _, d := range found {
-			view, err := viewDeployment(t, d)
-			if err != nil {
-				return err
-			}
-			all = append(all, view)
-		}
-		return nil
+		all, err = viewDeployments(t, found)
+		return err
 	})
 	return reply{body: map[string]any{"deployments": all, "itemsPerPage": size, "total": total}}, err
 }

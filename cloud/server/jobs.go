@@ -127,7 +127,7 @@ func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64,
 	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		w, found, err := t.NextWaiting(pool)
 		if err == nil && found {
-			found, err = t.Claim(w.Seq, pool, c.now)
+			found, err = t.Claim(w.Seq, pool, agentName(parseUserAgent(c.UserAgent(), c.RemoteAddr)), c.now)
 		}
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/subtle"
 	"net/http"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/cmwa-project/cmwa/cloud/server/store"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -75,6 +77,7 @@ func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // scrape returns the handler of GET /metrics. It requires the header "Authorization: webhook-token SECRET", as Pulumi
 // documents it for METRICS_WEBHOOK_SECRET. Without this option every call is refused.
 func (s *Server) scrape() http.Handler {
+	s.metrics.registry.MustRegister(collector{s})
 	page := promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := s.mayScrape(r); err != nil {
@@ -97,4 +100,37 @@ func (s *Server) mayScrape(r *http.Request) error {
 			"send the METRICS_WEBHOOK_SECRET in the form \"Authorization: webhook-token SECRET\"")
 	}
 	return nil
+}
+
+// collector reads metrics of the service for each scrape. Describe sends nothing, so it is an unchecked collector.
+type collector struct{ s *Server }
+
+// Describe implements [prometheus.Collector].
+func (collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector]. It sends no deployments if the database cannot be read.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(name, help string, value float64, label, of string) {
+		description := prometheus.NewDesc("cmwa_cloud_"+name, help, []string{label}, nil)
+		ch <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value, of)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
+	defer cancel()
+	for name, result := range c.s.runChecks(ctx).Checks {
+		value := 0.0
+		if result == checkOK {
+			value = 1
+		}
+		gauge("check", "Whether a check of GET /api/status succeeds.", value, "check", name)
+	}
+	err := c.s.db.Read(ctx, func(t *store.Tx) error {
+		counts, err := t.ActiveCounts()
+		for status, count := range counts {
+			gauge("deployments", "Deployments that have not ended.", float64(count), "status", status)
+		}
+		return err
+	})
+	if err != nil {
+		c.s.log.Error("cannot count deployments", "component", "metrics", "error", err)
+	}
 }

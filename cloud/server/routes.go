@@ -78,6 +78,15 @@ func (s *Server) routes(route func(pattern string, handle handler, do action)) {
 	route("GET "+stack+"/deployments/{id}/{part}", s.getDeploymentPart, deploy)
 	route("POST "+stack+"/deployments/{id}/cancel", s.cancelDeployment, deploy)
 
+	route("POST "+stack+"/deployments/pause", s.pauseStack(true), deploy)
+	route("POST "+stack+"/deployments/resume", s.pauseStack(false), deploy)
+	route("GET "+stack+"/deployments/metadata", s.stackQueue, deploy)
+
+	route("GET /api/orgs/{org}/deployments", s.listQueue, readOrganization)
+	route("GET /api/orgs/{org}/deployments/metadata", s.queueMetadata, readOrganization)
+	route("POST /api/orgs/{org}/deployments/pause", s.pauseOrganization(true), administer)
+	route("POST /api/orgs/{org}/deployments/resume", s.pauseOrganization(false), administer)
+
 	// Calls of agents.
 	route("GET /api/deployments/poll", s.poll, serveAgent)
 	route("GET /api/deployments/{id}/status", s.deploymentStatus, serveAgent)

@@ -85,6 +85,7 @@ func TestMetrics(t *testing.T) {
 			`cmwa_cloud_http_requests_total{code="200",route="GET /api/user"} 1`,
 			`cmwa_cloud_http_requests_total{code="404",route="/"} 1`,
 			`cmwa_cloud_http_request_duration_seconds_count{route="GET /api/user"} 1`,
+			`cmwa_cloud_check{check="database"} 1`, `cmwa_cloud_deployments{status="not-started"} 0`,
 			"\ngo_goroutines ", "\nprocess_resident_memory_bytes ",
 		} {
 			if got.code != 200 || !strings.Contains(got.body, series) {

@@ -26,6 +26,7 @@ type deploymentView struct {
 	Initiator string    `json:"initiator"`
 	Inherits  bool      `json:"inheritSettings"`
 	Pool      *poolName `json:"agentPool,omitempty"`
+	Agent     string    `json:"cmwaAgent,omitempty"` // that claimed the deployment; not in Pulumi's API
 	Jobs      []jobView `json:"jobs"`
 	Updates   []empty   `json:"updates"`
 }
@@ -57,6 +58,7 @@ func viewDeployment(t *store.Tx, d store.Deployment) (deploymentView, error) {
 		Created: d.Created.Format(time.RFC3339Nano), Modified: d.Modified.Format(time.RFC3339Nano),
 		Outcome:   (&jobState{status: d.Status, ended: d.Ended}).outcome(),
 		Requester: shortUser(d.Requester), Initiator: d.Initiator, Inherits: d.Inherits, Updates: []empty{},
+		Agent: d.Agent,
 	}
 	if d.PoolName != "" {
 		v.Pool = &poolName{d.Pool, d.PoolName}
@@ -67,6 +69,19 @@ func viewDeployment(t *store.Tx, d store.Deployment) (deploymentView, error) {
 	}
 	v.Jobs = []jobView{{d.Status, d.Claimed, d.Modified, viewSteps(steps, d.Ended)}}
 	return v, nil
+}
+
+// viewDeployments returns deployments with their steps.
+func viewDeployments(t *store.Tx, found []store.Deployment) ([]deploymentView, error) {
+	all := []deploymentView{}
+	for _, d := range found {
+		view, err := viewDeployment(t, d)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, view)
+	}
+	return all, nil
 }
 
 // viewSteps returns the steps of a job. Ended is the reason for the end of the job.

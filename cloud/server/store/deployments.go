@@ -20,6 +20,7 @@ type Deployment struct {
 	Project   string
 	Stack     string // its name
 	Pool      string // its id; empty while any pool may claim the deployment
+	Agent     string // that claimed the deployment, for people; empty before the claim
 	PoolName  string // empty if there is no such pool
 	Requester string
 	Initiator string
@@ -27,13 +28,15 @@ type Deployment struct {
 }
 
 const selectDeployments = `SELECT d.seq, d.id, d.version, d.created, d.modified, d.claimed, d.status, d.ended,
-		d.operation, s.project, s.name, d.pool, COALESCE(p.name, ''), d.requester, d.initiator, d.inherits
+		d.operation, s.project, s.name, d.pool, COALESCE(p.name, ''), d.requester, d.initiator, d.inherits,
+		d.agent
 	FROM deployments d JOIN stacks s ON s.id = d.stack LEFT JOIN pools p ON p.id = d.pool `
 
 func scanDeployment(scan func(...any) error) (d Deployment, err error) {
 	var created, modified, claimed int64
 	err = scan(&d.Seq, &d.ID, &d.Version, &created, &modified, &claimed, &d.Status, &d.Ended,
-		&d.Operation, &d.Project, &d.Stack, &d.Pool, &d.PoolName, &d.Requester, &d.Initiator, &d.Inherits)
+		&d.Operation, &d.Project, &d.Stack, &d.Pool, &d.PoolName, &d.Requester, &d.Initiator, &d.Inherits,
+		&d.Agent)
 	d.Created, d.Modified, d.Claimed = FromNanos(created), FromNanos(modified), FromNanos(claimed)
 	return d, err
 }
@@ -146,7 +149,7 @@ func (t *Tx) NextWaiting(pool string) (w Waiting, found bool, err error) {
 	var unrouted bool // whether the pool claims deployments without a pool
 	found, err = t.Get([]any{&organization, &unrouted}, `SELECT p.organization, o.default_pool = p.id
 			OR (o.default_pool = '' AND (SELECT count(*) FROM pools q WHERE q.organization = p.organization) = 1)
-		FROM pools p JOIN organizations o ON o.name = p.organization WHERE p.id = ?`, pool)
+		FROM pools p JOIN organizations o ON o.name = p.organization WHERE p.id = ? AND o.paused = 0`, pool)
 	if err != nil || !found {
 		return w, false, err
 	}
@@ -157,15 +160,17 @@ func (t *Tx) NextWaiting(pool string) (w Waiting, found bool, err error) {
 	found, err = t.Get([]any{&w.Seq, &w.ID, &w.Job}, `SELECT d.seq, d.id, d.job FROM deployments d
 		WHERE d.status = 'not-started' AND d.organization = ? AND d.pool IN (?, ?)
 			AND NOT EXISTS (SELECT 1 FROM deployments r WHERE r.running_stack = d.stack)
+			AND NOT EXISTS (SELECT 1 FROM stacks s WHERE s.id = d.stack AND s.paused = 1)
 		ORDER BY d.seq LIMIT 1`, organization, pool, other)
 	return w, found, err
 }
 
-// Claim gives a queued deployment to a pool. Claimed is false if another pool was faster, or if the stack has another
+// Claim gives a queued deployment to an agent of a pool. Claimed is false if another pool was faster, or if the stack has another
 // claimed or running deployment.
-func (t *Tx) Claim(seq int64, pool string, now time.Time) (claimed bool, err error) {
+func (t *Tx) Claim(seq int64, pool, agent string, now time.Time) (claimed bool, err error) {
 	changed, err := t.Exec(`UPDATE deployments SET status = 'accepted', running_stack = stack, claimed = ?, modified = ?,
-		requested = pool, pool = ? WHERE seq = ? AND status = 'not-started'`, ToNanos(now), ToNanos(now), pool, seq)
+		requested = pool, pool = ?, agent = ? WHERE seq = ? AND status = 'not-started'`,
+		ToNanos(now), ToNanos(now), pool, agent, seq)
 	if errors.Is(err, ErrDuplicate) {
 		return false, nil
 	}
@@ -182,7 +187,7 @@ func (t *Tx) Release(seq int64) error {
 // the deployment is skipped.
 func (t *Tx) Requeue(seq int64, now time.Time) error {
 	_, err := t.Exec(`UPDATE deployments SET status = 'not-started', running_stack = NULL, claimed = 0,
-		pool = requested, modified = ? WHERE seq = ?`, ToNanos(now), seq)
+		agent = '', pool = requested, modified = ? WHERE seq = ?`, ToNanos(now), seq)
 	if err != nil {
 		return err
 	}

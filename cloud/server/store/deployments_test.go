@@ -41,7 +41,7 @@ func TestClaim(t *testing.T) {
 			return w.Seq
 		}
 		claim := func(seq int64, want bool) {
-			claimed, err := x.Claim(seq, "pool", now)
+			claimed, err := x.Claim(seq, "pool", "host", now)
 			if err != nil || claimed != want {
 				t.Errorf("claim of %d: %v, %v; want %v", seq, claimed, err, want)
 			}
