@@ -85,8 +85,8 @@ func files(content map[string]string) func(string) ([]byte, error) {
 	}
 }
 
-// thisRelease supports every value, and gives jobs 30 seconds to stop.
-var thisRelease = schema.Release{StopGrace: 30 * time.Second}
+// thisRelease supports every value, and needs two minutes to stop.
+var thisRelease = schema.Release{StopTime: 2 * time.Minute}
 
 // source returns a file with this content, without variables.
 func source(content string) schema.Source {

@@ -91,9 +91,9 @@ type Release struct {
 	Targets []string // of deploy_target
 	Kinds   []string // of enabled_workflow_types; a pool must have one of them
 
-	// StopGrace is the time between SIGTERM and SIGKILL when a job is stopped. With 0,
-	// shutdown_timeout is not compared with it.
-	StopGrace time.Duration
+	// StopTime is how long an agent may need to end after shutdown_timeout. With 0, the grace period
+	// of its Pod is not compared with it.
+	StopTime time.Duration
 }
 
 func (s Source) read(name string) ([]byte, fs.FileMode, error) {

@@ -276,20 +276,12 @@ func (l *load) checkTimes(c *Config, top *scope) {
 			"make it at least twice as long as polling_interval and job_status_loop_interval", "health_threshold")
 	}
 
-	// Check the time that running jobs have to finish.
-	stopGrace := l.source.Release.StopGrace
-	if !top.valid("shutdown_timeout") || stopGrace == 0 {
-		return
-	}
-	if c.ShutdownTimeout > 0 && c.ShutdownTimeout < stopGrace {
+	// Check the time in which the agent's own Pod ends.
+	grace, needed := l.source.TerminationGrace, l.source.Release.StopTime
+	if top.valid("shutdown_timeout") && grace > 0 && needed > 0 && c.ShutdownTimeout+needed > grace {
 		top.warn(position.RuleTimes,
-			fmt.Sprintf("is shorter than the %s that a job has to stop after SIGTERM", formatDuration(stopGrace)),
-			"make it longer, or 0s to stop running jobs at once", "shutdown_timeout")
-	}
-	if grace := l.source.TerminationGrace; grace > 0 && c.ShutdownTimeout+stopGrace > grace {
-		top.warn(position.RuleTimes,
-			fmt.Sprintf("this time plus the %s that jobs have to stop is longer than the Pod's grace period of %s: "+
-				"the agent is killed before its jobs end", formatDuration(stopGrace), formatDuration(grace)),
+			fmt.Sprintf("this time plus the %s that the agent needs to stop is longer than the Pod's grace period of %s: "+
+				"the agent may be killed before it has stopped", formatDuration(needed), formatDuration(grace)),
 			"make it shorter, or terminationGracePeriodSeconds longer", "shutdown_timeout")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/cmd/cli"
@@ -29,8 +30,12 @@ var carriedOut = schema.Release{
 	Targets: []string{"docker", "kubernetes", "process"},
 	Kinds:   []string{string(runtime.Deployment), string(runtime.InsightsScan), string(runtime.PolicyEvaluation)},
 
-	StopGrace: runtime.StopGrace,
+	StopTime: stopTime,
 }
+
+// stopTime is how long an agent may need to end after shutdown_timeout: see README.md, "How long an agent
+// needs to stop".
+const stopTime = 2 * time.Minute
 
 // builder returns the function that creates pools, each with a client and an executor.
 // All pools share the agent's id, the slots, and the transports.

@@ -134,7 +134,7 @@ func TestChartRefuses(t *testing.T) {
 		},
 		"too short a grace period": {
 			token + "terminationGracePeriodSeconds=60 config.shutdown_timeout=10m",
-			"is longer than terminationGracePeriodSeconds: remove one of the two values",
+			"config.shutdown_timeout is 10m: an agent needs two minutes more",
 		},
 		"a namespace without a name": {
 			token + "workerNamespace.create=true", "workerNamespace.create is set: also set workerNamespace.name",

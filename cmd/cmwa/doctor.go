@@ -56,10 +56,6 @@ could run; 2: the command line is wrong. A check that does not end within 30 sec
 	}
 }
 
-// stopTime is how long an agent may need to end after shutdown_timeout: see README.md, "How long an agent
-// needs to stop".
-const stopTime = 2 * time.Minute
-
 // doctorParts returns the functions that find the configuration and create the checks.
 func doctorParts(environ environment, config string, exchange bool) doctor.Parts {
 	// The checks print their results, and log nothing.

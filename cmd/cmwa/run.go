@@ -214,7 +214,7 @@ func findForRun(places schema.SearchPaths) (schema.Source, error) {
 // name, it reads the first configuration in the documented directories.
 func find(config string, environ environment) (schema.Source, error) {
 	source, err := schema.Find(placesOf(config, environ))
-	source.Release.StopGrace = carriedOut.StopGrace
+	source.Release.StopTime = stopTime
 	return source, err
 }
 

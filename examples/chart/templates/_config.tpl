@@ -41,11 +41,10 @@ follow from agent and other values, and the keys of config, which override them.
 {{- $_ := set $config "token_file" "/var/run/secrets/cmwa/PULUMI_AGENT_TOKEN" }}
 {{- end }}
 
-{{- /* If the Pod's grace period is set, shutdown_timeout is two minutes shorter, or 0 if
-that is less than 30 s. A shutdown_timeout in config overrides it. */}}
+{{- /* If the Pod's grace period is set, shutdown_timeout is two minutes shorter: see "How long an
+agent needs to stop" in cmd/cmwa/README.md. A shutdown_timeout in config overrides it. */}}
 {{- with .Values.terminationGracePeriodSeconds }}
-{{- $wait := sub (int64 .) 120 }}
-{{- $_ := set $config "shutdown_timeout" (printf "%ds" (ternary $wait 0 (ge $wait 30))) }}
+{{- $_ := set $config "shutdown_timeout" (printf "%ds" (max 0 (sub (int64 .) 120))) }}
 {{- end }}
 
 {{- mergeOverwrite $config (deepCopy $own) | toYaml }}
@@ -131,10 +130,10 @@ contains the hint. */}}
 {{- fail "config.pod_template and podTemplate.workerPod are both set: keep one of them" }}
 {{- end }}
 {{- with .Values.terminationGracePeriodSeconds }}
-{{- if gt (add (include "cmwa.seconds" $config.shutdown_timeout) 30) (int64 .) }}
+{{- if gt (add (include "cmwa.seconds" $config.shutdown_timeout) 120) (int64 .) }}
 {{- fail (print "terminationGracePeriodSeconds is " . ", and config.shutdown_timeout is " $config.shutdown_timeout
-  ": shutdown_timeout plus the 30 s that jobs have to stop is longer than terminationGracePeriodSeconds: "
-  "remove one of the two values") }}
+  ": an agent needs two minutes more than shutdown_timeout to stop: make terminationGracePeriodSeconds longer, "
+  "or remove one of the two values") }}
 {{- end }}
 {{- end }}
 {{- end }}
