@@ -249,3 +249,42 @@ func TestListStacksOfOrganization(t *testing.T) {
 		}
 	}
 }
+
+// TestStackTokenEnds ends a job in every way. From then on the token of its programs is unknown.
+func TestStackTokenEnds(t *testing.T) {
+	for name, end := range map[string]func(w *world, at string, c *claimed){
+		"by success": func(_ *world, _ string, c *claimed) { c.runs(0, 1) },
+		"by failure": func(_ *world, _ string, c *claimed) {
+			c.status(0, running)
+			c.status(0, failed)
+		},
+		"by a cancel": func(w *world, at string, c *claimed) {
+			w.want(200, w.user, "POST", at+"/"+c.job.DeploymentID+"/cancel", nil, nil)
+		},
+		"by silence": func(w *world, _ string, _ *claimed) {
+			if err := w.server.expire(w.t.Context(), time.Now().Add(time.Hour)); err != nil {
+				w.t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			p, at := w.pool("p"), w.stack("s")
+			w.deploy(at, steps(1))
+			c := w.mustClaim(p)
+			var tokens []string
+			for range 2 { // a repeated fetch of the definition makes a second token
+				tokens = append(tokens, c.definition().Env["PULUMI_ACCESS_TOKEN"].Value.Reveal())
+			}
+			for _, token := range tokens {
+				w.want(200, token, "GET", "/api/stacks/organization/project/s", nil, nil)
+			}
+			end(w, at, c)
+			for i, token := range tokens {
+				if got := w.ask(token, "GET", "/api/user", nil); got.code != 401 {
+					t.Errorf("token %d after the end: %d %s, want 401", i, got.code, got.body)
+				}
+			}
+		})
+	}
+}
