@@ -51,6 +51,9 @@ func newProgram(s stdio) command.Program {
 		Commands: []command.Command{
 			serveCommand(s),
 			configCommand(s),
+			{Name: "token", Help: "create, list and delete access tokens", Commands: []command.Command{
+				tokenCreate(s), tokenList(s), tokenDelete(s),
+			}},
 			{Name: "pool", Help: "create, list and delete agent pools", Commands: []command.Command{
 				poolCreate(s), poolList(s), poolToken(s), poolDelete(s),
 			}},

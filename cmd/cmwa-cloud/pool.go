@@ -256,7 +256,7 @@ func newTokenSink(path string, s stdio) (*tokenSink, error) {
 	}
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
-		return nil, fmt.Errorf("write the pool's token: %w", err)
+		return nil, fmt.Errorf("write the token: %w", err)
 	}
 	sink.file = file
 	return sink, nil
@@ -274,7 +274,7 @@ func (t *tokenSink) write(token secret.String) error {
 		err = os.Rename(t.file.Name(), t.path)
 	}
 	if err != nil {
-		return fmt.Errorf("write the pool's token: %w", err)
+		return fmt.Errorf("write the token: %w", err)
 	}
 	t.written = true
 	_, err = fmt.Fprintf(t.s.stderr, "the token is in %s\n", t.path)

@@ -36,7 +36,7 @@ func (f retentionFlags) parse() (r server.Retention, err error) {
 	if r.KeepDeployments, err = strconv.Atoi(f.deployments); err != nil || r.KeepDeployments < 0 {
 		return r, cli.Usagef("--keep-deployments must be a whole number, such as 1000, or 0 to keep all")
 	}
-	r.KeepAge, err = parseAge(f.age)
+	r.KeepAge, err = parseAge("--keep-age", f.age, "to keep all")
 	return r, err
 }
 
@@ -54,8 +54,8 @@ func parseSize(flag, text string) (int64, error) {
 	return size * factor, nil
 }
 
-// parseAge reads a duration, which may also be a number of days.
-func parseAge(text string) (time.Duration, error) {
+// parseAge reads a duration, which may also be a number of days. The text never tells what 0 is for.
+func parseAge(flag, text, never string) (time.Duration, error) {
 	const day = 24 * time.Hour
 	if number, found := strings.CutSuffix(text, "d"); found {
 		days, err := strconv.ParseInt(number, 10, 64)
@@ -65,5 +65,5 @@ func parseAge(text string) (time.Duration, error) {
 	} else if age, err := time.ParseDuration(text); err == nil && (age == 0 || age >= time.Minute) {
 		return age, nil
 	}
-	return 0, cli.Usagef("--keep-age must be a duration of at least a minute such as 90d or 12h, or 0 to keep all")
+	return 0, cli.Usagef("%s must be a duration of at least a minute such as 90d or 12h, or 0 %s", flag, never)
 }
