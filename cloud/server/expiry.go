@@ -59,7 +59,7 @@ func (s *Server) expire(ctx context.Context, now time.Time) error {
 	if err := s.expireLeases(ctx, now); err != nil {
 		return err
 	}
-	return s.forgetTokens(ctx, now)
+	return s.deleteExpiredTokens(ctx, now)
 }
 
 func later(a, b time.Time) time.Time {
@@ -88,23 +88,15 @@ func (s *Server) stopDeployment(ctx context.Context, id, by string, now time.Tim
 	})
 }
 
-// forgetTokens deletes expired tokens, and the tokens of jobs that ended more than
-// tokenRetention ago.
-func (s *Server) forgetTokens(ctx context.Context, now time.Time) error {
-	const stale = `(expires > 0 AND expires <= ?1)
-		OR (kind = 'job' AND subject IN (SELECT id FROM deployments WHERE ended <> '' AND modified < ?2))
-		OR (kind IN ('job', 'lease') AND subject IN (SELECT id FROM leases WHERE ended <> '' AND modified < ?2))`
-	oldest := store.ToNanos(now.Add(-tokenRetention))
+// deleteExpiredTokens deletes expired tokens. Those of a job expire tokenRetention after its end.
+func (s *Server) deleteExpiredTokens(ctx context.Context, now time.Time) error {
 	var found bool
 	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
-		found, err = t.Get([]any{new(int)}, `SELECT 1 FROM tokens WHERE `+stale+` LIMIT 1`, store.ToNanos(now), oldest)
+		found, err = t.HasExpiredTokens(now)
 		return err
 	})
 	if err != nil || !found {
 		return err
 	}
-	return s.db.Write(ctx, func(t *store.Tx) error {
-		_, err := t.Exec(`DELETE FROM tokens WHERE `+stale, store.ToNanos(now), oldest)
-		return err
-	})
+	return s.db.Write(ctx, func(t *store.Tx) error { return t.DeleteExpiredTokens(now) })
 }

@@ -47,12 +47,13 @@ func jobFromPath(t *store.Tx, c *call) (*job, error) {
 	return j, nil
 }
 
-// save writes the state of the job and of one step, or of every step if step is
-// negative. When the job of a deployment has ended, save also lets the next deployment of the
-// stack run, and deletes the token with which programs in the job, such as pulumi, call this
-// service. The runner's token stays valid.
-// When the job of a lease has succeeded, save completes the activity, which is the scan or the
-// policy evaluation of the lease.
+// save writes the state of the job and of one step, or of every step if step is negative. After
+// the end of the job, the tokens of its runner and agent stay valid for tokenRetention.
+//
+// When the job of a deployment has ended, save lets the next deployment of the stack run, and
+// deletes the token with which programs in the job, such as pulumi, call this service. When the
+// job of a lease has succeeded, save completes the activity, which is the scan or the policy
+// evaluation of the lease.
 func (j *job) save(t *store.Tx, step int, now time.Time) error {
 	if err := t.SetJob(j.JobKey, j.status, j.ended, now); err != nil {
 		return err
@@ -65,10 +66,13 @@ func (j *job) save(t *store.Tx, step int, now time.Time) error {
 			return err
 		}
 	}
-	switch {
-	case j.ended == "":
+	if j.ended == "" {
 		return nil
-	case j.leased():
+	}
+	if err := t.ExpireJobTokens(j.id, now.Add(tokenRetention)); err != nil {
+		return err
+	}
+	if j.leased() {
 		return completeBySteps(t, j, now)
 	}
 	if err := t.Release(j.Seq); err != nil {

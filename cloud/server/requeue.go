@@ -29,7 +29,7 @@ func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
 		if !found || j.status != accepted {
 			return store.ErrNoChange
 		}
-		fetched, err := t.Get([]any{new(int)}, `SELECT 1 FROM tokens WHERE kind = ? AND subject = ?`, stackToken, id)
+		fetched, err := t.HasToken(string(stackToken), id)
 		if err != nil {
 			return err
 		}

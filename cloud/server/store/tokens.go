@@ -15,6 +15,29 @@ func (t *Tx) DeleteTokens(kind, subject string) error {
 	return err
 }
 
+// HasToken reports whether there is a token of a kind and subject.
+func (t *Tx) HasToken(kind, subject string) (bool, error) {
+	return t.Get([]any{new(int)}, `SELECT 1 FROM tokens WHERE kind = ? AND subject = ? LIMIT 1`, kind, subject)
+}
+
+// ExpireJobTokens sets the end of the tokens with which runners and agents report about a job. ID is that of its
+// deployment or lease.
+func (t *Tx) ExpireJobTokens(id string, end time.Time) error {
+	_, err := t.Exec(`UPDATE tokens SET expires = ? WHERE kind IN ('job', 'lease') AND subject = ?`, ToNanos(end), id)
+	return err
+}
+
+// HasExpiredTokens reports whether a token has expired.
+func (t *Tx) HasExpiredTokens(now time.Time) (bool, error) {
+	return t.Get([]any{new(int)}, `SELECT 1 FROM tokens WHERE expires > 0 AND expires <= ? LIMIT 1`, ToNanos(now))
+}
+
+// DeleteExpiredTokens deletes the tokens that have expired.
+func (t *Tx) DeleteExpiredTokens(now time.Time) error {
+	_, err := t.Exec(`DELETE FROM tokens WHERE expires > 0 AND expires <= ?`, ToNanos(now))
+	return err
+}
+
 // Holder is the holder of a token. ID, Name and LastUsed are those of an AccessToken, and empty for other tokens.
 // Name is the description of a token without a name.
 type Holder struct {

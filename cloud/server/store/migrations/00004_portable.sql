@@ -26,3 +26,11 @@ CREATE INDEX activities_by_status ON activities (status, modified);
 CREATE INDEX agents_by_time ON agents (seen);
 DROP INDEX stacks_by_pool;
 CREATE INDEX stacks_of_pool ON stacks (pool);
+
+-- The tokens of a job expire a day after its end.
+UPDATE tokens SET expires = 86400000000000 + (SELECT modified FROM deployments d WHERE d.id = tokens.subject)
+	WHERE kind = 'job' AND subject IN (SELECT id FROM deployments WHERE ended <> '');
+UPDATE tokens SET expires = 86400000000000 + (SELECT modified FROM leases l WHERE l.id = tokens.subject)
+	WHERE kind IN ('job', 'lease') AND subject IN (SELECT id FROM leases WHERE ended <> '');
+DROP INDEX tokens_by_end;
+CREATE INDEX tokens_by_expiry ON tokens (expires);
