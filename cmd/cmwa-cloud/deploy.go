@@ -22,9 +22,14 @@ type deployFlags struct {
 }
 
 func (d *deployFlags) options() []command.Option {
+	operation := command.String(&d.operation, "operation", command.OneOf(server.Operations()...), "operation of Pulumi")
+	return append(d.settings(), operation)
+}
+
+// settings returns the flags that can also be settings of a stack.
+func (d *deployFlags) settings() []command.Option {
 	text := command.Text
 	return []command.Option{
-		command.String(&d.operation, "operation", command.OneOf(server.Operations()...), "operation of Pulumi"),
 		command.String(&d.repo, "repo", command.URL, "git repository of the program: a URL, or a path that the job "+
 			"can read"),
 		command.String(&d.branch, "branch", command.Name, "branch of the repository"),
@@ -34,7 +39,7 @@ func (d *deployFlags) options() []command.Option {
 		command.String(&d.pool, "pool", text("NAME|ID"), "agent pool"),
 		command.String(&d.root, "root", text("DIRECTORY"), "directory that the job uses in place of /"),
 		command.String(&d.shell, "shell", text("PROGRAM"), "shell of the steps"),
-		command.String(&d.file, "file", command.File, "file with a deployment request as JSON; flags override it"),
+		command.String(&d.file, "file", command.File, "file with a request as JSON; flags override it"),
 		command.Repeated(&d.env, "env", text("NAME=VALUE"), "environment variable of the job"),
 		command.Repeated(&d.secretEnv, "secret-env", command.Name,
 			"secret environment variable of the job, with its value from the environment of this command"),
@@ -70,8 +75,17 @@ func put(at object, value any, path ...string) {
 	at[path[len(path)-1]] = value
 }
 
-// request returns the body of the request.
+// request returns the body of a request for a deployment.
 func (d *deployFlags) request(s stdio) (object, error) {
+	body, err := d.body(s)
+	if err == nil && body["operation"] == nil && body["cmwaSteps"] == nil {
+		err = cli.Usagef("deploy needs --operation")
+	}
+	return body, err
+}
+
+// body returns the fields that the flags and the file set.
+func (d *deployFlags) body(s stdio) (object, error) {
 	body := object{}
 	if d.file != "" {
 		text, err := os.ReadFile(d.file)
@@ -109,9 +123,6 @@ func (d *deployFlags) request(s stdio) (object, error) {
 	}
 	if len(d.preRun) > 0 {
 		put(body, d.preRun, "operationContext", "preRunCommands")
-	}
-	if body["operation"] == nil && body["cmwaSteps"] == nil {
-		return nil, cli.Usagef("deploy needs --operation")
 	}
 	return body, nil
 }

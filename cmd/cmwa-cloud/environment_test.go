@@ -274,7 +274,8 @@ func TestReadEnvironmentConflicts(t *testing.T) {
 			[]string{
 				"PULUMI_API_DOMAIN must be HOST or HOST:PORT, without a scheme and without a path",
 				"PORT must be a number from 1 to 65535",
-				"PULUMI_KMS_KEY is set, but key services are not supported yet: unset it, and use PULUMI_LOCAL_KEYS or --data",
+				"PULUMI_KMS_KEY is set, but key services are not supported yet: unset it, " +
+					"and use PULUMI_LOCAL_KEYS or --data",
 			},
 		},
 	} {

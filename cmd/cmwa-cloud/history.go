@@ -21,6 +21,10 @@ type deployment struct {
 	Outcome   string `json:"cmwaStatus"` // empty in answers of services other than cmwa-cloud
 	Operation string `json:"pulumiOperation"`
 	Created   string
+	Project   string                `json:"projectName"`
+	Stack     string                `json:"stackName"`
+	Agent     string                `json:"cmwaAgent"` // that claimed the deployment, if cmwa-cloud answers
+	Pool      struct{ Name string } `json:"agentPool"`
 	Jobs      []struct {
 		Steps []struct {
 			Name, Status string

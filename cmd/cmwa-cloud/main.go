@@ -54,9 +54,16 @@ func newProgram(s stdio) command.Program {
 			{Name: "token", Help: "create, list and delete access tokens", Commands: []command.Command{
 				tokenCreate(s), tokenList(s), tokenDelete(s),
 			}},
-			{Name: "pool", Help: "create, list and delete agent pools", Commands: []command.Command{
-				poolCreate(s), poolList(s), poolToken(s), poolDelete(s),
+			{Name: "pool", Help: "create, list, show and delete agent pools", Commands: []command.Command{
+				poolCreate(s), poolList(s), poolShow(s), poolToken(s), poolDelete(s),
 			}},
+			{Name: "stack", Help: "list stacks", Commands: []command.Command{stackList(s)}},
+			{Name: "settings", Help: "print and change the deployment settings of a stack", Commands: []command.Command{
+				settingsGet(s), settingsSet(s),
+			}},
+			queueCommand(s),
+			pauseCommand(s, "pause", "start no deployment of an organization or a stack", "paused"),
+			pauseCommand(s, "resume", "start deployments of an organization or a stack again", "resumed"),
 			deployCommand(s),
 			listCommand(s),
 			statusCommand(s),

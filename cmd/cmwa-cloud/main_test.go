@@ -136,6 +136,7 @@ func (a agent) call(token, method, path, body string, answer any) int {
 		a.p.t.Fatal(err)
 	}
 	request.Header.Set("Authorization", "token "+token)
+	request.Header.Set("User-Agent", "cmwa/1.2.3 (linux/amd64; host=box; pid=42)")
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		a.p.t.Fatal(err)
@@ -389,14 +390,15 @@ func TestNewProgramHelp(t *testing.T) {
 	})
 	t.Run("every command is listed", func(t *testing.T) {
 		stdout, _ := p.run(cli.ExitOK, "help")
-		for _, name := range []string{"serve", "pool", "deploy", "list", "status", "logs", "cancel", "completion",
+		for _, name := range []string{"serve", "config", "pool", "stack", "settings", "queue",
+			"pause", "resume", "deploy", "list", "status", "logs", "cancel", "completion",
 			"version", "help"} {
 			if !strings.Contains(stdout, "\n  "+name+" ") {
 				t.Errorf("%s is missing in\n%s", name, stdout)
 			}
 		}
 		stdout, _ = p.run(cli.ExitOK, "help", "pool")
-		for _, name := range []string{"create", "list", "token", "delete"} {
+		for _, name := range []string{"create", "list", "show", "token", "delete"} {
 			if !strings.Contains(stdout, "\n  "+name+" ") {
 				t.Errorf("pool %s is missing in\n%s", name, stdout)
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -229,6 +230,52 @@ func poolList(s stdio) command.Command {
 					standard = "yes"
 				}
 				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", pool.ID, pool.Name, pool.Status, seen, standard)
+			}
+			return table.Flush()
+		},
+	}
+}
+
+func poolShow(s stdio) command.Command {
+	flags := newPoolFlags(s)
+	return command.Command{
+		Name: "show", Help: "show a pool, and the agents that used it in the last hour",
+		Forms: flags.form([]command.Item{poolArgument}),
+		Run: func(ctx context.Context, args []string) error {
+			c, pools, err := flags.open(ctx)
+			if err != nil {
+				return err
+			}
+			id, err := c.findPool(ctx, pools, args[0])
+			if err != nil {
+				return err
+			}
+			var pool struct {
+				Name, Description string
+				Created           int64
+				Agents            []struct {
+					Hostname, IP, PID, Platform, Version, Status string
+					LastSeen                                     int64
+				}
+			}
+			if err := c.call(ctx, http.MethodGet, pools+"/"+url.PathEscape(id), nil, &pool); err != nil {
+				return err
+			}
+			fmt.Fprintf(s.stdout, "%s: id %s, made at %s\n", pool.Name, id,
+				time.Unix(pool.Created, 0).Format(time.DateTime))
+			if pool.Description != "" {
+				fmt.Fprintln(s.stdout, pool.Description)
+			}
+			if len(pool.Agents) == 0 {
+				_, err := fmt.Fprintln(s.stdout, "no agent used it in the last hour")
+				return err
+			}
+			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(table, "HOST\tPID\tADDRESS\tVERSION\tPLATFORM\tSTATUS\tLAST SEEN")
+			for _, a := range pool.Agents {
+				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(a.Hostname, "-"), cmp.Or(a.PID, "-"), a.IP,
+					cmp.Or(a.Version, "-"), cmp.Or(a.Platform, "-"), a.Status,
+					time.Unix(a.LastSeen, 0).Format(time.DateTime))
 			}
 			return table.Flush()
 		},

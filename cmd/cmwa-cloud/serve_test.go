@@ -378,8 +378,8 @@ func TestServeMasterKey(t *testing.T) {
 		"a missing file": {filepath.Join(directory, "none"), "no such file"},
 	} {
 		p.env = map[string]string{"PULUMI_LOCAL_KEYS": c.path}
-		if _, stderr := p.run(cli.ExitUsage, "serve", "--listen", "127.0.0.1:0", "--data", p.directory); !strings.Contains(
-			stderr, c.want) {
+		_, stderr := p.run(cli.ExitUsage, "serve", "--listen", "127.0.0.1:0", "--data", p.directory)
+		if !strings.Contains(stderr, c.want) {
 			t.Errorf("%s: got %q, want %q", name, stderr, c.want)
 		}
 	}
