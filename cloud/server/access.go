@@ -20,6 +20,7 @@ const (
 	serveAgent       action = "serve agent"  // calls of the agents of a pool
 	holdLease        action = "hold lease"   // calls of the agent that has a lease
 	reportJob        action = "report job"   // calls of the runner of a job
+	holdUpdate       action = "hold update"  // calls of the client that runs an update of a stack
 )
 
 // reach tells on what an action is allowed. The zero value is nothing.
@@ -55,6 +56,7 @@ var access = map[action]map[kind]reach{
 	serveAgent: {poolToken: everywhere},
 	holdLease:  {leaseToken: everywhere},
 	reportJob:  {jobToken: everywhere},
+	holdUpdate: {updateToken: everywhere},
 }
 
 // authorize refuses a call that the table access does not allow. It compares the path with the organization and the

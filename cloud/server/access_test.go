@@ -14,7 +14,7 @@ import (
 // accessRows are the expected statuses of all routes, for the tokens in the order of accessTokens; 204 stands for a call
 // that the handler gets. A new route needs to be in one of the rows.
 var accessRows = []struct{ want, routes string }{
-	{"204 204 204 204 204 204 204 204 204 204 204 204", `
+	{"204 204 204 204 204 204 204 204 204 204 204 204 204", `
 		GET /api/status
 		GET /healthz
 		GET /api/capabilities
@@ -25,15 +25,15 @@ var accessRows = []struct{ want, routes string }{
 		GET /oidc/.well-known/jwks
 		/
 	`},
-	{"401 204 204 204 204 204 204 204 204 403 403 403", `
+	{"401 204 204 204 204 204 204 204 204 403 403 403 401", `
 		GET /api/user
 		GET /api/user/organizations/default
 		GET /api/deployments/executor
 	`},
-	{"401 204 204 204 204 204 403 403 403 403 403 403", `
+	{"401 204 204 204 204 204 403 403 403 403 403 403 401", `
 		GET /api/user/stacks
 	`},
-	{"401 204 204 404 404 204 403 403 403 403 403 403", `
+	{"401 204 204 404 404 204 403 403 403 403 403 403 401", `
 		GET /api/orgs/{org}/agent-pools
 		GET /api/orgs/{org}/agent-pools/{pool}
 		GET /api/orgs/{org}/agent-pools/{pool}/activities
@@ -57,7 +57,7 @@ var accessRows = []struct{ want, routes string }{
 		GET /api/stacks/{org}/{project}/{stack}/deployments/{id}/{part}
 		POST /api/stacks/{org}/{project}/{stack}/deployments/{id}/cancel
 	`},
-	{"401 204 204 404 403 403 403 403 403 403 403 403", `
+	{"401 204 204 404 403 403 403 403 403 403 403 403 401", `
 		PATCH /api/orgs/{org}
 		GET /api/orgs/{org}/tokens
 		POST /api/orgs/{org}/deployments/pause
@@ -69,14 +69,14 @@ var accessRows = []struct{ want, routes string }{
 		POST /api/orgs/{org}/agent-pools/{pool}/activities
 		POST /api/orgs/{org}/agent-pools/{pool}/activities/{id}/cancel
 	`},
-	{"401 204 403 403 403 403 403 403 403 403 403 403", `
+	{"401 204 403 403 403 403 403 403 403 403 403 403 401", `
 		GET /api/user/tokens
 		POST /api/user/tokens
 		DELETE /api/user/tokens/{id}
 		POST /api/orgs/{org}/tokens
 		DELETE /api/orgs/{org}/tokens/{id}
 	`},
-	{"401 204 204 404 404 204 204 204 404 403 403 403", `
+	{"401 204 204 404 404 204 204 204 404 403 403 403 401", `
 		GET /api/stacks/{org}/{project}/{stack}
 		GET /api/stacks/{org}/{project}/{stack}/config
 		GET /api/stacks/{org}/{project}/{stack}/updates
@@ -86,13 +86,36 @@ var accessRows = []struct{ want, routes string }{
 		GET /api/stacks/{org}/{project}/{stack}/updates/{version}/summary
 		GET /api/stacks/{org}/{project}/{stack}/previews/{id}
 		GET /api/stacks/{org}/{project}/{stack}/resources/count
+		GET /api/stacks/{org}/{project}/{stack}/export
+		GET /api/stacks/{org}/{project}/{stack}/export/{version}
+		GET /api/stacks/{org}/{project}/{stack}/update/{update}
+		GET /api/stacks/{org}/{project}/{stack}/update/{update}/events
+		GET /api/stacks/{org}/{project}/{stack}/preview/{update}
+		GET /api/stacks/{org}/{project}/{stack}/preview/{update}/events
+		GET /api/stacks/{org}/{project}/{stack}/refresh/{update}
+		GET /api/stacks/{org}/{project}/{stack}/refresh/{update}/events
+		GET /api/stacks/{org}/{project}/{stack}/destroy/{update}
+		GET /api/stacks/{org}/{project}/{stack}/destroy/{update}/events
 		POST /api/stacks/{org}/{project}/{stack}/decrypt
 		POST /api/stacks/{org}/{project}/{stack}/batch-decrypt
 		POST /api/stacks/{org}/{project}/{stack}/decrypt/log-decryption
 		POST /api/stacks/{org}/{project}/{stack}/decrypt/log-batch-decryption
 	`},
-	{"401 204 204 404 404 204 204 404 404 403 403 403", `
+	{"401 204 204 404 404 204 204 404 404 403 403 403 401", `
 		DELETE /api/stacks/{org}/{project}/{stack}
+		POST /api/stacks/{org}/{project}/{stack}/update
+		POST /api/stacks/{org}/{project}/{stack}/update/{update}
+		POST /api/stacks/{org}/{project}/{stack}/update/{update}/cancel
+		POST /api/stacks/{org}/{project}/{stack}/preview
+		POST /api/stacks/{org}/{project}/{stack}/preview/{update}
+		POST /api/stacks/{org}/{project}/{stack}/preview/{update}/cancel
+		POST /api/stacks/{org}/{project}/{stack}/refresh
+		POST /api/stacks/{org}/{project}/{stack}/refresh/{update}
+		POST /api/stacks/{org}/{project}/{stack}/refresh/{update}/cancel
+		POST /api/stacks/{org}/{project}/{stack}/destroy
+		POST /api/stacks/{org}/{project}/{stack}/destroy/{update}
+		POST /api/stacks/{org}/{project}/{stack}/destroy/{update}/cancel
+		POST /api/stacks/{org}/{project}/{stack}/import
 		POST /api/stacks/{org}/{project}/{stack}/encrypt
 		POST /api/stacks/{org}/{project}/{stack}/batch-encrypt
 		PATCH /api/stacks/{org}/{project}/{stack}/tags
@@ -102,7 +125,7 @@ var accessRows = []struct{ want, routes string }{
 		PUT /api/stacks/{org}/{project}/{stack}/config
 		DELETE /api/stacks/{org}/{project}/{stack}/config
 	`},
-	{"401 403 403 403 403 403 403 403 403 204 403 403", `
+	{"401 403 403 403 403 403 403 403 403 204 403 403 401", `
 		GET /api/deployments/poll
 		GET /api/deployments/{id}/status
 		POST /api/agent-workflows/{type}
@@ -111,17 +134,33 @@ var accessRows = []struct{ want, routes string }{
 		POST /api/background-activities/configuration
 		POST /api/background-activities/worker/lease/acquire
 	`},
-	{"401 403 403 403 403 403 403 403 403 403 204 403", `
+	{"401 403 403 403 403 403 403 403 403 403 204 403 401", `
 		GET /api/workflow/jobs/{job}
 		PATCH /api/workflow/jobs/{job}/{step}/status
 		POST /api/workflow/jobs/{job}/{step}/logs
 		POST /api/workflow/jobs/{job}/heartbeat
 	`},
-	{"401 403 403 403 403 403 403 403 403 403 403 204", `
+	{"401 403 403 403 403 403 403 403 403 403 403 204 401", `
 		POST /api/background-activities/worker/lease/{lease}/begin
 		POST /api/background-activities/worker/lease/{lease}/renew
 		POST /api/background-activities/worker/lease/{lease}/complete
 	`},
+	{"401 401 401 401 401 401 401 401 401 401 401 401 204", updateRoutes(`
+		POST /renew_lease
+		PATCH /checkpoint
+		PATCH /journalentries
+		POST /events/batch
+		POST /complete
+	`)},
+}
+
+// updateRoutes returns routes below each kind of update.
+func updateRoutes(routes string) string {
+	var all strings.Builder
+	for _, kind := range updateKinds() {
+		all.WriteString("\n" + strings.ReplaceAll(strings.TrimSpace(routes), " /", " /api/stacks/{org}/{project}/{stack}/"+kind+"/{update}/"))
+	}
+	return all.String()
 }
 
 // accessTokens returns the tokens of the columns of accessRows. The calls are about the stack s of the organization.
@@ -166,6 +205,7 @@ func accessTokens(w *world) (names []string, tokens [][]string) {
 		{"pool", []string{p.Token}},
 		{"job", []string{jobs[0].job.JobToken}},
 		{"lease", []string{save(principal{leaseToken, "1"}, time.Time{})}},
+		{"update", []string{w.update("s", object{}).start().token}},
 	} {
 		names, tokens = append(names, column.name), append(tokens, column.tokens)
 	}
@@ -204,7 +244,11 @@ func TestAccess(t *testing.T) {
 		}
 		for i, column := range tokens {
 			for j, token := range column {
-				if got := w.ask(token, method, path, nil); fmt.Sprint(got.code) != codes[i] {
+				got := w.ask(token, method, path, nil)
+				if names[i] == "update" {
+					got = w.send("", method, path, "", "Authorization", updateScheme+" "+token)
+				}
+				if fmt.Sprint(got.code) != codes[i] {
 					t.Errorf("%s: %s (%d): %d %s, want %s", pattern, names[i], j, got.code, got.body, codes[i])
 				}
 			}

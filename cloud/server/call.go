@@ -77,7 +77,10 @@ func (s *Server) authenticate(c *call, do action) error {
 	if do == answerAnyone {
 		return nil
 	}
-	token, ok := bearer(c.Request)
+	if do == holdUpdate {
+		return s.authenticateLease(c)
+	}
+	token, ok := bearer(c.Request, cloud.AuthScheme)
 	if !ok {
 		return refuse(http.StatusUnauthorized, "send a token in the form \"Authorization: token VALUE\"")
 	}
@@ -95,6 +98,24 @@ func (s *Server) authenticate(c *call, do action) error {
 	return c.authorize(do)
 }
 
+// authenticateLease identifies the caller by the token of an update's lease, which has a scheme of its own. An unknown
+// token is that of a lease that has expired.
+func (s *Server) authenticateLease(c *call) error {
+	token, ok := bearer(c.Request, updateScheme)
+	if !ok {
+		return refuse(http.StatusUnauthorized, "send the token of the update in the form \"Authorization: %s VALUE\"",
+			updateScheme)
+	}
+	return s.db.Read(c.Context(), func(t *store.Tx) error {
+		update, found, err := t.UpdateOfLease(hash(token))
+		if err == nil && !found {
+			return leaseLost()
+		}
+		c.caller.principal = principal{updateToken, update}
+		return err
+	})
+}
+
 func requestID() string {
 	raw := make([]byte, 8)
 	rand.Read(raw)
@@ -106,7 +127,11 @@ func (s *Server) writeReply(c *call, answer reply) {
 		c.out.WriteHeader(http.StatusNoContent)
 		return
 	}
-	text, err := json.Marshal(answer.body)
+	text, ok := answer.body.(rawJSON)
+	var err error
+	if !ok {
+		text, err = json.Marshal(answer.body)
+	}
 	if err != nil {
 		s.log.Error("cannot encode the response", "component", "api", "path", c.URL.Path, "error", err)
 		c.out.WriteHeader(http.StatusInternalServerError)

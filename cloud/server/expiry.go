@@ -12,7 +12,7 @@ import (
 const tokenRetention = 24 * time.Hour
 
 // expire returns lost claims to the queue, fails jobs without a heartbeat, skips deployments
-// that no agent has claimed, ends expired leases, and deletes old activities (scans and
+// that no agent has claimed, ends expired leases and updates, and deletes old activities (scans and
 // policy evaluations) and expired tokens.
 func (s *Server) expire(ctx context.Context, now time.Time) error {
 	// Find claimed jobs without a recent heartbeat, and deployments that waited too long.
@@ -57,6 +57,9 @@ func (s *Server) expire(ctx context.Context, now time.Time) error {
 		}
 	}
 	if err := s.expireLeases(ctx, now); err != nil {
+		return err
+	}
+	if err := s.expireUpdates(ctx, now); err != nil {
 		return err
 	}
 	return s.deleteExpiredTokens(ctx, now)

@@ -32,7 +32,7 @@ type updateView struct {
 	Requester     userView   `json:"requestedBy"`
 }
 
-func viewUpdate(st stack, u store.PastUpdate) updateView {
+func viewUpdate(st stack, u store.Update) updateView {
 	info := updateInfo{
 		Kind: u.Kind, Message: u.Message, Environment: jsonObject(u.Environment), Config: jsonObject(u.Config),
 		Result: updateResult(u.Status), Version: u.Version, Changes: jsonObject(u.Changes), ResourceCount: u.Resources,
@@ -84,7 +84,7 @@ func (s *Server) listHistory(c *call) (reply, error) {
 		limit, offset = math.MaxInt64, 0
 	}
 	var st stack
-	var found []store.PastUpdate
+	var found []store.Update
 	var total int64
 	err = s.db.Read(c.Context(), func(t *store.Tx) (err error) {
 		if st, err = s.stackFromPath(t, c); err != nil {
@@ -106,7 +106,7 @@ func (s *Server) listHistory(c *call) (reply, error) {
 	return reply{body: map[string]any{"updates": all, "itemsPerPage": size, "total": total}}, nil
 }
 
-func viewUpdates(st stack, updates []store.PastUpdate, size, total int64) map[string]any {
+func viewUpdates(st stack, updates []store.Update, size, total int64) map[string]any {
 	all := make([]updateView, 0, len(updates))
 	for _, u := range updates {
 		all = append(all, viewUpdate(st, u))
@@ -123,7 +123,7 @@ func (s *Server) listPreviews(c *call) (reply, error) {
 		return reply{}, err
 	}
 	var st stack
-	var found []store.PastUpdate
+	var found []store.Update
 	var total int64
 	err = s.db.Read(c.Context(), func(t *store.Tx) error {
 		if st, err = s.stackFromPath(t, c); err != nil {
@@ -144,10 +144,10 @@ func (s *Server) listPreviews(c *call) (reply, error) {
 }
 
 func (s *Server) getLatestUpdate(c *call) (reply, error) {
-	return s.oneUpdate(c, func(t *store.Tx, st stack) (store.PastUpdate, bool, error) {
+	return s.oneUpdate(c, func(t *store.Tx, st stack) (store.Update, bool, error) {
 		last, _, err := t.History(st.ID, 1, 0)
 		if err != nil || len(last) == 0 {
-			return store.PastUpdate{}, false, err
+			return store.Update{}, false, err
 		}
 		return last[0], true, nil
 	})
@@ -156,7 +156,7 @@ func (s *Server) getLatestUpdate(c *call) (reply, error) {
 func (s *Server) getPastUpdate(c *call) (reply, error) { return s.oneUpdate(c, updateOfVersion(c)) }
 
 func (s *Server) getPreview(c *call) (reply, error) {
-	return s.oneUpdate(c, func(t *store.Tx, st stack) (store.PastUpdate, bool, error) {
+	return s.oneUpdate(c, func(t *store.Tx, st stack) (store.Update, bool, error) {
 		return t.Preview(st.ID, c.PathValue("id"))
 	})
 }
@@ -175,14 +175,14 @@ func (s *Server) getUpdateSummary(c *call) (reply, error) {
 }
 
 // findUpdate finds an update of a stack.
-type findUpdate func(*store.Tx, stack) (store.PastUpdate, bool, error)
+type findUpdate func(*store.Tx, stack) (store.Update, bool, error)
 
 // updateOfVersion finds the update of the version in the path.
 func updateOfVersion(c *call) findUpdate {
-	return func(t *store.Tx, st stack) (store.PastUpdate, bool, error) {
+	return func(t *store.Tx, st stack) (store.Update, bool, error) {
 		version, err := parseNumber("version", c.PathValue("version"), 1, math.MaxInt64)
 		if err != nil {
-			return store.PastUpdate{}, false, err
+			return store.Update{}, false, err
 		}
 		return t.UpdateOfVersion(st.ID, version)
 	}

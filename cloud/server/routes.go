@@ -66,6 +66,23 @@ func (s *Server) routes(route func(pattern string, handle handler, do action)) {
 	route("POST "+stack+"/decrypt/log-decryption", s.noteDecryption, readStack)
 	route("POST "+stack+"/decrypt/log-batch-decryption", s.noteDecryption, readStack)
 
+	for _, kind := range updateKinds() {
+		route("POST "+stack+"/"+kind, s.createUpdate(kind), changeStack)
+		update := stack + "/" + kind + "/{update}"
+		route("POST "+update, s.startUpdate, changeStack)
+		route("GET "+update, s.getUpdate, readStack)
+		route("GET "+update+"/events", s.getEvents, readStack)
+		route("POST "+update+"/cancel", s.cancelUpdate, changeStack)
+		route("POST "+update+"/renew_lease", s.renewUpdate, holdUpdate)
+		route("PATCH "+update+"/checkpoint", s.saveCheckpoint, holdUpdate)
+		route("PATCH "+update+"/journalentries", s.saveJournal, holdUpdate)
+		route("POST "+update+"/events/batch", s.saveEvents, holdUpdate)
+		route("POST "+update+"/complete", s.completeUpdate, holdUpdate)
+	}
+	route("GET "+stack+"/export", s.exportStack, readStack)
+	route("GET "+stack+"/export/{version}", s.exportStack, readStack)
+	route("POST "+stack+"/import", s.importStack, changeStack)
+
 	route("GET "+stack+"/deployments/settings", s.getSettings, deploy)
 	route("POST "+stack+"/deployments/settings", s.patchSettings, deploy)
 	route("PUT "+stack+"/deployments/settings", s.putSettings, deploy)

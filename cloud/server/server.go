@@ -16,6 +16,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
 	"github.com/cmwa-project/cmwa/cloud/server/keys"
+	"github.com/cmwa-project/cmwa/cloud/server/objects"
 	"github.com/cmwa-project/cmwa/schema/secret"
 
 	"github.com/cmwa-project/cmwa/cloud/server/store"
@@ -30,6 +31,7 @@ type Options struct {
 
 	HeartbeatLimit time.Duration    // a claimed job fails after this time without a heartbeat; 0 means 10 minutes
 	LeaseDuration  time.Duration    // a scan or policy evaluation is leased for this time; 0 means a minute
+	UpdateLease    time.Duration    // an update of a stack fails when its client does not renew it; 0 means 5 minutes
 	LeaseStop      time.Duration    // started work is leased again this long after its lease ended; 0 means 70 seconds
 	PublicURL      string           // URL of the service for jobs; empty means the address of the current call
 	ConsoleURL     string           // URL of the web page in links; empty means the URL of the service
@@ -53,6 +55,8 @@ type Server struct {
 	options    Options
 	log        *slog.Logger
 	db         *store.DB
+	objects    objects.Bucket
+	checks     *journalChecks
 	master     keys.Master
 	keys       *keys.Keys
 	key        keys.Key // encrypts what belongs to no stack
@@ -100,8 +104,13 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 
+	bucket, err := objects.Open(filepath.Join(options.Directory, "objects"))
+	if err != nil {
+		return nil, errors.Join(err, db.Close(), lock.Close())
+	}
+
 	s := &Server{
-		options: options, log: options.Log, db: db, master: master, keys: keys.New(master), issuers: issuers, lock: lock,
+		options: options, log: options.Log, db: db, objects: bucket, checks: newJournalChecks(), master: master, keys: keys.New(master), issuers: issuers, lock: lock,
 		heartbeats: newHeartbeats(time.Now()), agents: newCallTimes(), freeSpace: freeSpace,
 		metrics: newMetrics(options.Version),
 	}
@@ -129,6 +138,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.LeaseDuration <= 0 {
 		o.LeaseDuration = time.Minute
+	}
+	if o.UpdateLease <= 0 {
+		o.UpdateLease = 5 * time.Minute // the CLI assumes this time and ignores the expiration of its token
 	}
 	if o.LeaseStop <= 0 {
 		// 30 seconds until the next heartbeat of the runner, 2 until a second one confirms its
@@ -186,14 +198,14 @@ func (s *Server) Handler() http.Handler {
 
 // Run does the regular work of the service until ctx ends. It returns lost claims to the
 // queue, fails jobs without a heartbeat, skips deployments that waited too long, and ends
-// expired leases. It deletes expired tokens, old activities, and deployments beyond the limits
-// of [Retention].
+// expired leases and abandoned updates. It deletes expired tokens, old activities, deployments
+// beyond the limits of [Retention], and unused objects.
 func (s *Server) Run(ctx context.Context) error {
-	shortest := min(s.options.HeartbeatLimit, s.options.LeaseDuration)
+	shortest := min(s.options.HeartbeatLimit, s.options.LeaseDuration, s.options.UpdateLease)
 	interval := min(max(shortest/20, 50*time.Millisecond), 5*time.Second)
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	var pruned time.Time
+	var pruned, swept time.Time
 	last := time.Now()
 	for {
 		select {
@@ -217,6 +229,13 @@ func (s *Server) Run(ctx context.Context) error {
 			pruned = now
 			if err := s.prune(ctx, now); err != nil && ctx.Err() == nil {
 				s.log.Error("deletion of old deployments failed", "component", "retention", "error", err)
+			}
+			if now.Sub(swept) < sweepInterval {
+				continue
+			}
+			swept = now
+			if err := s.sweepObjects(ctx, now); err != nil && ctx.Err() == nil {
+				s.log.Error("deletion of unused objects failed", "component", "retention", "error", err)
 			}
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/schema/secret"
 
 	"github.com/cmwa-project/cmwa/cloud/server/store"
@@ -25,6 +24,7 @@ const (
 	jobToken           kind = "job"           // the runner of one job
 	stackToken         kind = "stack"         // the programs in one job, for their stack
 	leaseToken         kind = "lease"         // the agent that holds a lease
+	updateToken        kind = "update"        // the client that runs an update of a stack; see the table updates
 )
 
 // prefix returns the beginning of all tokens of a kind. Pulumi documents the prefix of
@@ -41,6 +41,8 @@ func (k kind) prefix() string {
 		return "cmwa-lease-"
 	case administratorToken, memberToken:
 		return "cmwa-organization-"
+	case updateToken:
+		return "cmwa-update-"
 	default:
 		return "cmwa-user-"
 	}
@@ -63,7 +65,7 @@ func hash(token secret.String) []byte {
 // principal is the sender of a call.
 type principal struct {
 	kind    kind   // empty if the token is unknown
-	subject string // the name of the user or organization, or the id of the pool, the deployment or the lease
+	subject string // the name of the user or organization, or the id of the pool, deployment, lease or update
 }
 
 // sender is the principal of a call, with the place to which its token is limited.
@@ -111,11 +113,13 @@ func tokenHolder(t *store.Tx, token secret.String, now time.Time) (sender, error
 	return holder, err
 }
 
-// bearer returns the token of a request. It accepts only the scheme "token", which Pulumi's
-// clients send.
-func bearer(r *http.Request) (secret.String, bool) {
+// updateScheme is the scheme of the Authorization header with the token of an update's lease.
+const updateScheme = "update-token"
+
+// bearer returns the token of a request with one scheme, such as "token".
+func bearer(r *http.Request, want string) (secret.String, bool) {
 	scheme, token, found := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !found || !strings.EqualFold(scheme, cloud.AuthScheme) || token == "" || len(token) > 4096 {
+	if !found || !strings.EqualFold(scheme, want) || token == "" || len(token) > 4096 {
 		return secret.String{}, false
 	}
 	return secret.New(token), true

@@ -2,56 +2,33 @@ package store
 
 import "time"
 
-// PastUpdate is an update in the history of a stack. Environment, Config and Changes are JSON objects.
-type PastUpdate struct {
-	ID, Kind, Status, Requester, Message string
-	DryRun                               bool
-	Version                              int64 // of the stack after the update; 0 for a dry run
-	Environment, Config, Changes         string
-	Resources                            int64
-	Started, Ended                       time.Time // zero before
-}
-
-func scanPastUpdate(scan func(...any) error) (u PastUpdate, err error) {
-	var version *int64
-	var started, ended int64
-	err = scan(&u.ID, &u.Kind, &u.Status, &u.Requester, &u.Message, &u.DryRun, &version, &u.Environment, &u.Config,
-		&u.Changes, &u.Resources, &started, &ended)
-	if version != nil {
-		u.Version = *version
-	}
-	u.Started, u.Ended = FromNanos(started), FromNanos(ended)
-	return u, err
-}
-
-const pastUpdates = `SELECT id, kind, status, requester, message, dry_run, version, environment, config, changes,
-	resources, started, ended FROM updates `
+const selectUpdates = `SELECT ` + updateColumns + ` FROM updates `
 
 // History returns updates of a stack that have started and are no dry runs, the newest first. Total is the number of all.
-func (t *Tx) History(stack string, limit, offset int64) (updates []PastUpdate, total int64, err error) {
+func (t *Tx) History(stack string, limit, offset int64) (updates []Update, total int64, err error) {
 	const condition = `WHERE stack = ? AND version IS NOT NULL`
 	if _, err := t.Get([]any{&total}, `SELECT count(*) FROM updates `+condition, stack); err != nil {
 		return nil, 0, err
 	}
-	updates, err = Rows(t, scanPastUpdate, pastUpdates+condition+` ORDER BY version DESC LIMIT ? OFFSET ?`,
+	updates, err = Rows(t, scanUpdate, selectUpdates+condition+` ORDER BY version DESC LIMIT ? OFFSET ?`,
 		stack, limit, offset)
 	return updates, total, err
 }
 
 // UpdateOfVersion returns the update that made a version of a stack.
-func (t *Tx) UpdateOfVersion(stack string, version int64) (PastUpdate, bool, error) {
-	return first(Rows(t, scanPastUpdate, pastUpdates+`WHERE stack = ? AND version = ?`, stack, version))
+func (t *Tx) UpdateOfVersion(stack string, version int64) (Update, bool, error) {
+	return first(Rows(t, scanUpdate, selectUpdates+`WHERE stack = ? AND version = ?`, stack, version))
 }
 
 // Preview returns a dry run of a stack.
-func (t *Tx) Preview(stack, id string) (PastUpdate, bool, error) {
-	return first(Rows(t, scanPastUpdate, pastUpdates+`WHERE id = ? AND stack = ? AND dry_run = 1`, id, stack))
+func (t *Tx) Preview(stack, id string) (Update, bool, error) {
+	return first(Rows(t, scanUpdate, selectUpdates+`WHERE id = ? AND stack = ? AND dry_run = 1`, id, stack))
 }
 
 // Previews returns dry runs of a stack that were made since a time. Total is the number of all.
 func (t *Tx) Previews(
 	stack string, since time.Time, oldestFirst bool, limit, offset int64,
-) (updates []PastUpdate, total int64, err error) {
+) (updates []Update, total int64, err error) {
 	const condition = `WHERE stack = ? AND created > ? AND dry_run = 1`
 	if _, err := t.Get([]any{&total}, `SELECT count(*) FROM updates `+condition, stack, ToNanos(since)); err != nil {
 		return nil, 0, err
@@ -60,7 +37,7 @@ func (t *Tx) Previews(
 	if oldestFirst {
 		order = ` ORDER BY created`
 	}
-	updates, err = Rows(t, scanPastUpdate, pastUpdates+condition+order+` LIMIT ? OFFSET ?`,
+	updates, err = Rows(t, scanUpdate, selectUpdates+condition+order+` LIMIT ? OFFSET ?`,
 		stack, ToNanos(since), limit, offset)
 	return updates, total, err
 }

@@ -21,9 +21,11 @@ INSERT INTO stack_tags (stack, name, value) SELECT stacks.id, tag.key, tag.value
 ALTER TABLE stacks DROP COLUMN tags;
 
 -- status is not-started, running, succeeded, failed or cancelled. version is that of the stack after this update, NULL
--- for a dry run and before the start. lease is the hash of the token, NULL unless the update runs. environment and
--- config are JSON objects, changes are the resource changes of the last summary event. deployment is the id of the
--- deployment whose job made the update, or empty. journal is the version of the journal, or 0 for plain checkpoints.
+-- for a dry run and before the start. lease is the hash of the token, NULL before the start and after the expiry of
+-- the lease. expires is the end of the lease, or of an update that is not started. environment and config are JSON
+-- objects, changes are the resource changes of the last summary event. deployment is the id of the deployment whose
+-- job made the update, or empty. journal is the version of the journal, or 0 for plain checkpoints. client is the
+-- version of the client, such as v3.259.0, or empty.
 CREATE TABLE updates (
 	id          VARCHAR(36) PRIMARY KEY,
 	stack       VARCHAR(36) NOT NULL REFERENCES stacks (id) ON DELETE CASCADE,
@@ -34,13 +36,14 @@ CREATE TABLE updates (
 	lease       BINARY(32) UNIQUE,
 	expires     BIGINT NOT NULL DEFAULT 0,
 	requester   VARCHAR(100) NOT NULL,
-	message     TEXT NOT NULL,
-	environment TEXT NOT NULL,
-	config      TEXT NOT NULL,
-	changes     TEXT NOT NULL,
+	message     MEDIUMTEXT NOT NULL,
+	environment MEDIUMTEXT NOT NULL,
+	config      MEDIUMTEXT NOT NULL,
+	changes     MEDIUMTEXT NOT NULL,
 	resources   BIGINT NOT NULL DEFAULT 0,
 	deployment  VARCHAR(36) NOT NULL DEFAULT '',
 	journal     INTEGER NOT NULL DEFAULT 0,
+	client      VARCHAR(100) NOT NULL DEFAULT '',
 	created     BIGINT NOT NULL,
 	started     BIGINT NOT NULL DEFAULT 0,
 	ended       BIGINT NOT NULL DEFAULT 0,
@@ -57,8 +60,8 @@ CREATE TABLE locks (
 );
 
 -- The state of a stack after each version. The row of a running update exists from its start: first with the object
--- of the version before, then with that of the last checkpoint. object is the key of the object, sha256 the hash of
--- its content before compression.
+-- of the version before, then with that of the last checkpoint. object is the key of the object, or empty for the
+-- state without resources; sha256 is the hash of its content before compression, and bytes its size.
 CREATE TABLE states (
 	stack     VARCHAR(36) NOT NULL REFERENCES stacks (id) ON DELETE CASCADE,
 	version   BIGINT NOT NULL,
@@ -69,8 +72,9 @@ CREATE TABLE states (
 );
 CREATE INDEX states_by_object ON states (object);
 
--- Entries of the journal of a running update, gzipped, in the order of batch. They are deleted when the update has
--- ended, because its state then has an object of its own.
+-- Requests with entries of the journal of a running update, gzipped, in the order of batch. A repeated request may be
+-- stored twice: its entries have the same sequence IDs. The rows are deleted when the update has ended, because its
+-- state then has an object of its own.
 CREATE TABLE journal (
 	update_id VARCHAR(36) NOT NULL REFERENCES updates (id) ON DELETE CASCADE,
 	batch     BIGINT NOT NULL,
@@ -78,12 +82,14 @@ CREATE TABLE journal (
 	PRIMARY KEY (update_id, batch)
 );
 
--- Engine events, gzipped JSON arrays. Batches may come twice and in any order; hash tells a repeated one.
+-- Engine events, gzipped JSON arrays in the order of their sequence. first and last are the first and the last sequence
+-- of a batch. Batches may come twice and in any order; hash identifies a repeated one.
 CREATE TABLE event_batches (
 	update_id VARCHAR(36) NOT NULL REFERENCES updates (id) ON DELETE CASCADE,
-	first     BIGINT NOT NULL,
-	hash      BINARY(32) NOT NULL,
 	last      BIGINT NOT NULL,
+	hash      BINARY(32) NOT NULL,
+	first     BIGINT NOT NULL,
+	received  BIGINT NOT NULL,
 	events    MEDIUMBLOB NOT NULL,
-	PRIMARY KEY (update_id, first, hash)
+	PRIMARY KEY (update_id, last, hash)
 );

@@ -1,0 +1,471 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud/server/objects"
+	"github.com/cmwa-project/cmwa/cloud/server/state"
+	"github.com/cmwa-project/cmwa/cloud/server/store"
+)
+
+const (
+	journalVersion = 1              // of the journal protocol that this service supports
+	readAttempts   = 5              // to read an object that a newer checkpoint replaces at the same time
+	orphanAge      = 24 * time.Hour // of objects that are deleted because no row refers to them
+	sweepInterval  = time.Hour
+	checkpoints    = "checkpoints/" // prefix of the objects with states
+)
+
+// readDeployment reads a state from the body of a call: an UntypedDeployment or a checkpoint.
+func (c *call) readDeployment() (*state.Deployment, error) {
+	text, err := c.text(maxStateBody)
+	if err != nil {
+		return nil, err
+	}
+	d, err := state.Decode(text)
+	if err != nil {
+		return nil, badRequest("%v", err)
+	}
+	return d, nil
+}
+
+// saveState writes a state of an update as an object, which no row refers to yet.
+func (s *Server) saveState(ctx context.Context, u store.Update, d *state.Deployment) (store.State, error) {
+	content := d.Encode()
+	prefix := fmt.Sprintf("%s%s/%s/%d-", checkpoints, u.Stack, u.ID, time.Now().UnixNano())
+	key, sum, err := objects.Save(ctx, s.objects, prefix, content)
+	return store.State{Stack: u.Stack, Version: u.Version, Object: key, Hash: sum[:], Bytes: int64(len(content))}, err
+}
+
+// moveState replaces the state of a version. It returns the objects that no row refers to any more. Delete them after
+// the transaction.
+func moveState(t *store.Tx, to store.State) (unused []string, err error) {
+	before, _, err := t.State(to.Stack, to.Version)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.MoveState(to); err != nil {
+		return nil, err
+	}
+	used, err := t.ObjectUsed(before.Object)
+	if err != nil || used || before.Object == "" {
+		return nil, err
+	}
+	return []string{before.Object}, nil
+}
+
+// deleteObjects deletes objects that no row refers to. An object that it cannot delete is deleted by sweepObjects.
+func (s *Server) deleteObjects(ctx context.Context, keys []string) {
+	for _, key := range keys {
+		if err := s.objects.Delete(ctx, key); err != nil {
+			s.log.Warn("cannot delete an unused object", "component", "updates", "error", err)
+		}
+	}
+}
+
+// sweepObjects deletes objects that no row refers to, such as those of deleted stacks, and those of crashes. It spares
+// new objects, because their rows may not be written yet.
+func (s *Server) sweepObjects(ctx context.Context, now time.Time) error {
+	for object, err := range s.objects.List(ctx, checkpoints) {
+		if err != nil {
+			return err
+		}
+		if now.Sub(object.Modified) < orphanAge {
+			continue
+		}
+		var used bool
+		err := s.db.Read(ctx, func(t *store.Tx) (err error) {
+			used, err = t.ObjectUsed(object.Key)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if !used {
+			s.deleteObjects(ctx, []string{object.Key})
+		}
+	}
+	return nil
+}
+
+// saveCheckpoint replaces the state of a running update.
+func (s *Server) saveCheckpoint(c *call) (reply, error) {
+	if _, err := s.updateWithState(c, false); err != nil { // before a large body is read
+		return reply{}, err
+	}
+	d, err := c.readDeployment()
+	if err != nil {
+		return reply{}, err
+	}
+	u, err := s.updateWithState(c, false)
+	if err != nil {
+		return reply{}, err
+	}
+	saved, err := s.saveState(c.Context(), u, d)
+	if err != nil {
+		return reply{}, err
+	}
+	var unused []string
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
+		u, err := heldUpdate(t, c)
+		if err != nil {
+			return err
+		}
+		if unused, err = moveState(t, saved); err != nil {
+			return err
+		}
+		return t.SetResources(u.ID, d.Count())
+	})
+	if err == nil {
+		s.deleteObjects(c.Context(), unused)
+	}
+	return reply{}, err
+}
+
+// updateWithState returns the running update of the caller's lease, whose state the caller changes by a journal or by
+// checkpoints.
+func (s *Server) updateWithState(c *call, journal bool) (u store.Update, err error) {
+	err = s.db.Read(c.Context(), func(t *store.Tx) error {
+		if u, err = heldUpdate(t, c); err != nil {
+			return err
+		}
+		switch {
+		case u.DryRun:
+			return badRequest("a dry run cannot change the state")
+		case journal && u.Journal == 0:
+			return badRequest("the update was started without a journal: send checkpoints")
+		case !journal && u.Journal > 0:
+			return badRequest("the update was started with a journal: send entries of the journal")
+		}
+		return nil
+	})
+	return u, err
+}
+
+// journalChecks contains the checks of the journals of running updates, by update. A check is made from the database
+// when it is missing, so it can be forgotten at any time.
+type journalChecks struct {
+	mu sync.Mutex
+	of map[string]*journalCheck
+}
+
+type journalCheck struct {
+	mu     sync.Mutex
+	check  *state.Check // nil if it is unknown which entries are stored
+	length int64        // of the journal
+}
+
+func newJournalChecks() *journalChecks { return &journalChecks{of: map[string]*journalCheck{}} }
+
+// lock returns the check of an update. It blocks while another call uses it.
+func (j *journalChecks) lock(update string) *journalCheck {
+	j.mu.Lock()
+	one := j.of[update]
+	if one == nil {
+		one = &journalCheck{}
+		j.of[update] = one
+	}
+	j.mu.Unlock()
+	one.mu.Lock()
+	return one
+}
+
+func (j *journalChecks) forget(update string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.of, update)
+}
+
+// saveJournal appends entries to the journal of a running update. It refuses entries that do not fit those before, so
+// that the journal always gives a state.
+func (s *Server) saveJournal(c *call) (reply, error) {
+	if _, err := s.updateWithState(c, true); err != nil { // before a large body is read
+		return reply{}, err
+	}
+	text, err := c.text(maxStateBody)
+	if err != nil {
+		return reply{}, err
+	}
+	entries, err := state.Entries(text)
+	if err != nil {
+		return reply{}, badRequest("%v", err)
+	}
+	packed, err := objects.Pack(text)
+	if err != nil {
+		return reply{}, err
+	}
+
+	one := s.checks.lock(c.caller.subject)
+	defer one.mu.Unlock()
+	if err := s.appendJournal(c, one, entries, packed); err != nil {
+		one.check = nil // it may contain entries that are not stored
+		s.checks.forget(c.caller.subject)
+		return reply{}, err
+	}
+	return reply{}, nil
+}
+
+func (s *Server) appendJournal(c *call, one *journalCheck, entries []state.Entry, packed []byte) error {
+	u, err := s.updateWithState(c, true)
+	if err != nil {
+		return err
+	}
+	if one.check == nil {
+		if one.check, one.length, err = s.loadCheck(c.Context(), u); err != nil {
+			return err
+		}
+	}
+	for _, entry := range entries {
+		if err := one.check.Add(entry); err != nil {
+			return badRequest("%v", err)
+		}
+	}
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
+		u, err := heldUpdate(t, c)
+		if err != nil {
+			return err
+		}
+		length, err := t.JournalLength(u.ID)
+		if err != nil {
+			return err
+		}
+		if length != one.length { // another instance of the service has added entries
+			return store.ErrDuplicate
+		}
+		return t.AddJournal(u.ID, length+1, packed)
+	})
+	if errors.Is(err, store.ErrDuplicate) {
+		return refuse(http.StatusServiceUnavailable, "another request adds to the journal at the same time: try again")
+	}
+	one.length++
+	return err
+}
+
+// loadCheck makes the check of a journal from the database.
+func (s *Server) loadCheck(ctx context.Context, u store.Update) (*state.Check, int64, error) {
+	base, batches, err := s.readVersion(ctx, u.Stack, u.Version)
+	if err != nil {
+		return nil, 0, err
+	}
+	check := state.NewCheck(base.Count())
+	return check, int64(len(batches.entries)), batches.each(check.Add)
+}
+
+// journalOf is the journal of the running update that makes a version.
+type journalOf struct {
+	client  string   // version
+	entries [][]byte // gzipped bodies of requests
+}
+
+// each calls add for each entry.
+func (j journalOf) each(add func(state.Entry) error) error {
+	for _, packed := range j.entries {
+		text, err := objects.Unpack(packed)
+		if err != nil {
+			return fmt.Errorf("read a journal: %w", err)
+		}
+		entries, err := state.Entries(text)
+		if err != nil {
+			return fmt.Errorf("read a journal: %w", err)
+		}
+		for _, entry := range entries {
+			if err := add(entry); err != nil {
+				return fmt.Errorf("read a journal: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// readVersion returns the state of a version without its journal, and the journal if the update of the version runs.
+func (s *Server) readVersion(ctx context.Context, stack string, version int64) (*state.Deployment, journalOf, error) {
+	for attempt := 1; ; attempt++ {
+		var row store.State
+		var journal journalOf
+		err := s.db.Read(ctx, func(t *store.Tx) error {
+			var found bool
+			var err error
+			if row, found, err = t.State(stack, version); err != nil {
+				return err
+			}
+			if !found && version > 0 {
+				return notFound("the stack has no version %d", version)
+			}
+			holder, _, err := t.LockHolder(stack)
+			if err != nil || holder.Version != version || version == 0 {
+				return err
+			}
+			journal.client = holder.Client
+			journal.entries, err = t.Journal(holder.ID)
+			return err
+		})
+		if err != nil || row.Object == "" {
+			return state.Empty(), journal, err
+		}
+		content, err := objects.Load(ctx, s.objects, row.Object, row.Hash)
+		if errors.Is(err, fs.ErrNotExist) && attempt < readAttempts {
+			continue
+		}
+		if err != nil {
+			return nil, journal, err
+		}
+		d, err := state.Decode(content)
+		if err != nil {
+			return nil, journal, fmt.Errorf("read the state of version %d: %w", version, err)
+		}
+		return d, journal, nil
+	}
+}
+
+// replay returns the state of a version, and the number of batches of a journal that it includes.
+func (s *Server) replay(
+	ctx context.Context, stack string, version int64, at time.Time,
+) (d *state.Deployment, batches int64, err error) {
+	base, stored, err := s.readVersion(ctx, stack, version)
+	if err != nil || len(stored.entries) == 0 {
+		return base, 0, err
+	}
+	journal := state.NewJournal(base)
+	if err := stored.each(journal.Add); err != nil {
+		return nil, 0, err
+	}
+	return journal.Deployment(at, stored.client), int64(len(stored.entries)), nil
+}
+
+// folded is the state of an update with a journal. Length is the number of batches of the journal that it includes.
+type folded struct {
+	store.State
+	resources, length int64
+}
+
+// foldJournal stores the state of the journal of an update as an object. Without a journal it does nothing.
+func (s *Server) foldJournal(ctx context.Context, u store.Update, at time.Time) (f folded, err error) {
+	if u.Journal == 0 {
+		return f, nil
+	}
+	d, length, err := s.replay(ctx, u.Stack, u.Version, at)
+	if err != nil || length == 0 {
+		return f, err
+	}
+	f.length, f.resources = length, int64(d.Count())
+	f.State, err = s.saveState(ctx, u, d)
+	return f, err
+}
+
+// exportStack returns a state of a stack: that of a version, or the newest one with the changes of a running update.
+func (s *Server) exportStack(c *call) (reply, error) {
+	var st stack
+	var version int64
+	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
+		if st, err = s.stackFromPath(t, c); err != nil {
+			return err
+		}
+		version = st.Version
+		if text := c.PathValue("version"); text != "" {
+			if version, err = parseNumber("version", text, 0, 1<<53); err == nil && version > st.Version {
+				err = notFound("the stack has no version %d: its newest is %d", version, st.Version)
+			}
+			return err
+		}
+		holder, running, err := t.LockHolder(st.ID)
+		if running {
+			version = holder.Version
+		}
+		return err
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	d, _, err := s.replay(c.Context(), st.ID, version, c.now)
+	if err != nil {
+		return reply{}, err
+	}
+	d = state.RewriteProvider(d, requestURL(c), st.Organization, st.Project, st.Name)
+	return reply{body: rawJSON(d.Encode())}, nil
+}
+
+// rawJSON is the body of a response as JSON text.
+type rawJSON []byte
+
+// requestURL returns the URL to which a call was sent, without a path.
+func requestURL(c *call) string {
+	if c.TLS != nil {
+		return "https://" + c.Host
+	}
+	return "http://" + c.Host
+}
+
+// importStack makes a version of a stack whose state is that of the body.
+func (s *Server) importStack(c *call) (reply, error) {
+	err := s.db.Read(c.Context(), func(t *store.Tx) error { // before a large body is read
+		st, err := s.stackFromPath(t, c)
+		if err != nil {
+			return err
+		}
+		return idle(t, st)
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	d, err := c.readDeployment()
+	if err != nil {
+		return reply{}, err
+	}
+	u := store.Update{
+		ID: newID(), Kind: "import", Status: succeeded, Environment: "{}", Config: "{}", Changes: "{}",
+		Resources: int64(d.Count()), Client: clientVersion(c.UserAgent()), Created: c.now, Started: c.now, Ended: c.now,
+	}
+	err = s.db.Read(c.Context(), func(t *store.Tx) error {
+		st, err := s.stackFromPath(t, c)
+		u.Stack = st.ID
+		return err
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	saved, err := s.saveState(c.Context(), u, d)
+	if err != nil {
+		return reply{}, err
+	}
+	err = s.db.Write(c.Context(), func(t *store.Tx) error {
+		st, err := s.stackFromPath(t, c)
+		if err != nil {
+			return err
+		}
+		if st.ID != u.Stack {
+			return conflict("the stack was replaced meanwhile: try again")
+		}
+		if u.Requester, u.Deployment, err = requester(t, c); err != nil {
+			return err
+		}
+		u.Version = st.Version + 1
+		saved.Version = u.Version
+		if err := t.AddUpdate(u); err != nil {
+			return err
+		}
+		err = t.LockStack(u)
+		if errors.Is(err, store.ErrDuplicate) {
+			return idle(t, st)
+		}
+		if err != nil {
+			return err
+		}
+		if err := t.AddState(saved); err != nil {
+			return err
+		}
+		return t.EndUpdate(u)
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	s.log.Info("state imported", "component", "updates", "update", u.ID, "stack", u.Stack,
+		"version", strconv.FormatInt(u.Version, 10))
+	return reply{body: map[string]string{"updateId": u.ID}}, nil
+}
