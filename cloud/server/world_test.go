@@ -50,6 +50,7 @@ func (w *world) open(change ...func(*Options)) {
 		w.t.Fatal(err)
 	}
 	s.signs = sharedSigner() // a new key takes a quarter of a second
+	s.db.Observe(w.examine)
 	w.server, w.handler, w.user = s, s.Handler(), strings.TrimSpace(string(token))
 }
 

@@ -22,6 +22,8 @@ import (
 type DB struct {
 	writer *sql.DB // one connection, whose transactions take the write lock at their start
 	reader *sql.DB // each transaction sees one state
+
+	observe func(*Tx, string, []any) // see Observe
 }
 
 // readers is the number of connections for reads.
@@ -48,7 +50,7 @@ func Open(ctx context.Context, directory string) (*DB, error) {
 	if err != nil {
 		return nil, errors.Join(err, writer.Close())
 	}
-	return &DB{writer, reader}, nil
+	return &DB{writer: writer, reader: reader}, nil
 }
 
 func connect(path, lock string, connections int) (*sql.DB, error) {
@@ -74,12 +76,23 @@ func (s *DB) Close() error { return errors.Join(s.reader.Close(), s.writer.Close
 // returns without an error, either the transaction is on the disk, or do has returned
 // ErrNoChange.
 func (s *DB) Write(ctx context.Context, do func(*Tx) error) error {
-	return inTransaction(ctx, s.writer, do)
+	return inTransaction(ctx, s.writer, s.observed(do))
 }
 
 // Read runs do in a transaction that sees one state of the database.
 func (s *DB) Read(ctx context.Context, do func(*Tx) error) error {
-	return inTransaction(ctx, s.reader, do)
+	return inTransaction(ctx, s.reader, s.observed(do))
+}
+
+// Observe calls f before each statement of a transaction. Tests examine the plans of the
+// statements with it. It must be called before the first transaction.
+func (s *DB) Observe(f func(t *Tx, query string, args []any)) { s.observe = f }
+
+func (s *DB) observed(do func(*Tx) error) func(*Tx) error {
+	return func(t *Tx) error {
+		t.observe = s.observe
+		return do(t)
+	}
 }
 
 // ErrNoChange rolls a transaction back without an error.
@@ -90,7 +103,7 @@ func inTransaction(ctx context.Context, db *sql.DB, do func(*Tx) error) error {
 	if err != nil {
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
-	if err := do(&Tx{ctx, transaction}); err != nil {
+	if err := do(&Tx{ctx: ctx, Tx: transaction}); err != nil {
 		_ = transaction.Rollback()
 		if errors.Is(err, ErrNoChange) {
 			return nil
@@ -107,6 +120,13 @@ func inTransaction(ctx context.Context, db *sql.DB, do func(*Tx) error) error {
 type Tx struct {
 	ctx context.Context // of the call
 	*sql.Tx
+	observe func(*Tx, string, []any) // nil outside of tests
+}
+
+func (t *Tx) before(query string, args []any) {
+	if t.observe != nil {
+		t.observe(t, query, args)
+	}
 }
 
 // ErrDuplicate is the error of a statement whose row has the primary key or a unique key of
@@ -132,6 +152,7 @@ func (t *Tx) Insert(query string, args ...any) (int64, error) {
 }
 
 func (t *Tx) exec(query string, args []any) (sql.Result, error) {
+	t.before(query, args)
 	result, err := t.ExecContext(t.ctx, query, args...)
 	if isDuplicate(err) {
 		return nil, fmt.Errorf("write to the database: %w: %w", ErrDuplicate, err)
@@ -144,6 +165,7 @@ func (t *Tx) exec(query string, args []any) (sql.Result, error) {
 
 // Get scans the first row of a query into dest. Found is false if the query has no row.
 func (t *Tx) Get(dest []any, query string, args ...any) (found bool, err error) {
+	t.before(query, args)
 	err = t.QueryRowContext(t.ctx, query, args...).Scan(dest...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
@@ -157,6 +179,7 @@ func (t *Tx) Get(dest []any, query string, args ...any) (found bool, err error) 
 // Rows calls scan for each row of a query and returns the results. The argument of scan is
 // the Scan method of the row.
 func Rows[T any](t *Tx, scan func(scan func(...any) error) (T, error), query string, args ...any) ([]T, error) {
+	t.before(query, args)
 	found, err := t.QueryContext(t.ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read from the database: %w", err)
