@@ -23,7 +23,7 @@ var accessRows = []struct{ want, routes string }{
 		POST /api/oauth/token
 		GET /oidc/.well-known/openid-configuration
 		GET /oidc/.well-known/jwks
-		/
+		/api/
 	`},
 	{"401 204 204 204 204 204 204 204 204 403 403 403 401", `
 		GET /api/user

@@ -45,11 +45,7 @@ func (s *Server) readLogs(c *call, t *store.Tx, j *job) (page logPage, err error
 		if err != nil {
 			return page, err
 		}
-		page, err := s.pageFrom(t, j, from)
-		if err == nil && page.NextToken == "" && j.ended != endedBySteps {
-			page.Lines = append(page.Lines, lineView{Header: s.describeEnd(j), Timestamp: j.modified})
-		}
-		return page, err
+		return s.pageFrom(t, j, from)
 	}
 
 	// Read the log of one step by offset and count.
@@ -140,6 +136,9 @@ func (s *Server) pageFrom(t *store.Tx, j *job, at cursor) (page logPage, err err
 
 	// The log is complete if the job has ended and no step follows.
 	if j.ended != "" && (at.step >= len(j.steps) || j.steps[at.step].Status == notStarted) {
+		if j.ended != endedBySteps {
+			page.Lines = append(page.Lines, lineView{Header: s.describeEnd(j), Timestamp: j.modified})
+		}
 		return page, nil
 	}
 	page.NextToken = at.String()

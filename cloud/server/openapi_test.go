@@ -34,7 +34,7 @@ func TestOpenAPI(t *testing.T) {
 		mux.HandleFunc(pattern, func(http.ResponseWriter, *http.Request) {})
 		actions[pattern] = do
 	})
-	described, ids := map[string]bool{"/": true}, map[string]bool{}
+	described, ids := map[string]bool{"/api/": true}, map[string]bool{}
 	for path, operations := range document.Paths {
 		for method, o := range operations {
 			r := httptest.NewRequest(strings.ToUpper(method), regexp.MustCompile(`[{}]`).ReplaceAllString(path, ""), nil)
@@ -101,7 +101,7 @@ func TestUnknown(t *testing.T) {
 		"GET /api/preview/insights/organization/accounts":   "Insights",
 		"GET /api/stacks/organization/search/hooks/none":    "unknown path or method",
 		"PUT /api/user":   "unknown path or method",
-		"GET /":           "unknown path or method",
+		"GET /api/":       "unknown path or method",
 		"GET /api/stacks": "unknown path or method",
 		"GET /api/orgs":   "unknown path or method",
 		"POST /api/stacks/organization/p/s/deployments/schedules": "schedules",

@@ -128,7 +128,7 @@ func (s *Server) routes(route func(pattern string, handle handler, do action)) {
 	route("POST /api/workflow/jobs/{job}/heartbeat", s.heartbeat, reportJob)
 	route("GET /api/deployments/executor", s.executor, readSelf)
 
-	route("/", s.unknown, answerAnyone)
+	route("/api/", s.unknown, answerAnyone)
 }
 
 // executor returns a problem, because this service has no deployment executor to download:

@@ -64,6 +64,7 @@ type Server struct {
 	heartbeats *heartbeats
 	agents     *callTimes
 	lock       io.Closer
+	page       http.Handler                          // the web page
 	freeSpace  func(directory string) (int64, error) // replaced by tests
 	signing    sync.Mutex                            // of signs
 	signs      *idtoken.Signer                       // nil before the first use
@@ -115,6 +116,9 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		metrics: newMetrics(options.Version),
 	}
 	if err := s.openServiceKey(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if s.page, err = s.pages(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	if err := s.bootstrap(ctx); err != nil {
@@ -188,11 +192,12 @@ func (s *Server) bootstrap(ctx context.Context) error {
 	})
 }
 
-// Handler returns the handler of the API.
+// Handler returns the handler of the API and of the web page.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	s.routes(func(pattern string, handle handler, do action) { mux.Handle(pattern, s.serve(handle, do)) })
 	mux.Handle("GET /metrics", s.scrape()) // its secret is not a token of the database
+	mux.Handle("/", s.page)                // page.New has its routes, and accepts only sessions of the page
 	return s.metrics.observe(mux)
 }
 

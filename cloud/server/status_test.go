@@ -78,7 +78,7 @@ func TestMetrics(t *testing.T) {
 			}
 		}
 		w.want(200, w.user, "GET", "/api/user", nil, nil)
-		w.want(404, w.user, "GET", "/no/such/path", nil, nil)
+		w.want(404, w.user, "GET", "/no/such", nil, nil)
 		got := scrape(w, "webhook-token s3cret")
 		for _, series := range []string{
 			`cmwa_cloud_build_info{version="v1.2.3"} 1`,

@@ -25,6 +25,10 @@ const (
 	stackToken         kind = "stack"         // the programs in one job, for their stack
 	leaseToken         kind = "lease"         // the agent that holds a lease
 	updateToken        kind = "update"        // the client that runs an update of a stack; see the table updates
+
+	// sessionToken is a session of the web page. Its subject is the hash of the access token that opened it, so
+	// that the session ends with that token.
+	sessionToken kind = "session"
 )
 
 // prefix returns the beginning of all tokens of a kind. Pulumi documents the prefix of
@@ -43,6 +47,8 @@ func (k kind) prefix() string {
 		return "cmwa-organization-"
 	case updateToken:
 		return "cmwa-update-"
+	case sessionToken:
+		return "cmwa-session-"
 	default:
 		return "cmwa-user-"
 	}

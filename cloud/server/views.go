@@ -148,8 +148,7 @@ func (s *Server) base(c *call) string {
 // console returns the URL of the web page for links.
 func (s *Server) console(c *call) string { return cmp.Or(s.options.ConsoleURL, s.base(c)) }
 
-// buildPath returns the path of a deployment below the URL of the service. It is a path
-// of the API, because the service has no console.
+// buildPath returns the path of the page of a deployment, below the URL of the web page.
 func buildPath(stack string, version int) string {
-	return "/api/stacks/" + stack + "/deployments/version/" + strconv.Itoa(version)
+	return "/" + stack + "/deployments/" + strconv.Itoa(version)
 }

@@ -153,6 +153,7 @@ var never = []rule{
 	{"cloud/server/objects", "./cloud* ./schema* net/http", "objects are bytes with keys"},
 	{"cloud/server/keys", "./cloud* ./schema* net/http database/sql", "keys are wrapped without knowing what they encrypt"},
 	{"cloud/server/state", "./* net/http database/sql os", "it computes with values, without a database or files"},
+	{"cloud/server/page", "./cloud* database/sql", "pages get values from the functions of a Source"},
 	{"cloud/server/idtoken", "./cloud*", "tokens are verified without a service or a client"},
 	{"cloud/server/idtoken", "net/http", "keys come from files and are never fetched"},
 	{"cloud/server", "./schema* ./reconcile* ./runtime/*", "the service knows agents by the wire protocol only"},

@@ -1,6 +1,9 @@
 package store
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Stack is a row of the table stacks.
 type Stack struct {
@@ -15,6 +18,8 @@ type Stack struct {
 	Update    string    // id of the most recent update that is no dry run; may be empty
 	Updated   time.Time // of the last completed update; may be zero
 	Resources int64     // after the last completed update
+	Kind      string    // of that update; may be empty
+	Result    string    // of that update; may be empty
 }
 
 // Path returns the full name of the stack.
@@ -22,13 +27,13 @@ func (s Stack) Path() string { return s.Organization + "/" + s.Project + "/" + s
 
 // stackColumns are the columns of a [Stack], in the order of its method scan.
 const stackColumns = `s.id, s.organization, s.project, s.name, s.created, s.secret_key, s.settings, s.deployments,
-	s.version, s.update_id, s.updated, s.resources`
+	s.version, s.update_id, s.updated, s.resources, s.update_kind, s.update_result`
 
 func scanStack(scan func(...any) error) (s Stack, err error) {
 	var created, updated int64
 	var settings *string
 	err = scan(&s.ID, &s.Organization, &s.Project, &s.Name, &created, &s.Key, &settings, &s.Deployments,
-		&s.Version, &s.Update, &updated, &s.Resources)
+		&s.Version, &s.Update, &updated, &s.Resources, &s.Kind, &s.Result)
 	if settings != nil {
 		s.Settings = *settings
 	}
@@ -43,7 +48,11 @@ func (t *Tx) Stack(organization, project, name string) (s Stack, found bool, err
 }
 
 // StackFilter selects stacks. An empty field selects all.
-type StackFilter struct{ Organization, Project, Tag, Value string }
+type StackFilter struct {
+	Organization, Project, Tag, Value string
+
+	Text string // part of the name of the project or of the stack
+}
 
 // Stacks returns at most limit stacks in the order of their names, starting after the stack with a name.
 func (t *Tx) Stacks(filter StackFilter, after [3]string, limit int) ([]Stack, error) {
@@ -64,6 +73,11 @@ func (t *Tx) Stacks(filter StackFilter, after [3]string, limit int) ([]Stack, er
 			query += one.condition
 			args = append(args, one.value)
 		}
+	}
+	if filter.Text != "" {
+		like := "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(filter.Text) + "%"
+		query += ` AND (s.project LIKE ? ESCAPE '!' OR s.name LIKE ? ESCAPE '!')`
+		args = append(args, like, like)
 	}
 	return Rows(t, scanStack, query+` ORDER BY s.organization, s.project, s.name LIMIT ?`, append(args, limit)...)
 }

@@ -38,6 +38,12 @@ func (t *Tx) DeleteExpiredTokens(now time.Time) error {
 	return err
 }
 
+// DeleteToken deletes a token of a kind by its hash, if there is one.
+func (t *Tx) DeleteToken(hash []byte, kind string) error {
+	_, err := t.Exec(`DELETE FROM tokens WHERE hash = ? AND kind = ?`, hash, kind)
+	return err
+}
+
 // Holder is the holder of a token. ID, Name and LastUsed are those of an AccessToken, and empty for other tokens.
 // Name is the description of a token without a name.
 type Holder struct {

@@ -1,0 +1,122 @@
+package page
+
+import (
+	"fmt"
+	"html/template"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// functions returns the functions of the templates.
+func functions() template.FuncMap {
+	return template.FuncMap{
+		"ago":     func(t time.Time) string { return ago(time.Since(t)) },
+		"clock":   func(t time.Time) string { return t.UTC().Format("15:04:05") },
+		"full":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+		"machine": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"took":    took,
+		"label":   label,
+		"count":   count,
+		"name":    updateName,
+		"plain":   plain,
+	}
+}
+
+// plain returns a line without its newline, and without the escape sequences of terminals, such as colours.
+func plain(line string) string {
+	var b strings.Builder
+	sequence := false
+	for i, r := range line {
+		switch {
+		case r == '\x1b':
+			sequence = strings.HasPrefix(line[i+1:], "[")
+		case sequence:
+			sequence = r == '[' || r < '@' || r > '~' // the last character of a sequence is a letter or a sign
+		case unicode.IsControl(r) && r != '\t':
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// ago returns how long ago something happened, such as "5 min ago".
+func ago(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < 5*time.Second: // also a time that is a little ahead of this clock
+		return "now"
+	case d < time.Minute:
+		return fmt.Sprintf("%d s ago", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min ago", d/time.Minute)
+	case d < 2*day:
+		return fmt.Sprintf("%d h ago", d/time.Hour)
+	default:
+		return fmt.Sprintf("%d days ago", d/day)
+	}
+}
+
+// took returns the time between two times, such as "2 min 5 s", or until now if the end is zero. It is empty
+// without a start.
+func took(start, end time.Time) string {
+	if start.IsZero() {
+		return ""
+	}
+	if end.IsZero() {
+		end = time.Now()
+	}
+	d := max(end.Sub(start), 0)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
+	default:
+		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+	}
+}
+
+// label returns a status as the page shows it.
+func label(status string) string {
+	switch status {
+	case "not-started":
+		return "queued"
+	case "accepted":
+		return "starting"
+	default:
+		return status
+	}
+}
+
+// count returns a number and a noun, such as "1 resource" or "12,000 resources".
+func count(n any, noun string) string {
+	digits := fmt.Sprint(n)
+	if digits != "1" {
+		noun += "s"
+	}
+	var grouped strings.Builder
+	for i, digit := range digits {
+		if i > 0 && (len(digits)-i)%3 == 0 {
+			grouped.WriteByte(',')
+		}
+		grouped.WriteRune(digit)
+	}
+	return grouped.String() + " " + noun
+}
+
+// updateName returns the name of an update, such as "update 7" or "preview of refresh".
+func updateName(u Update) string {
+	switch {
+	case u.Preview && (u.Kind == "update" || u.Kind == "preview"):
+		return "preview"
+	case u.Preview:
+		return "preview of " + u.Kind
+	case u.Version > 0:
+		return u.Kind + " " + strconv.FormatInt(u.Version, 10)
+	default:
+		return u.Kind
+	}
+}

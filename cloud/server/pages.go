@@ -1,0 +1,415 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud/server/page"
+	"github.com/cmwa-project/cmwa/cloud/server/store"
+	"github.com/cmwa-project/cmwa/schema/secret"
+)
+
+// pageRows is the number of rows in a list of the web page, and recentRows that in a list of the most recent ones.
+const (
+	pageRows   = 50
+	recentRows = 10
+)
+
+// pages returns the handler of the web page.
+func (s *Server) pages() (http.Handler, error) {
+	return page.New(page.Source{
+		SignIn: s.signIn, SignOut: s.signOut, User: s.sessionUser,
+		Deployments: s.pageOfDeployments, Deployment: s.pageOfDeployment,
+		Stacks: s.pageOfStacks, Stack: s.pageOfStack, Resources: s.pageOfResources,
+		Updates: s.pageOfUpdates, Update: s.pageOfUpdate, Pools: s.pageOfPools,
+	}, cmp.Or(s.options.ConsoleURL, s.options.PublicURL), s.log)
+}
+
+// pageProblem returns a problem in the form of the web page.
+func pageProblem(err error) error {
+	if known := (*problem)(nil); errors.As(err, &known) {
+		return &page.Problem{Code: known.code, Message: known.message}
+	}
+	return err
+}
+
+func (s *Server) signIn(ctx context.Context, token secret.String) (secret.String, error) {
+	session := sessionToken.mint()
+	err := s.db.Write(ctx, func(t *store.Tx) error {
+		now := time.Now()
+		holder, err := tokenHolder(t, token, now)
+		if err != nil {
+			return err
+		}
+		if holder.kind != userToken {
+			return page.ErrToken
+		}
+		return saveTokenUntil(t, session, principal{sessionToken, hex.EncodeToString(hash(token))}, now.Add(page.Session))
+	})
+	return session, err
+}
+
+func (s *Server) signOut(ctx context.Context, session secret.String) error {
+	return s.db.Write(ctx, func(t *store.Tx) error { return t.DeleteToken(hash(session), string(sessionToken)) })
+}
+
+// sessionUser returns the user of a session, or "" if the session or the token that opened it is not valid any more.
+func (s *Server) sessionUser(ctx context.Context, session secret.String) (user string, err error) {
+	err = s.db.Read(ctx, func(t *store.Tx) error {
+		now := time.Now()
+		opened, err := tokenHolder(t, session, now)
+		if err != nil || opened.kind != sessionToken {
+			return err
+		}
+		by, err := hex.DecodeString(opened.subject)
+		if err != nil {
+			return fmt.Errorf("read a session: %w", err)
+		}
+		holder, _, err := t.TokenHolder(by, now)
+		user = holder.Subject
+		return err
+	})
+	return user, err
+}
+
+func (s *Server) pageOfDeployments(ctx context.Context, active bool, before int64) (all page.Deployments, err error) {
+	err = s.db.Read(ctx, func(t *store.Tx) error {
+		list := t.DeploymentsBefore
+		if active {
+			list = t.ActiveDeploymentsBefore
+		}
+		rows, err := list(s.options.Organization, before, pageRows+1)
+		if err != nil {
+			return err
+		}
+		if len(rows) > pageRows {
+			rows = rows[:pageRows]
+			all.Next = rows[pageRows-1].Seq
+		}
+		all.List = s.deploymentsOfPage(rows)
+		if all.Paused, _, err = t.Paused(s.options.Organization, ""); err != nil {
+			return err
+		}
+		all.Active, err = t.CountActiveDeployments(s.options.Organization)
+		return err
+	})
+	return all, err
+}
+
+func (s *Server) deploymentsOfPage(rows []store.Deployment) []page.Deployment {
+	all := make([]page.Deployment, 0, len(rows))
+	for _, row := range rows {
+		d := page.Deployment{
+			Key: row.Seq, Stack: page.StackName{Organization: s.options.Organization, Project: row.Project, Name: row.Stack},
+			Version: int64(row.Version), Operation: row.Operation,
+			Status: (&jobState{status: row.Status, ended: row.Ended}).outcome(),
+			Pool:   row.PoolName, Agent: row.Agent, Requester: row.Requester, Initiator: row.Initiator,
+			Created: row.Created, Started: row.Claimed,
+		}
+		if row.Ended != "" {
+			d.Ended = row.Modified
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+func (s *Server) pageOfDeployment(
+	ctx context.Context, name page.StackName, version int64, from string,
+) (d page.Deployment, err error) {
+	err = s.db.Read(ctx, func(t *store.Tx) error {
+		st, err := pageStack(t, name)
+		if err != nil {
+			return err
+		}
+		id, found, err := t.DeploymentID(st.ID, version)
+		if err != nil {
+			return err
+		}
+		var j *job
+		if found {
+			j, found, err = asJob(t.JobOf(store.DeploymentJob, id))
+		}
+		if err != nil {
+			return err
+		}
+		if !found {
+			return notFound("stack %s has no deployment %d, or it was deleted", name, version)
+		}
+		row, err := t.Deployment(j.Seq)
+		if err != nil {
+			return err
+		}
+		d = s.deploymentsOfPage([]store.Deployment{row})[0]
+		for _, view := range viewSteps(j.steps, j.ended) {
+			step := page.Step{Name: view.Name, Status: view.Outcome, Started: view.Started}
+			if view.Status == succeeded || view.Status == failed {
+				step.Ended = view.LastUpdated
+			}
+			d.Steps = append(d.Steps, step)
+		}
+		updates, err := t.UpdatesOfDeployment(id)
+		if err != nil {
+			return err
+		}
+		if d.Updates, err = updatesOfPage(name, updates); err != nil {
+			return err
+		}
+		d.Log, err = s.logOfPage(t, j, from)
+		return err
+	})
+	return d, pageProblem(err)
+}
+
+// logOfPage returns a page of the log of all steps.
+func (s *Server) logOfPage(t *store.Tx, j *job, from string) (page.Log, error) {
+	at, err := parseCursor(from, len(j.steps))
+	if err != nil {
+		return page.Log{}, err
+	}
+	part, err := s.pageFrom(t, j, at)
+	if err != nil {
+		return page.Log{}, err
+	}
+	all := page.Log{Next: part.NextToken}
+	all.More = all.Next != "" && (j.ended != "" || len(part.Lines) >= pageLines)
+	for _, line := range part.Lines {
+		all.Lines = append(all.Lines, page.Line{Header: line.Header, Time: line.Timestamp, Text: line.Line})
+	}
+	return all, nil
+}
+
+func (s *Server) pageOfStacks(ctx context.Context, search string, after page.StackName) (all page.Stacks, err error) {
+	err = s.db.Read(ctx, func(t *store.Tx) error {
+		filter := store.StackFilter{Organization: s.options.Organization, Text: search}
+		rows, err := t.Stacks(filter, [3]string{s.options.Organization, after.Project, after.Name}, pageRows+1)
+		if err != nil {
+			return err
+		}
+		if len(rows) > pageRows {
+			rows = rows[:pageRows]
+			last := rows[pageRows-1]
+			all.Next = &page.StackName{Organization: s.options.Organization, Project: last.Project, Name: last.Name}
+		}
+		for _, row := range rows {
+			name := page.StackName{Organization: s.options.Organization, Project: row.Project, Name: row.Name}
+			all.List = append(all.List, stackOfPage(name, row))
+		}
+		return nil
+	})
+	return all, err
+}
+
+func stackOfPage(name page.StackName, row store.Stack) page.StackSummary {
+	return page.StackSummary{Stack: name, Resources: row.Resources, Updated: row.Updated, Kind: row.Kind, Result: row.Result}
+}
+
+func pageStack(t *store.Tx, name page.StackName) (store.Stack, error) {
+	row, found, err := t.Stack(name.Organization, name.Project, name.Name)
+	if err == nil && !found {
+		err = notFound("there is no stack %s", name)
+	}
+	return row, err
+}
+
+func (s *Server) pageOfStack(ctx context.Context, name page.StackName) (st page.Stack, err error) {
+	err = s.db.Read(ctx, func(t *store.Tx) error {
+		row, err := pageStack(t, name)
+		if err != nil {
+			return err
+		}
+		st.StackSummary, st.Version, st.Created = stackOfPage(name, row), row.Version, row.Created
+		if st.Pool, err = t.PoolOfStack(row.ID); err != nil {
+			return err
+		}
+		if _, st.Paused, err = t.Paused(row.Organization, row.ID); err != nil {
+			return err
+		}
+		tags, err := t.StackTags(row.ID)
+		if err != nil {
+			return err
+		}
+		st.Tags = sortedPairs(tags)
+		updates, err := t.UpdatesBefore(row.ID, time.Time{}, "", recentRows)
+		if err != nil {
+			return err
+		}
+		if st.Updates, err = updatesOfPage(name, updates); err != nil {
+			return err
+		}
+		if len(updates) > 0 {
+			if st.Config, err = configOfPage(updates[0].Config); err != nil {
+				return err
+			}
+		}
+		deployments, err := t.Deployments(row.ID, recentRows, 0)
+		st.Deployments = s.deploymentsOfPage(deployments)
+		return err
+	})
+	return st, pageProblem(err)
+}
+
+func (s *Server) pageOfResources(ctx context.Context, name page.StackName, from int) (all page.Resources, err error) {
+	err = s.db.Read(ctx, func(t *store.Tx) error {
+		_, err := pageStack(t, name)
+		return err
+	})
+	return page.Resources{Stack: name, From: from}, pageProblem(err)
+}
+
+func (s *Server) pageOfUpdates(ctx context.Context, name page.StackName, after string) (all page.Updates, err error) {
+	var created int64
+	var id string
+	if after != "" {
+		digits, last, found := strings.Cut(after, ".")
+		if created, err = strconv.ParseInt(digits, 10, 64); err != nil || !found {
+			return all, &page.Problem{Code: http.StatusBadRequest, Message: "The address does not belong to this list."}
+		}
+		id = last
+	}
+	err = s.db.Read(ctx, func(t *store.Tx) error {
+		row, err := pageStack(t, name)
+		if err != nil {
+			return err
+		}
+		rows, err := t.UpdatesBefore(row.ID, store.FromNanos(created), id, pageRows+1)
+		if err != nil {
+			return err
+		}
+		if len(rows) > pageRows {
+			rows = rows[:pageRows]
+			last := rows[pageRows-1]
+			all.Next = fmt.Sprintf("%d.%s", store.ToNanos(last.Created), last.ID)
+		}
+		all.List, err = updatesOfPage(name, rows)
+		return err
+	})
+	return all, pageProblem(err)
+}
+
+func (s *Server) pageOfUpdate(ctx context.Context, name page.StackName, id string) (u page.Update, err error) {
+	err = s.db.Read(ctx, func(t *store.Tx) error {
+		st, err := pageStack(t, name)
+		if err != nil {
+			return err
+		}
+		row, found, err := t.Update(id)
+		found = found && row.Stack == st.ID
+		if version, parseErr := strconv.ParseInt(id, 10, 64); parseErr == nil {
+			row, found, err = t.UpdateOfVersion(st.ID, version)
+		}
+		if err == nil && !found {
+			err = notFound("stack %s has no update %s", name, id)
+		}
+		if err != nil {
+			return err
+		}
+		list, err := updatesOfPage(name, []store.Update{row})
+		if err != nil {
+			return err
+		}
+		u = list[0]
+		var environment map[string]string
+		if err := json.Unmarshal([]byte(row.Environment), &environment); err != nil {
+			return fmt.Errorf("read the environment of an update: %w", err)
+		}
+		u.Environment = sortedPairs(environment)
+		if u.Config, err = configOfPage(row.Config); err != nil {
+			return err
+		}
+		u.Deployment, _, err = t.DeploymentVersion(row.Deployment)
+		return err
+	})
+	return u, pageProblem(err)
+}
+
+// sortedPairs returns the values of a map in the order of their names.
+func sortedPairs(values map[string]string) []page.Pair {
+	var all []page.Pair
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		all = append(all, page.Pair{Name: name, Value: values[name]})
+	}
+	return all
+}
+
+func updatesOfPage(name page.StackName, rows []store.Update) ([]page.Update, error) {
+	var all []page.Update
+	for _, row := range rows {
+		u := page.Update{
+			Stack: name, ID: row.ID, Version: row.Version, Kind: row.Kind, Preview: row.DryRun, Status: row.Status,
+			Requester: row.Requester, Message: row.Message, Created: row.Created, Started: row.Started, Ended: row.Ended,
+			Resources: row.Resources,
+		}
+		var changes map[string]int64
+		if row.Changes != "" {
+			if err := json.Unmarshal([]byte(row.Changes), &changes); err != nil {
+				return nil, fmt.Errorf("read the changes of an update: %w", err)
+			}
+		}
+		for kind, count := range changes {
+			if kind != "same" {
+				u.Changes = append(u.Changes, page.Change{Kind: kind, Count: count})
+			}
+		}
+		slices.SortFunc(u.Changes, func(a, b page.Change) int { return strings.Compare(a.Kind, b.Kind) })
+		all = append(all, u)
+	}
+	return all, nil
+}
+
+// configOfPage returns the keys of a configuration, without the values.
+func configOfPage(text string) ([]page.ConfigKey, error) {
+	var config map[string]struct {
+		Secret bool `json:"secret"`
+	}
+	if text != "" {
+		if err := json.Unmarshal([]byte(text), &config); err != nil {
+			return nil, fmt.Errorf("read the configuration of an update: %w", err)
+		}
+	}
+	var keys []page.ConfigKey
+	for name, value := range config {
+		keys = append(keys, page.ConfigKey{Name: name, Secret: value.Secret})
+	}
+	slices.SortFunc(keys, func(a, b page.ConfigKey) int { return strings.Compare(a.Name, b.Name) })
+	return keys, nil
+}
+
+func (s *Server) pageOfPools(ctx context.Context) (all []page.Pool, err error) {
+	err = s.db.Read(ctx, func(t *store.Tx) error {
+		now := time.Now()
+		standard, _, err := t.Routing(s.options.Organization)
+		if err != nil {
+			return err
+		}
+		pools, err := t.Pools(s.options.Organization)
+		if err != nil {
+			return err
+		}
+		for _, p := range pools {
+			one := page.Pool{ID: p.ID, Name: p.Name, Description: p.Description, Default: p.ID == standard,
+				Online: agentStatus(p.Seen, now) == agentOnline, Seen: p.Seen}
+			agents, err := listAgents(t, p.ID, now)
+			if err != nil {
+				return err
+			}
+			for _, a := range agents {
+				one.Agents = append(one.Agents, page.Agent{Host: a.Hostname, IP: a.IP, PID: a.PID, Platform: a.Platform,
+					Version: a.Version, Online: a.Status == agentOnline, Seen: time.Unix(a.LastSeen, 0)})
+			}
+			all = append(all, one)
+		}
+		return nil
+	})
+	return all, err
+}

@@ -1,0 +1,197 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cmwa-project/cmwa/cloud/server/page"
+	"github.com/cmwa-project/cmwa/cloud/server/store"
+)
+
+// visitor is a browser that shows the web page of a service.
+type visitor struct {
+	*world
+	cookie string
+}
+
+// visit signs in with a token.
+func (w *world) visit(token string) *visitor {
+	w.t.Helper()
+	r := httptest.NewRequest("POST", "/sign-in", strings.NewReader(url.Values{"token": {token}}.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	rec := httptest.NewRecorder()
+	w.handler.ServeHTTP(rec, r)
+	if rec.Code != http.StatusSeeOther {
+		w.t.Fatalf("sign-in: %d %s", rec.Code, rec.Body)
+	}
+	cookie := rec.Result().Cookies()[0]
+	return &visitor{w, cookie.Name + "=" + cookie.Value}
+}
+
+func (v *visitor) get(path string) (code int, text string) {
+	v.t.Helper()
+	r := httptest.NewRequest("GET", path, nil)
+	r.Header.Set("Cookie", v.cookie)
+	rec := httptest.NewRecorder()
+	v.handler.ServeHTTP(rec, r)
+	return rec.Code, rec.Body.String()
+}
+
+// shows checks that a page contains texts.
+func (v *visitor) shows(path string, parts ...string) {
+	v.t.Helper()
+	code, text := v.get(path)
+	if code != 200 {
+		v.t.Fatalf("%s: status %d: %s", path, code, text)
+	}
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			v.t.Errorf("%s lacks %q:\n%s", path, part, text)
+		}
+	}
+	for _, secret := range []string{v.user, "cmwa-session-", "plain-secret"} {
+		if strings.Contains(text, secret) {
+			v.t.Errorf("%s contains the secret %q", path, secret)
+		}
+	}
+}
+
+func TestPages(t *testing.T) {
+	w := newWorld(t)
+	p, at := w.pool("first pool"), w.stack("s")
+	v := w.visit(w.user)
+	const stack = "/organization/project/s"
+	v.shows("/", "There is no deployment yet")
+	v.shows(stack, "No updates.", "No deployments.", "never")
+	v.shows("/pools", "first pool", "No agent has called")
+
+	w.deploy(at, steps(1, object{"operationContext": object{
+		"environmentVariables": object{"KEY": object{"secret": "plain-secret"}}}}))
+	v.shows("/", "not-started", stack+"/deployments/1", "local")
+	v.shows(stack+"/deployments/1", "Waits for an agent.")
+	job := w.mustClaim(p)
+	job.status(0, running)
+	job.logs(0, 0, "\x1b[31m<b>first line</b>\x1b[0m\n")
+	v.shows("/?show=active", "running", "first pool")
+	v.shows(stack+"/deployments/1", "Setup", "&lt;b&gt;first line&lt;/b&gt;", `data-next="0.2"`)
+	v.shows(stack+"/deployments/1?from=0.2", `data-next="0.2"`)
+	if _, text := v.get(stack + "/deployments/1?from=0.2"); strings.Contains(text, "first line") {
+		t.Error("a page from a position on repeats the line before it")
+	}
+	v.shows("/pools", "box", "192.0.2.1", "1.2.3", "online")
+	job.logs(0, 1, "second line\n")
+	job.status(0, succeeded)
+	job.runs(1, 1)
+	v.shows(stack+"/deployments/1", "succeeded", "second line", "line of 1", "End of the log")
+	v.shows("/?show=active", "No deployment is queued or running")
+
+	cancelled := w.deploy(at, steps(1))
+	w.want(200, w.user, "POST", at+"/"+cancelled+"/cancel", nil, nil)
+	v.shows(stack+"/deployments/2", "cancelled", "deployment cancelled at")
+	v.shows(stack, "#2", "#1")
+	for path, want := range map[string]int{
+		"/organization/project/none":                        404,
+		"/organization/none/s/updates":                      404,
+		"/other/project/s":                                  404,
+		stack + "/deployments/3":                            404,
+		stack + "/deployments/1?from=9.9":                   400,
+		stack + "/updates/1":                                404,
+		stack + "/updates?after=x":                          400,
+		"/stacks?search=" + strings.Repeat("%25", 500):      200,
+		"/stacks?project=%00&stack=%ff":                     200,
+		"/organization/project/" + strings.Repeat("x", 5e4): 404,
+	} {
+		if code, text := v.get(path); code != want {
+			t.Errorf("%.80s: status %d, want %d: %s", path, code, want, text)
+		}
+	}
+}
+
+func TestPagesSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.close()
+		p := w.pool("p")
+		for _, wrong := range []string{"", "x", p.Token} {
+			r := httptest.NewRequest("POST", "/sign-in", strings.NewReader(url.Values{"token": {wrong}}.Encode()))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			rec := httptest.NewRecorder()
+			if w.handler.ServeHTTP(rec, r); rec.Code != http.StatusUnauthorized || len(rec.Result().Cookies()) > 0 {
+				t.Errorf("sign-in with %.8q: %d", wrong, rec.Code)
+			}
+		}
+		v, other := w.visit(w.user), w.visit(w.user)
+		session := strings.TrimPrefix(v.cookie, "cmwa-session=")
+		w.want(403, session, "GET", "/api/user", nil, nil) // a session is for the page only
+
+		time.Sleep(page.Session - time.Minute)
+		last := w.visit(w.user)
+		v.shows("/")
+		r := httptest.NewRequest("POST", "/sign-out", nil)
+		r.Header.Set("Cookie", v.cookie)
+		w.handler.ServeHTTP(httptest.NewRecorder(), r)
+		if code, _ := v.get("/"); code != http.StatusSeeOther {
+			t.Errorf("after the sign-out: %d", code)
+		}
+		other.shows("/")
+		time.Sleep(2 * time.Minute)
+		if code, _ := other.get("/"); code != http.StatusSeeOther {
+			t.Errorf("after the end of the session: %d", code)
+		}
+
+		last.shows("/")
+		err := w.server.db.Write(t.Context(), func(tx *store.Tx) error {
+			return dropTokens(tx, principal{userToken, "local"})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, _ := last.get("/"); code != http.StatusSeeOther {
+			t.Errorf("after the deletion of the token: %d", code)
+		}
+	})
+}
+
+func TestPagesLists(t *testing.T) {
+	w := newWorld(t)
+	w.pool("p")
+	const n = 2*pageRows + 1
+	for i := range n {
+		at := w.stack(fmt.Sprintf("s%03d", i))
+		w.deploy(at, steps(1))
+	}
+	v := w.visit(w.user)
+	for list, mark := range map[string]string{"/stacks": `id="s-`, "/": `id="d`, "/?show=active": `id="d`} {
+		seen := map[string]bool{}
+		pages := 0
+		for next := list; next != ""; pages++ {
+			code, text := v.get(next)
+			if code != 200 {
+				t.Fatalf("%s: %d", next, code)
+			}
+			for _, part := range strings.Split(text, mark)[1:] {
+				id, _, _ := strings.Cut(part, `"`)
+				if seen[id] {
+					t.Errorf("%s repeats row %s", next, id)
+				}
+				seen[id] = true
+			}
+			_, link, _ := strings.Cut(text, `rel="next" href="`)
+			link, _, _ = strings.Cut(link, `"`)
+			next = strings.ReplaceAll(link, "&amp;", "&")
+		}
+		if len(seen) != n || pages != 3 {
+			t.Errorf("%s: %d rows on %d pages, want %d on 3", list, len(seen), pages, n)
+		}
+	}
+	v.shows("/stacks?search=S10", "s100", "s10")
+	if _, text := v.get("/stacks?search=_"); !strings.Contains(text, "No project or stack") {
+		t.Error("a search for _ finds every name")
+	}
+}
