@@ -274,7 +274,7 @@ var fieldTable = []Field{
 		Doc:      "Time that running jobs have to finish after the first signal to stop. With 0s they are stopped at once. Jobs in Pods are not stopped if the agent runs in a Pod too: they continue, and another agent of its Deployment adopts them.",
 		Default:  "\"1h\""},
 	{Key: "strict", Kind: "bool", Reload: "live", Variable: "PULUMI_AGENT_STRICT",
-		Doc:     "Reject a file with an unknown key even if no known key resembles it, and reject a file without settings. Without strict, such a key is ignored with a warning. A key that resembles a known key is always rejected.",
+		Doc:     "Reject a file with an unknown key even if no known key resembles it, a file without settings, and a variable that resembles one of the agent. Without strict, such a key or variable is ignored with a warning. A key that resembles a known key is always rejected, and so is a variable that resembles PULUMI_AGENT_SERVICE_URL or one with credentials.",
 		Default: "false"},
 	{Key: "state_directory", Kind: "text", Pattern: "^(/.*)?$", Reload: "restart",
 		Variable: "PULUMI_AGENT_STATE_DIRECTORY",
