@@ -159,13 +159,13 @@ func (o Options) check() error {
 		return errors.New("--oidc-token-file, --organization and --pool-id cannot be combined with a token: " +
 			"pass one of the two")
 	}
-	for name, value := range map[string]string{
-		"config": o.Config, "token-file": o.TokenFile, "oidc-token-file": o.OIDCTokenFile,
-		"organization": o.Organization, "pool-id": o.PoolID, "service-url": o.ServiceURL, "target": o.Target,
+	for _, flag := range []struct{ name, value string }{
+		{"config", o.Config}, {"token-file", o.TokenFile}, {"oidc-token-file", o.OIDCTokenFile},
+		{"organization", o.Organization}, {"pool-id", o.PoolID}, {"service-url", o.ServiceURL}, {"target", o.Target},
 	} {
-		if secret.LooksLikeToken(value) {
+		if secret.LooksLikeToken(flag.value) {
 			return fmt.Errorf("--%s holds what looks like a token: "+
-				"pass a token through --token-stdin, or name a file that holds it", name)
+				"pass a token through --token-stdin, or name a file that holds it", flag.name)
 		}
 	}
 	return nil
