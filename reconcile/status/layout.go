@@ -13,13 +13,14 @@ const (
 )
 
 // tableRow returns a row of the table of pools. The widths are the same for every
-// Document, so that no row changes because another row does.
+// Document, so that no row changes because another row does. The last cell, the URL of a service, is
+// not shortened.
 func tableRow(cells ...string) string {
 	var b strings.Builder
-	for i, width := range []int{24, 8, 7, 10, 23} {
+	for i, width := range []int{24, 8, 7, 10, 0} {
 		fmt.Fprintf(&b, "%-*s  ", width, printable.Fit(printable.Text(cells[i]), width))
 	}
-	return printable.Fit(strings.TrimRight(b.String(), " "), columns)
+	return strings.TrimRight(b.String(), " ")
 }
 
 // paragraph returns a text in lines, the first of which starts with a heading.

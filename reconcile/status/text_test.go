@@ -220,7 +220,7 @@ func TestRedraw(t *testing.T) {
 		t.Errorf("after a lost connection the text is %q", lost)
 	}
 	if text := redraw(nil, 5); strings.Count(text, "\n") != 4 ||
-		!strings.Contains(text, "\n... and 33 more lines\x1b[K\n") {
+		!strings.Contains(text, "\n... and 34 more lines\x1b[K\n") {
 		t.Errorf("on a terminal with 5 lines the text is %q", text)
 	}
 }
