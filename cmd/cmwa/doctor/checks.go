@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
@@ -27,7 +29,7 @@ type Parts struct {
 	Environ func(string) (string, bool)
 	// OwnPod returns the check of the agent's own Pod. It returns false if the agent does
 	// not run in a Pod, or if it runs in another cluster than its jobs. Shutdown is the
-	// shutdown timeout; files are the files of the configuration. OwnPod is called only if
+	// shutdown timeout; files are the files of the configuration that exist. OwnPod is called only if
 	// a pool has deploy_target kubernetes without kubernetes.context.
 	OwnPod func(shutdown time.Duration, files []string) (selfcheck.Check, bool)
 	// Pool returns the checks of the service and the executor of a pool.
@@ -85,7 +87,11 @@ func ownPod(c *schema.Config, parts Parts) (check selfcheck.Check, owned bool) {
 	if elsewhere == len(c.Pools) {
 		return check, false
 	}
-	check, inside := parts.OwnPod(c.ShutdownTimeout, c.Paths())
+	files := slices.DeleteFunc(c.Paths(), func(path string) bool { // such as the template in /mnt, if there is none
+		_, err := os.Stat(path)
+		return errors.Is(err, fs.ErrNotExist)
+	})
+	check, inside := parts.OwnPod(c.ShutdownTimeout, files)
 	return check, inside && elsewhere == 0
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,6 +34,30 @@ func partsWith(content string) Parts {
 		Pool: func(spec runtime.PoolSpec) []selfcheck.Check {
 			return []selfcheck.Check{{Name: "of-" + spec.Identity.Target}}
 		},
+	}
+}
+
+// TestOwnPod checks that the Pod is searched for mounts of files that exist, and not for one of
+// the template that is used only if it exists.
+func TestOwnPod(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(config, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, problems := schema.Load(schema.Source{Path: config, Content: []byte("token: pul-a\ndeploy_target: kubernetes\n")})
+	if c == nil {
+		t.Fatal(problems)
+	}
+	if !slices.Contains(c.Paths(), schema.DefaultPodTemplateFile) {
+		t.Fatalf("the configuration has the files %q, so this test proves nothing", c.Paths())
+	}
+	var got []string
+	ownPod(c, Parts{OwnPod: func(_ time.Duration, files []string) (selfcheck.Check, bool) {
+		got = files
+		return selfcheck.Check{}, true
+	}})
+	if !slices.Equal(got, []string{config}) {
+		t.Errorf("the check gets the files %q, want only %s", got, config)
 	}
 }
 
