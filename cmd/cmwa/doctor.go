@@ -46,7 +46,7 @@ could run; 2: the command line is wrong. A check that does not end within 30 sec
 			passed, err := doctor.Report(ctx, checks, doctor.Output{
 				Text: s.stdout, Progress: s.stderr, Version: cli.Version(), JSON: asJSON,
 				Terminal: isTerminal(s.stderr),
-				Colours:  s.coloured(),
+				Colours:  s.coloured(s.stdout),
 			})
 			if err == nil && !passed {
 				return cli.ExitError(cli.ExitFailure)

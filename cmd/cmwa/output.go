@@ -30,7 +30,7 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
-// coloured reports whether standard output shows colours.
-func (s stdio) coloured() bool {
-	return isTerminal(s.stdout) && s.environ["NO_COLOR"] == "" && s.environ["TERM"] != "dumb"
+// coloured reports whether a stream shows colours.
+func (s stdio) coloured(stream any) bool {
+	return isTerminal(stream) && s.environ["NO_COLOR"] == "" && s.environ["TERM"] != "dumb"
 }

@@ -96,8 +96,7 @@ func (s stdio) plan(
 	if ctx.Err() != nil {
 		return cli.ExitError(exitInvalid)
 	}
-	colored := isTerminal(s.stderr) && s.environ["NO_COLOR"] == ""
-	if err := report.Text(s.stderr, findings, false, colored); err != nil {
+	if err := report.Text(s.stderr, findings, false, s.coloured(s.stderr)); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	if err != nil {
@@ -120,7 +119,7 @@ func (s stdio) plan(
 		err = report.WriteJSON(s.stdout, document)
 	} else {
 		text := reconcile.Describe(p.reloads)
-		if s.coloured() {
+		if s.coloured(s.stdout) {
 			text = effects.Paint(text)
 		}
 		if _, err = io.WriteString(s.stdout, text); err == nil {

@@ -12,6 +12,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // output is the result of one command line.
@@ -75,6 +78,31 @@ func directoryOf(t testing.TB, content map[string]string) string {
 func fileOf(t testing.TB, name, content string) string {
 	t.Helper()
 	return filepath.Join(directoryOf(t, map[string]string{name: content}), name)
+}
+
+// TestEffects checks that the text of a plan shows each effect in its colour, and nothing else.
+func TestEffects(t *testing.T) {
+	colours := map[reconcile.Effect]printable.Colour{
+		reconcile.Live: printable.Green, reconcile.Rebind: printable.Green, reconcile.NextJob: printable.Yellow,
+		reconcile.Drain: printable.Red, reconcile.Restart: printable.Red,
+	}
+	var changes []reconcile.Change
+	for _, effect := range reconcile.Effects() {
+		changes = append(changes, reconcile.Change{Key: "live", From: "drain", To: "restart", Effect: effect})
+	}
+	plain := reconcile.Describe([]reconcile.Reload{{Pool: "live", PoolChange: reconcile.Tuned, Changes: changes}})
+	var want strings.Builder
+	for line := range strings.Lines(plain) {
+		for effect, colour := range colours {
+			if after, ok := strings.CutPrefix(line, "  "+string(effect)+" "); ok {
+				line = colour.Paint("  "+string(effect)) + " " + after
+			}
+		}
+		want.WriteString(line)
+	}
+	if got := effects.Paint(plain); got != want.String() || strings.Count(got, "\x1b[") != 2*len(colours) {
+		t.Errorf("got %q, want %q", got, want.String())
+	}
 }
 
 func TestReadInterrupted(t *testing.T) {

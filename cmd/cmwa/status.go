@@ -165,12 +165,12 @@ func (s stdio) statusPrinter(asJSON, watched bool) printer {
 	case watched && isTerminal(s.stdout) && s.environ["TERM"] != "dumb":
 		return func(d status.Document, lost error) error {
 			_, height := sizeOf(s.stdout)
-			return status.Redraw(s.stdout, d, lost, height, s.coloured())
+			return status.Redraw(s.stdout, d, lost, height, s.coloured(s.stdout))
 		}
 	case watched:
 		return s.changePrinter()
 	default:
-		return func(d status.Document, _ error) error { return status.WriteText(s.stdout, d, s.coloured()) }
+		return func(d status.Document, _ error) error { return status.WriteText(s.stdout, d, s.coloured(s.stdout)) }
 	}
 }
 

@@ -78,8 +78,7 @@ type vetDocument struct {
 func (s stdio) vetFormat(name string) func([]report.Finding, []pods.Changes) error {
 	switch name {
 	case "text":
-		terminal := isTerminal(s.stdout)
-		coloured := terminal && s.environ["NO_COLOR"] == "" && s.environ["TERM"] != "dumb"
+		terminal, coloured := isTerminal(s.stdout), s.coloured(s.stdout)
 		return func(all []report.Finding, changed []pods.Changes) error {
 			if err := report.Text(s.stdout, all, terminal, coloured); err != nil {
 				return err

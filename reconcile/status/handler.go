@@ -9,9 +9,10 @@ import (
 )
 
 // Handler returns the handler of the agent's HTTP server: GET /healthz, /readyz, /status and
-// /metrics, and GET / with the text of the status for people. Every client that can reach the port can read all of them, so
-// none contains a secret. Of the settings, the pages contain the names, targets, services and
-// job limits of pools. / and /status also contain the values that the last reload changed.
+// /metrics, and GET / with the text of the status for people. Every client that can reach the
+// port can read all of them, so none contains a secret. Of the settings, the pages contain the
+// names, targets, services and job limits of pools. / and /status also contain the values that
+// the last reload changed.
 func Handler(snapshots Snapshots) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", probeOf(snapshots.Loop, reconcile.Status.Healthy, "healthy", "unhealthy"))

@@ -15,8 +15,8 @@ import (
 )
 
 // WriteText writes a Document for people, in lines of at most 80 columns. A longer line has one long
-// text without spaces, such as the URL of a service or of a job. Times are relative to the agent's clock. With colours, it
-// adds escape sequences of the terminal.
+// text without spaces, such as the URL of a service or of a job. Times are relative to the agent's
+// clock. With colours, it adds escape sequences of the terminal.
 func WriteText(w io.Writer, d Document, colours bool) error {
 	var b strings.Builder
 	for _, l := range lines(d, relativeTo(d.Now)) {

@@ -125,7 +125,7 @@ func TestRunUsageErrors(t *testing.T) {
 		{[]string{"--token-file", canary}, "looks like a token"},
 		{[]string{"--config", canary}, "looks like a token"},
 		{[]string{"--organization", "eyJ" + canary}, "looks like a token"},
-		{[]string{"--target", canary, "--config", canary, "--token-file", canary}, "--config holds what looks like a token"},
+		{[]string{"--target", canary, "--config", canary}, "--config holds what looks like a token"},
 		{exchange("--service-url", "pulumi.example.com"), "--service-url: must be a URL such as"},
 		{exchange("--service-url", "https://u:"+canary+"@x"), "--service-url: must be a URL such as"},
 		{exchange("--target", "dokcer"), "--target: must be one of"},
