@@ -11,8 +11,8 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// accessRows are the expected statuses of all routes, for the tokens in the order of accessTokens; 204 stands for a call
-// that the handler gets. A new route needs to be in one of the rows.
+// accessRows are the expected statuses of all routes, for the tokens in the order of accessTokens; 204 stands for a
+// call that the handler gets. A new route needs to be in one of the rows.
 var accessRows = []struct{ want, routes string }{
 	{"204 204 204 204 204 204 204 204 204 204 204 204 204", `
 		GET /api/status
@@ -196,7 +196,9 @@ func accessTokens(w *world) (names []string, tokens [][]string) {
 		{"no valid token", []string{"", "cmwa-user-0", expired, revoked}},
 		{"user", []string{w.user}},
 		{"administrator", []string{save(principal{administratorToken, "organization"}, time.Time{})}},
-		{"administrator of another organization", []string{save(principal{administratorToken, "foreign"}, time.Time{})}},
+		{"administrator of another organization", []string{
+			save(principal{administratorToken, "foreign"}, time.Time{}),
+		}},
 		{"member of another organization", []string{save(principal{memberToken, "foreign"}, time.Time{})}},
 		{"member", []string{save(principal{memberToken, "organization"}, time.Time{})}},
 		{"program of the stack's job", programs[:1]},
@@ -281,7 +283,9 @@ func TestAccessHidesStacks(t *testing.T) {
 func TestListStacksOfOrganization(t *testing.T) {
 	w := newWorld(t)
 	_, tokens := accessTokens(w)
-	for query, want := range map[string]string{"": "u", "?organization=foreign": "u", "?organization=organization": ""} {
+	for query, want := range map[string]string{
+		"": "u", "?organization=foreign": "u", "?organization=organization": "",
+	} {
 		var all struct{ Stacks []stackSummary }
 		w.want(200, tokens[3][0], "GET", "/api/user/stacks"+query, nil, &all)
 		var got []string

@@ -11,8 +11,8 @@ import (
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
-// Limits of access tokens, which are tokens that a person has made (Pulumi's documentation of access tokens). Descriptions
-// have no documented limit.
+// Limits of access tokens, which are tokens that a person has made (Pulumi's documentation of access tokens).
+// Descriptions have no documented limit.
 const (
 	maxTokenName        = 40 // characters
 	maxTokenDescription = 250
@@ -120,15 +120,21 @@ func (r tokenRequest) check(now time.Time) (end time.Time, err error) {
 		return end, badRequest("expires must be a time in the future, in seconds since 1970, or 0 for no end")
 	case r.Expires > now.AddDate(maxTokenYears, 0, 0).Unix():
 		return end, badRequest("expires must be within %d years, or 0 for no end", maxTokenYears)
-	case utf8.RuneCountInString(r.Description) > maxTokenDescription || strings.ContainsFunc(r.Description, unicode.IsControl):
+	case !isLine(r.Description, maxTokenDescription):
 		return end, badRequest("description must have at most %d characters, and no control characters",
 			maxTokenDescription)
-	case utf8.RuneCountInString(r.Name) > maxTokenName || strings.ContainsFunc(r.Name, unicode.IsControl):
+	case !isLine(r.Name, maxTokenName):
 		return end, badRequest("name must have at most %d characters, and no control characters", maxTokenName)
 	case r.Role != "":
-		return end, badRequest("roleID is not supported: admin chooses between the rights of a member and an administrator")
+		return end, badRequest("roleID is not supported: choose with admin between the rights of a member and " +
+			"those of an administrator")
 	}
 	return end, nil
+}
+
+// isLine reports whether a text has at most a number of characters, and no control characters.
+func isLine(text string, characters int) bool {
+	return utf8.RuneCountInString(text) <= characters && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
 func (s *Server) createUserToken(c *call) (reply, error) {

@@ -58,7 +58,8 @@ func TestUserTokens(t *testing.T) {
 		made := w.newToken(userTokens, object{"description": "for CI", "expires": time.Now().Add(time.Hour).Unix()})
 		want := map[string]accessTokenView{
 			"made at the first start": {
-				Description: "made at the first start", Created: start.UTC(), CreatedBy: "local", LastUsed: time.Now().Unix(),
+				Description: "made at the first start", Created: start.UTC(), CreatedBy: "local",
+				LastUsed: time.Now().Unix(),
 			},
 			"for CI": {
 				ID: made.ID, Description: "for CI", Created: time.Now().UTC(), CreatedBy: "local",

@@ -42,7 +42,9 @@
 //     job is never claimed again. There is one exception: lines of the step that a cancel has
 //     interrupted are accepted, because they report how the step has ended. If a job has
 //     ended by its steps, a late heartbeat is accepted.
-//   - An agent may exchange an OIDC token for a pool token that expires. The operator
+//   - An agent may exchange an OIDC token for a pool token that expires, and a user for an access
+//     token of the organization or of a user. Refresh tokens and tokens of teams are refused with
+//     the OAuth errors unsupported_grant_type and invalid_request. The operator
 //     configures the issuers whose tokens are accepted. For each issuer, the operator can
 //     require claims, and can limit the tokens to one pool of the organization: see package
 //     idtoken. An issuer that serves all customers of a public service is refused, unless a

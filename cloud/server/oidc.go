@@ -15,14 +15,18 @@ import (
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
-// Values of an exchange of an OIDC token for a pool token (RFC 8693, and Pulumi's
-// documentation of OIDC token exchange).
+// Values of an exchange of an OIDC token for another token (RFC 8693, and Pulumi's
+// documentation of OIDC token exchange). The service has no teams and issues no refresh tokens.
 const (
-	grantExchange  = "urn:ietf:params:oauth:grant-type:token-exchange"
-	typeIDToken    = "urn:ietf:params:oauth:token-type:id_token"
-	typeRunner     = "urn:pulumi:token-type:access_token:runner"
-	audiencePrefix = "urn:pulumi:org:"
-	scopePrefix    = "runner:"
+	grantExchange    = "urn:ietf:params:oauth:grant-type:token-exchange"
+	typeIDToken      = "urn:ietf:params:oauth:token-type:id_token"
+	typePrefix       = "urn:pulumi:token-type:access_token:"
+	typeRunner       = typePrefix + "runner"
+	typeOrganization = typePrefix + "organization"
+	typePersonal     = typePrefix + "personal"
+	audiencePrefix   = "urn:pulumi:org:"
+	scopePrefix      = "runner:"
+	userPrefix       = "user:"
 )
 
 // Lifetimes of an exchanged token: the default and the maximum (Pulumi's documentation
@@ -67,7 +71,8 @@ func deny(oauth, format string, args ...any) error {
 	return &denial{&problem{code: http.StatusBadRequest, message: fmt.Sprintf(format, args...)}, oauth}
 }
 
-// exchangeToken exchanges an OIDC token for a pool token. The call needs no other token.
+// exchangeToken exchanges an OIDC token for a token of a pool, of an organization or of a user. The call needs no
+// other token.
 func (s *Server) exchangeToken(c *call) (reply, error) {
 	view, err := s.exchange(c)
 	if err == nil {
@@ -112,33 +117,62 @@ func (s *Server) exchange(c *call) (exchangeView, error) {
 		return exchangeView{}, s.denyToken(subject, err)
 	}
 
-	token := poolToken.mint()
+	token := req.holder.kind.mint()
 	err = s.db.Write(c.Context(), func(t *store.Tx) error {
-		var name string
-		found, err := t.Get([]any{&name}, `SELECT name FROM pools WHERE id = ? AND organization = ?`,
-			req.pool, req.organization)
-		switch {
-		case err != nil:
-			return err
-		case found && !grant.Allows(req.pool, name):
-			s.log.Warn("OIDC token denied", "component", "api", "issuer", subject.Issuer(),
-				"reason", "--oidc-issuer allows it for other pools", "pool", name)
-			return deny("invalid_scope", "a token of this issuer with these claims is not valid for this pool: "+
-				"see pool= in --oidc-issuer of the service")
-		case !found:
-			return deny("invalid_scope", "the organization of the audience has no agent pool %q: "+
-				"scope must be %s followed by the ID of a pool", req.pool, scopePrefix)
+		check := s.checkAccess
+		if req.holder.kind == poolToken {
+			check = s.checkPool
 		}
-		return saveTokenUntil(t, token, principal{poolToken, req.pool}, c.now.Add(req.lifetime))
+		if err := check(t, req, grant, subject.Issuer()); err != nil {
+			return err
+		}
+		return saveTokenUntil(t, token, req.holder, c.now.Add(req.lifetime))
 	})
 	if err != nil {
 		return exchangeView{}, err
 	}
-	s.log.Info("OIDC token exchanged for a pool token", "component", "api",
-		"pool", req.pool, "issuer", subject.Issuer(), "lifetime", req.lifetime)
-	return exchangeView{
-		token.Reveal(), typeRunner, "token", int64(req.lifetime / time.Second), scopePrefix + req.pool,
-	}, nil
+	s.log.Info("OIDC token exchanged", "component", "api",
+		"kind", string(req.holder.kind), "subject", req.holder.subject, "issuer", subject.Issuer(),
+		"lifetime", req.lifetime)
+	return exchangeView{token.Reveal(), req.typ, "token", int64(req.lifetime / time.Second), req.scope}, nil
+}
+
+// checkPool checks that a verified token may be exchanged for a token of the requested pool.
+func (s *Server) checkPool(t *store.Tx, req exchangeRequest, grant idtoken.Grant, issuer string) error {
+	pool, found, err := t.Pool(req.organization, req.holder.subject)
+	switch {
+	case err != nil:
+		return err
+	case found && !grant.Allows(pool.ID, pool.Name):
+		s.log.Warn("OIDC token denied", "component", "api", "issuer", issuer,
+			"reason", "--oidc-issuer allows it for other pools", "pool", pool.Name)
+		return deny("invalid_scope", "a token of this issuer with these claims is not valid for this pool: "+
+			"see pool= in --oidc-issuer of the service")
+	case !found:
+		return deny("invalid_scope", "the organization of the audience has no agent pool %q: "+
+			"scope must be %s followed by the ID of a pool", req.holder.subject, scopePrefix)
+	}
+	return nil
+}
+
+// checkAccess checks that a verified token may be exchanged for the requested access token. A token that no rule
+// allows gets the same response for users that exist and that do not.
+func (s *Server) checkAccess(t *store.Tx, req exchangeRequest, grant idtoken.Grant, issuer string) error {
+	if !grant.AllowsAccess(req.access) {
+		s.log.Warn("OIDC token denied", "component", "api", "issuer", issuer,
+			"reason", "--oidc-issuer does not allow this access token", "token", req.access)
+		return deny("invalid_scope", "a token of this issuer with these claims is not valid for this access token: "+
+			"see token= in --oidc-issuer of the service")
+	}
+	exists := t.HasOrganization
+	if req.holder.kind == userToken {
+		exists = t.HasUser
+	}
+	found, err := exists(req.holder.subject)
+	if err == nil && !found {
+		return deny("invalid_scope", "there is no organization or user %q", req.holder.subject)
+	}
+	return err
 }
 
 // denyToken returns the response to an ID token that is refused. If the token is authentic, and
@@ -157,9 +191,11 @@ func (s *Server) denyToken(token idtoken.Token, err error) error {
 // exchangeRequest is a valid request for an exchange.
 type exchangeRequest struct {
 	organization string
-	pool         string // id of a pool that may not exist
+	typ, scope   string    // as requested
+	holder       principal // of the requested token: a pool, an organization or a user that may not exist
+	access       string    // the requested access token, as in [idtoken.Issuer]; empty for a pool
 	subject      secret.String
-	lifetime     time.Duration // of the pool token; greater than 0
+	lifetime     time.Duration // of the new token; greater than 0
 }
 
 // readExchange reads the body of an exchange.
@@ -173,14 +209,15 @@ func readExchange(text []byte) (exchangeRequest, error) {
 	} else if grant != grantExchange {
 		return exchangeRequest{}, deny("unsupported_grant_type", "grant_type must be %s", grantExchange)
 	}
-	for name, want := range map[string]string{"subject_token_type": typeIDToken, "requested_token_type": typeRunner} {
-		if fields[name] != want {
-			return exchangeRequest{}, deny("invalid_request", "%s must be %s", name, want)
-		}
+	if fields["subject_token_type"] != typeIDToken {
+		return exchangeRequest{}, deny("invalid_request", "subject_token_type must be %s", typeIDToken)
 	}
 
-	// Read the OIDC token, the organization, the pool and the lifetime.
-	req := exchangeRequest{subject: secret.New(fields["subject_token"]), lifetime: exchangeLifetime}
+	// Read the OIDC token, the organization, the requested token and its lifetime.
+	req := exchangeRequest{
+		typ: fields["requested_token_type"], scope: fields["scope"],
+		subject: secret.New(fields["subject_token"]), lifetime: exchangeLifetime,
+	}
 	if req.subject.Empty() {
 		return exchangeRequest{}, deny("invalid_request", "subject_token is missing")
 	}
@@ -190,10 +227,8 @@ func readExchange(text []byte) (exchangeRequest, error) {
 		return exchangeRequest{}, deny("invalid_target", "audience must be %s followed by the name of an organization",
 			audiencePrefix)
 	}
-	req.pool, found = strings.CutPrefix(fields["scope"], scopePrefix)
-	if !found || req.pool == "" || len(req.pool) > 100 {
-		return exchangeRequest{}, deny("invalid_scope", "scope must be %s followed by the ID of an agent pool",
-			scopePrefix)
+	if err := req.readScope(); err != nil {
+		return exchangeRequest{}, err
 	}
 	if lifetime := fields["expiration"]; lifetime != "" {
 		seconds, err := parseNumber("expiration", lifetime, 1, 1<<62)
@@ -203,6 +238,37 @@ func readExchange(text []byte) (exchangeRequest, error) {
 		req.lifetime = time.Duration(min(seconds, int64(maxExchangeLifetime/time.Second))) * time.Second
 	}
 	return req, nil
+}
+
+// readScope reads the type and the scope of the requested token.
+func (r *exchangeRequest) readScope() error {
+	switch r.typ {
+	case typeRunner:
+		pool, found := strings.CutPrefix(r.scope, scopePrefix)
+		if !found || pool == "" || len(pool) > 100 {
+			return deny("invalid_scope", "scope must be %s followed by the ID of an agent pool", scopePrefix)
+		}
+		r.holder = principal{poolToken, pool}
+	case typeOrganization:
+		switch r.scope {
+		case "":
+			r.holder, r.access = principal{memberToken, r.organization}, "member"
+		case "admin":
+			r.holder, r.access = principal{administratorToken, r.organization}, "admin"
+		default:
+			return deny("invalid_scope", "scope must be empty, or admin")
+		}
+	case typePersonal:
+		user, found := strings.CutPrefix(r.scope, userPrefix)
+		if !found || user == "" || len(user) > 100 {
+			return deny("invalid_scope", "scope must be %s followed by the name of a user", userPrefix)
+		}
+		r.holder, r.access = principal{userToken, user}, r.scope
+	default:
+		return deny("invalid_request", "requested_token_type must be %s followed by runner, organization or personal",
+			typePrefix)
+	}
+	return nil
 }
 
 // readFields reads a form or a JSON object. No form of this call begins with a brace,

@@ -96,8 +96,16 @@ func TestExchangeToken(t *testing.T) {
 			{"a refresh", "unsupported_grant_type", good, []string{"grant_type", "refresh_token"}},
 			{"another type of token", request, good, []string{"subject_token_type",
 				"urn:ietf:params:oauth:token-type:jwt"}},
-			{"a request for a personal token", request, good, []string{"requested_token_type",
-				"urn:pulumi:token-type:access_token:personal"}},
+			{"a request for a team's token", request, good, []string{"requested_token_type",
+				"urn:pulumi:token-type:access_token:team", "scope", "team:x"}},
+			{"a type without its prefix", request, good, []string{"requested_token_type", "runner"}},
+			{"a personal token, which no rule allows", "invalid_scope", good, []string{"requested_token_type",
+				typePersonal, "scope", "user:local"}},
+			{"a personal token without a user", "invalid_scope", good, []string{"requested_token_type", typePersonal}},
+			{"a token of the organization, which no rule allows", "invalid_scope", good, []string{"requested_token_type",
+				typeOrganization, "scope", ""}},
+			{"a token of the organization with a pool", "invalid_scope", good, []string{"requested_token_type",
+				typeOrganization}},
 			{"no audience", "invalid_target", good, []string{"audience", ""}},
 			{"a foreign audience", "invalid_target", good, []string{"audience", "organization"}},
 			{"another organization", grant, good, []string{"audience", "urn:pulumi:org:other"}},
@@ -186,6 +194,59 @@ func TestExchangeToken(t *testing.T) {
 		checkDenial(t, "an exchange", got, 403, "unauthorized_client")
 		if !strings.Contains(got.body, "--oidc-issuer") {
 			t.Errorf("the response does not contain the hint: %s", got.body)
+		}
+	})
+
+	t.Run("a token is exchanged for the access tokens that its claims allow", func(t *testing.T) {
+		provider := newProvider(t)
+		w := newWorld(t, func(o *Options) {
+			for _, conditions := range []string{"sub=ci,token=member", "sub=root,token=admin", "sub=me,token=user:local",
+				"sub=me,token=user:gone"} {
+				issuer, _, err := idtoken.ParseIssuer(issuerURL + "=file," + conditions)
+				if err != nil {
+					t.Fatal(err)
+				}
+				issuer.Keys = provider.issuer(provider.rsaKey(), provider.ecKey()).Keys
+				o.Issuers = append(o.Issuers, issuer)
+			}
+		})
+		p := w.pool("p")
+		before := len(w.accessTokens(userTokens))
+		for _, c := range []struct {
+			sub, typ, scope string
+			kind            kind // empty if it is denied
+		}{
+			{"ci", typeOrganization, "", memberToken},
+			{"ci", typeOrganization, "admin", ""},
+			{"root", typeOrganization, "", memberToken},
+			{"root", typeOrganization, "admin", administratorToken},
+			{"root", typePersonal, "user:local", ""},
+			{"me", typePersonal, "user:local", userToken},
+			{"me", typePersonal, "user:gone", ""},
+			{"me", typePersonal, "user:other", ""},
+			{"me", typeOrganization, "", ""},
+			{"me", typeRunner, "runner:" + p.ID, ""},
+		} {
+			what := c.sub + " " + c.scope
+			got := w.ask("", "POST", "/api/oauth/token", exchange(p, provider.token(rsaHeader(), claims(object{"sub": c.sub})),
+				"requested_token_type", c.typ, "scope", c.scope, "expiration", "60").Encode())
+			if c.kind == "" {
+				checkDenial(t, what, got, 400, "invalid_scope")
+				continue
+			}
+			var view exchangeView
+			if err := json.Unmarshal([]byte(got.body), &view); err != nil || view.Scope != c.scope ||
+				view.IssuedType != c.typ || view.Expires != 60 || !strings.HasPrefix(view.Token, c.kind.prefix()) {
+				t.Errorf("%s: %d %s", what, got.code, got.body)
+			}
+			code := 403
+			if c.kind != memberToken {
+				code = 200
+			}
+			w.want(code, view.Token, "PATCH", "/api/orgs/organization", object{}, nil)
+		}
+		if after := len(w.accessTokens(userTokens)); after != before {
+			t.Errorf("the list of tokens has %d entries, want %d", after, before)
 		}
 	})
 

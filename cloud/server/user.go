@@ -36,8 +36,8 @@ type tokenInfo struct {
 // shortUser returns the short form of a user: only a login and a name.
 func shortUser(name string) userView { return userView{GitHubLogin: name, Name: name} }
 
-// user describes the user of a token. The token of an organization has the organization as its user, and the programs of a
-// job have the first user.
+// user describes the user of a token. The token of an organization has the organization as its user, and the programs
+// of a job have the first user. A token that was exchanged for an OIDC token has no name of its own.
 func (s *Server) user(c *call) (reply, error) {
 	name, view := c.caller.subject, userView{}
 	switch c.caller.kind {
@@ -45,9 +45,9 @@ func (s *Server) user(c *call) (reply, error) {
 		name = s.options.User
 		view.Token = &tokenInfo{"deployment " + c.caller.subject, c.caller.organization}
 	case administratorToken, memberToken:
-		view.Token = &tokenInfo{c.caller.tokenName, c.caller.organization}
+		view.Token = &tokenInfo{cmp.Or(c.caller.tokenName, "OIDC"), c.caller.organization}
 	default:
-		view.Token = &tokenInfo{Name: c.caller.tokenName}
+		view.Token = &tokenInfo{Name: cmp.Or(c.caller.tokenName, "OIDC")}
 	}
 	view.ID, view.GitHubLogin, view.Name = name, name, name
 	organization := cmp.Or(c.caller.organization, s.options.Organization)
@@ -85,9 +85,10 @@ type capability struct {
 
 // organization returns the organization that a path names.
 func (s *Server) organization(t *store.Tx, c *call) (name string, err error) {
-	found, err := t.Get([]any{&name}, `SELECT name FROM organizations WHERE name = ?`, c.PathValue("org"))
+	name = c.PathValue("org")
+	found, err := t.HasOrganization(name)
 	if err == nil && !found {
-		return "", notFound("there is no organization %q", c.PathValue("org"))
+		return "", notFound("there is no organization %q", name)
 	}
 	return name, err
 }

@@ -340,7 +340,7 @@ func TestUsageErrors(t *testing.T) {
 		{cli.ExitFailure, nil, []string{"logs", "organization/b/none"}, "no stack"},
 		{cli.ExitFailure, nil, []string{"logs", "organization/b/c"}, "queue one with"},
 		{cli.ExitFailure, nil, []string{"pool", "create", "a", "--output", filepath.Join(missing, "x")},
-			"write the pool's token"},
+			"write the token"},
 		{cli.ExitFailure, nil, []string{"pool", "delete", "none"}, `there is no agent pool "none"`},
 		{cli.ExitFailure, nil, []string{"pool", "token", "none"}, `there is no agent pool "none"`},
 		{cli.ExitFailure, map[string]string{"PULUMI_ACCESS_TOKEN": "wrong"}, []string{"pool", "list"},

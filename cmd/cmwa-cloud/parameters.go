@@ -137,9 +137,10 @@ func (f *serveFlags) options() (all []command.Option) {
 		all = append(all, command.String(f.values[p.name], p.name, p.takes, help))
 	}
 	return append(all, command.Repeated(&f.issuers, "oidc-issuer",
-		command.Text("URL=JWKS_FILE[,CLAIM=PATTERN]...[,pool=POOL]"),
-		"OIDC issuer whose tokens agents may exchange for pool tokens; a token must have every claim, "+
-			"such as 'sub=repo:acme/*'; the file is read at the start"))
+		command.Text("URL=JWKS_FILE[,CLAIM=PATTERN]...[,pool=POOL|,token=KIND]"),
+		"OIDC issuer whose tokens agents may exchange for pool tokens, or users for an access token of the KIND "+
+			"member or admin (of the organization) or user:NAME; a token must have every claim, such as "+
+			"'sub=repo:acme/*'; the file is read at the start"))
 }
 
 // setting is the value of a parameter, and its origin: a flag, a variable, or "default".

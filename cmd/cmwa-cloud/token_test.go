@@ -40,7 +40,8 @@ func TestTokenCommands(t *testing.T) {
 		t.Errorf("the tokens of the user are:\n%s", list)
 	}
 	list, _ = p.run(cli.ExitOK, "token", "list", "--organization", "organization", "--all")
-	if !regexp.MustCompile(ciID+` +ci +yes +\S+ \S+ +never +\S+ \S+`).MatchString(list) || strings.Contains(list, mineID) {
+	if !regexp.MustCompile(ciID+` +ci +yes +\S+ \S+ +never +\S+ \S+`).MatchString(list) ||
+		strings.Contains(list, mineID) {
 		t.Errorf("the tokens of the organization are:\n%s", list)
 	}
 

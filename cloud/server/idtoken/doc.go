@@ -6,11 +6,13 @@
 //
 // An operator names a trusted issuer in a text of the form
 //
-//	URL=JWKS_FILE[,NAME=PATTERN]...[,pool=POOL]
+//	URL=JWKS_FILE[,NAME=PATTERN]...[,pool=POOL | ,token=member|admin|user:NAME]
 //
 // which [ParseIssuer] reads. The parts are one record of CSV, as in Docker's --mount: a
 // part with a comma is written in double quotes. A token must have every claim that the
-// text names; pool is no claim, but limits the tokens to one pool. In a pattern, a star
+// text names; pool is no claim, but limits the tokens to one pool. Nor is token, with which the
+// tokens are exchanged for access tokens of the organization or of a user, and not for those of
+// pools; it requires a claim. In a pattern, a star
 // matches any characters, also none, and everything else matches itself. A claim that is a
 // list matches if one of its elements matches. Numbers and booleans are compared in the form
 // that they have in JSON. A name with dots is the name of a claim. If there is no claim of

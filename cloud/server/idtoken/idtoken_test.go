@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -164,6 +165,28 @@ func TestIssuersCheck(t *testing.T) {
 		}
 	})
 
+	t.Run("a token may be exchanged for the access tokens of all entries that it matches", func(t *testing.T) {
+		entries := []string{
+			",sub=repo:acme/infra:*,token=admin", ",sub=repo:acme/*,token=user:me", ",sub=repo:acme/web:*,token=member",
+		}
+		for sub, want := range map[string]string{
+			"repo:acme/infra:x": "member admin user:me", "repo:acme/web:x": "member user:me", "repo:acme/x": "user:me",
+		} {
+			grant, err := s.check(`"sub":"`+sub+`"`, entries...)
+			if err != nil || grant.Allows("5", "infra") {
+				t.Errorf("%s gets %+v: %v", sub, grant, err)
+			}
+			for _, access := range []string{"member", "admin", "user:me", "user:other", ""} {
+				if got := grant.AllowsAccess(access); got != slices.Contains(strings.Fields(want), access) {
+					t.Errorf("%s gets %q: %v", sub, access, got)
+				}
+			}
+		}
+		if grant, err := s.check(`"sub":"x"`, ",sub=x"); err != nil || grant.AllowsAccess("member") {
+			t.Errorf("an entry for pools allows %+v: %v", grant, err)
+		}
+	})
+
 	t.Run("a member of an object with a duplicate name does not match", func(t *testing.T) {
 		if _, err := s.check(`"k":{"n":"a","n":"b"}`, ",k.n=*"); err == nil {
 			t.Error("the token is valid")
@@ -182,6 +205,8 @@ func TestParseIssuer(t *testing.T) {
 				Claims: []Claim{{"sub", "repo:acme/*"}, {"x", "a=b"}}, Pool: "mine"}, "a=b.json"},
 			`"https://i.example=a,b.json", "dn=cn=x,ou=y"`: {Issuer{URL: "https://i.example",
 				Claims: []Claim{{"dn", "cn=x,ou=y"}}}, "a,b.json"},
+			"https://i.example=k,sub=x,token=user:me": {Issuer{URL: "https://i.example",
+				Claims: []Claim{{"sub", "x"}}, Access: "user:me"}, "k"},
 			`https://i.example=k,oidc.circleci.com/project-id=1`: {Issuer{URL: "https://i.example",
 				Claims: []Claim{{"oidc.circleci.com/project-id", "1"}}}, "k"},
 		} {
@@ -204,9 +229,12 @@ func TestParseIssuer(t *testing.T) {
 			"https://i.example=a,sub=":          "is not CLAIM=PATTERN",
 			"https://i.example=a,=x":            "is not CLAIM=PATTERN",
 			"https://i.example=a,pool=x,pool=y": "pool is given twice",
-			"https://i.example=a\nsub=x":        "on one line",
-			`https://i.example=a,"sub=x`:        "double quotes",
-			`https://i.example=a,s"b=x`:         "double quotes",
+			"https://i.example=a,token=member,token=admin": "token is given twice",
+			"https://i.example=a,token=owner":              "token must be member, admin, or user:",
+			"https://i.example=a,pool=x,token=admin":       "exclude each other",
+			"https://i.example=a\nsub=x":                   "on one line",
+			`https://i.example=a,"sub=x`:                   "double quotes",
+			`https://i.example=a,s"b=x`:                    "double quotes",
 		} {
 			issuer, file, err := ParseIssuer(text)
 			if want == "" { // ParseIssuer accepts the wrong URL, and Open refuses it
@@ -330,7 +358,7 @@ func FuzzParseIssuer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		issuer, file, err := ParseIssuer(text)
 		if err != nil {
-			if issuer.URL+file+issuer.Pool != "" || issuer.Claims != nil {
+			if issuer.URL+file+issuer.Pool+issuer.Access != "" || issuer.Claims != nil {
 				t.Fatalf("an error comes with %+v, %q", issuer, file)
 			}
 			return
@@ -339,7 +367,8 @@ func FuzzParseIssuer(f *testing.F) {
 			t.Fatalf("%q is read as %+v, %q", text, issuer, file)
 		}
 		for _, claim := range issuer.Claims {
-			if claim.Name == "" || claim.Pattern == "" || strings.Contains(claim.Name, "=") || claim.Name == "pool" {
+			if claim.Name == "" || claim.Pattern == "" || strings.Contains(claim.Name, "=") || claim.Name == "pool" ||
+				claim.Name == "token" {
 				t.Fatalf("%q has the claim %+v", text, claim)
 			}
 		}
@@ -351,6 +380,9 @@ func FuzzParseIssuer(f *testing.F) {
 		}
 		if issuer.Pool != "" {
 			written += "," + quote("pool="+issuer.Pool)
+		}
+		if issuer.Access != "" {
+			written += "," + quote("token="+issuer.Access)
 		}
 		again, sameFile, err := ParseIssuer(written)
 		if diff := cmp.Diff(issuer, again); err != nil || diff != "" || sameFile != file {

@@ -17,6 +17,7 @@ type Issuer struct {
 	Keys   []byte  // its public keys, as the JWKS document that the provider publishes
 	Claims []Claim // that its tokens must have, all of them
 	Pool   string  // name or ID of the only pool that the tokens are valid for; empty means every pool
+	Access string  // the access token that they are exchanged for, and no pool token: member, admin or user:NAME
 }
 
 // ParseIssuer reads an issuer and the name of the file with the issuer's keys. It does not
@@ -56,9 +57,18 @@ func ParseIssuer(text string) (issuer Issuer, file string, err error) {
 			return Issuer{}, "", errors.New("pool is given twice: give the issuer once for each pool")
 		case name == "pool":
 			issuer.Pool = pattern
+		case name == "token" && issuer.Access != "":
+			return Issuer{}, "", errors.New("token is given twice: give the issuer once for each kind of token")
+		case name == "token" && pattern != "member" && pattern != "admin" && !strings.HasPrefix(pattern, "user:"):
+			return Issuer{}, "", errors.New("token must be member, admin, or user: followed by the name of a user")
+		case name == "token":
+			issuer.Access = pattern
 		default:
 			issuer.Claims = append(issuer.Claims, Claim{name, pattern})
 		}
+	}
+	if issuer.Access != "" && issuer.Pool != "" {
+		return Issuer{}, "", errors.New("pool and token exclude each other: give the issuer once for each of them")
 	}
 	return issuer, file, nil
 }
@@ -88,6 +98,10 @@ func Open(all []Issuer) (Issuers, error) {
 					option.URL)
 			}
 		}
+		if option.Access != "" && len(option.Claims) == 0 {
+			return nil, fmt.Errorf("OIDC issuer %s: token=%s needs a CLAIM=PATTERN, such as sub=PATTERN, so that not "+
+				"every token of the issuer gets it", option.URL, option.Access)
+		}
 		if err := checkPublic(option, parsed); err != nil {
 			return nil, err
 		}
@@ -100,15 +114,21 @@ func Open(all []Issuer) (Issuers, error) {
 	return opened, nil
 }
 
-// unconditional reports whether every token of the issuer is accepted for every pool.
+// unconditional reports whether every token of the issuer is accepted for every pool. With Access there are claims.
 func (i Issuer) unconditional() bool { return len(i.Claims) == 0 && i.Pool == "" }
 
-// Grant contains the pools that a verified token is valid for.
-type Grant struct{ pools []string }
+// Grant contains what a verified token may be exchanged for: the tokens of pools, and access tokens.
+type Grant struct{ pools, access []string }
 
 // Allows reports whether the token is valid for a pool.
 func (g Grant) Allows(id, name string) bool {
 	return slices.ContainsFunc(g.pools, func(p string) bool { return p == "" || p == id || p == name })
+}
+
+// AllowsAccess reports whether the token may be exchanged for an access token: see [Issuer.Access]. One for admin
+// is also one for member.
+func (g Grant) AllowsAccess(access string) bool {
+	return slices.Contains(g.access, access) || access == "member" && slices.Contains(g.access, "admin")
 }
 
 // Check verifies that a token is valid at the time now for an audience. It finds the keys by
@@ -154,9 +174,13 @@ func (all Issuers) Check(t Token, audience string, now time.Time) (Grant, error)
 			mismatch = err
 			continue
 		}
-		grant.pools = append(grant.pools, i.Pool)
+		if i.Access != "" {
+			grant.access = append(grant.access, i.Access)
+		} else {
+			grant.pools = append(grant.pools, i.Pool)
+		}
 	}
-	if len(grant.pools) == 0 {
+	if len(grant.pools)+len(grant.access) == 0 {
 		return Grant{}, mismatch
 	}
 	return grant, nil

@@ -84,7 +84,8 @@ func onlyKeyFile(directory string) (string, error) {
 		}
 	}
 	if len(found) != 1 {
-		return "", fmt.Errorf("%s has %d files of %d bytes: put the master key there alone", directory, len(found), Size)
+		return "", fmt.Errorf("%s has %d files of %d bytes: put the master key there alone",
+			directory, len(found), Size)
 	}
 	return found[0], nil
 }

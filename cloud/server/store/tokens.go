@@ -79,8 +79,8 @@ func (t *Tx) AddAccessToken(a AccessToken, hash []byte) error {
 	if a.Name != "" {
 		name = &a.Name
 	}
-	_, err := t.Exec(`INSERT INTO access_tokens (id, hash, kind, subject, name, description, created, created_by, expires)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+	_, err := t.Exec(`INSERT INTO access_tokens
+		(id, hash, kind, subject, name, description, created, created_by, expires) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		a.ID, hash, a.Kind, a.Subject, name, a.Description, ToNanos(a.Created), a.CreatedBy, ToNanos(a.Expires))
 	if err != nil {
 		return err
@@ -100,8 +100,8 @@ func (t *Tx) AccessTokens(subject string, ofUser bool) ([]AccessToken, error) {
 		subject, ofUser)
 }
 
-// DeleteAccessToken deletes a token of a user, or of an organization. Its name stays in use. Found is false if the subject
-// has no such token.
+// DeleteAccessToken deletes a token of a user, or of an organization. Its name stays in use. Found is false if
+// the subject has no such token.
 func (t *Tx) DeleteAccessToken(id, subject string, ofUser bool) (found bool, err error) {
 	var hash []byte
 	found, err = t.Get([]any{&hash}, `SELECT hash FROM access_tokens
@@ -128,4 +128,14 @@ func (t *Tx) StackOfDeployment(id string) (organization, project, name string, e
 	_, err = t.Get([]any{&organization, &project, &name}, `SELECT s.organization, s.project, s.name
 		FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.id = ?`, id)
 	return organization, project, name, err
+}
+
+// HasOrganization reports whether an organization exists.
+func (t *Tx) HasOrganization(name string) (bool, error) {
+	return t.Get([]any{new(int)}, `SELECT 1 FROM organizations WHERE name = ?`, name)
+}
+
+// HasUser reports whether a user exists.
+func (t *Tx) HasUser(name string) (bool, error) {
+	return t.Get([]any{new(int)}, `SELECT 1 FROM users WHERE name = ?`, name)
 }
