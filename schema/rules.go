@@ -280,8 +280,8 @@ func (l *load) checkTimes(c *Config, top *scope) {
 	grace, needed := l.source.TerminationGrace, l.source.Release.StopTime
 	if top.valid("shutdown_timeout") && grace > 0 && needed > 0 && c.ShutdownTimeout+needed > grace {
 		top.warn(position.RuleTimes,
-			fmt.Sprintf("this time plus the %s that the agent needs to stop is longer than the Pod's grace period of %s: "+
-				"the agent may be killed before it has stopped", formatDuration(needed), formatDuration(grace)),
+			fmt.Sprintf("this time plus the %s that the agent needs to stop is longer than the Pod's grace period "+
+				"of %s: the agent may be killed before it has stopped", formatDuration(needed), formatDuration(grace)),
 			"make it shorter, or terminationGracePeriodSeconds longer", "shutdown_timeout")
 	}
 }

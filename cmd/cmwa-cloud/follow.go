@@ -111,8 +111,9 @@ func (c *client) follow(ctx context.Context, path string, s stdio) error {
 		select {
 		case <-notice:
 			if silent {
-				fmt.Fprintf(s.stderr, "waiting for an agent of the pool%s, or for an earlier deployment of the stack: "+
-					"see cmwa-cloud pool list\n", c.poolName(ctx, path))
+				fmt.Fprintf(s.stderr, "waiting for an agent of the pool%s, which polls once per polling_interval "+
+					"(default 1m), or for an earlier deployment of the stack: see cmwa-cloud pool list\n",
+					c.poolName(ctx, path))
 			}
 		default:
 		}

@@ -57,7 +57,7 @@ func TestFollowNotice(t *testing.T) {
 		follow func(*client, context.Context, string, stdio) error
 		want   string
 	}{
-		"deployment": {(*client).follow, "waiting for an agent of the pool mine, or for an earlier deployment"},
+		"deployment": {(*client).follow, "waiting for an agent of the pool mine, which polls once per "},
 		"activity":   {(*client).followActivity, "waiting for an agent of the pool that leases insights_scan"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -118,7 +118,8 @@ func (x *executors) open(ctx context.Context, location string) (runtime.Executor
 		executor, err := process.New(process.Options{Agent: x.agent.ID, Environ: x.environ.list()})
 		if err == nil {
 			x.isolation.Do(func() {
-				x.log.Warn("jobs are not isolated: with deploy_target process they run as the agent's user, with its files")
+				x.log.Warn("jobs are not isolated: with deploy_target process " +
+					"they run as the agent's user, with its files")
 			})
 		}
 		return executor, func() {}, err

@@ -173,8 +173,8 @@ func TestHandler(t *testing.T) {
 				}
 				changed := (path == "/" || path == "/status") && name == "busy"
 				if strings.Contains(body, "20s") != changed {
-					t.Errorf("%s, %s contains a changed setting: %v; want one only in / and /status of busy:\n%s", name, path,
-						!changed, body)
+					t.Errorf("%s, %s contains a changed setting: %v; want one only in / and /status of busy:\n%s",
+						name, path, !changed, body)
 				}
 			}
 		}

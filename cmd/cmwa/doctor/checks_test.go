@@ -44,7 +44,8 @@ func TestOwnPod(t *testing.T) {
 	if err := os.WriteFile(config, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, problems := schema.Load(schema.Source{Path: config, Content: []byte("token: pul-a\ndeploy_target: kubernetes\n")})
+	const content = "token: pul-a\ndeploy_target: kubernetes\n"
+	c, problems := schema.Load(schema.Source{Path: config, Content: []byte(content)})
 	if c == nil {
 		t.Fatal(problems)
 	}
