@@ -117,14 +117,14 @@ soak: toolchain ## Test crashes with each target. Run 500 jobs, then jobs for SO
 vet: ## Run go vet.
 	go vet ./...
 
-lint: ## Run gofmt, staticcheck, revive, wordlint (texts, names of tests), and other linters.
+lint: ## Run gofmt, staticcheck, revive, wordlint (texts, names of tests), sqllint (MySQL), and other linters.
 	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "gofmt would change:" $$files; exit 1; }
 	@cd $(ORACLE) && go list -mod=readonly -test -deps ./... >/dev/null # fails if its go.mod does not match that of the project
 	$(LINT) staticcheck ./...
 	$(LINT) revive -config $(TOOLCHAIN)/revive.toml -set_exit_status ./...
 	$(LINT) go-errorlint ./...
 	$(LINT) sloglint -no-global=all -msg-style=lowercased ./...
-	@cd $(TOOLCHAIN) && GOOS= GOARCH= go run ./wordlint -root $(CURDIR)
+	@cd $(TOOLCHAIN) && GOOS= GOARCH= go run ./wordlint -root $(CURDIR) && go run ./sqllint $(CURDIR)/cloud/server/store
 	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); else echo "shellcheck is not installed: the scripts are not checked"; fi
 
 fmt: ## Format every Go file.

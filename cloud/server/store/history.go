@@ -17,12 +17,12 @@ func (t *Tx) History(stack string, limit, offset int64) (updates []Update, total
 
 // UpdateOfVersion returns the update that made a version of a stack.
 func (t *Tx) UpdateOfVersion(stack string, version int64) (Update, bool, error) {
-	return first(Rows(t, scanUpdate, selectUpdates+`WHERE stack = ? AND version = ?`, stack, version))
+	return one(t, scanUpdate, selectUpdates+`WHERE stack = ? AND version = ?`, stack, version)
 }
 
 // Preview returns a dry run of a stack.
 func (t *Tx) Preview(stack, id string) (Update, bool, error) {
-	return first(Rows(t, scanUpdate, selectUpdates+`WHERE id = ? AND stack = ? AND dry_run = 1`, id, stack))
+	return one(t, scanUpdate, selectUpdates+`WHERE id = ? AND stack = ? AND dry_run = 1`, id, stack)
 }
 
 // Previews returns dry runs of a stack that were made since a time. Total is the number of all.
@@ -33,19 +33,12 @@ func (t *Tx) Previews(
 	if _, err := t.Get([]any{&total}, `SELECT count(*) FROM updates `+condition, stack, ToNanos(since)); err != nil {
 		return nil, 0, err
 	}
-	order := ` ORDER BY created DESC`
 	if oldestFirst {
-		order = ` ORDER BY created`
+		updates, err = Rows(t, scanUpdate, selectUpdates+condition+` ORDER BY created LIMIT ? OFFSET ?`,
+			stack, ToNanos(since), limit, offset)
+	} else {
+		updates, err = Rows(t, scanUpdate, selectUpdates+condition+` ORDER BY created DESC LIMIT ? OFFSET ?`,
+			stack, ToNanos(since), limit, offset)
 	}
-	updates, err = Rows(t, scanUpdate, selectUpdates+condition+order+` LIMIT ? OFFSET ?`,
-		stack, ToNanos(since), limit, offset)
 	return updates, total, err
-}
-
-// first returns the first of the results of [Rows].
-func first[T any](all []T, err error) (one T, found bool, _ error) {
-	if err != nil || len(all) == 0 {
-		return one, false, err
-	}
-	return all[0], true, nil
 }

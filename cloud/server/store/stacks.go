@@ -43,8 +43,8 @@ func scanStack(scan func(...any) error) (s Stack, err error) {
 
 // Stack returns the stack with a name.
 func (t *Tx) Stack(organization, project, name string) (s Stack, found bool, err error) {
-	return first(Rows(t, scanStack, `SELECT `+stackColumns+` FROM stacks s
-		WHERE s.organization = ? AND s.project = ? AND s.name = ?`, organization, project, name))
+	return one(t, scanStack, `SELECT `+stackColumns+` FROM stacks s
+		WHERE s.organization = ? AND s.project = ? AND s.name = ?`, organization, project, name)
 }
 
 // StackFilter selects stacks. An empty field selects all.
@@ -55,31 +55,16 @@ type StackFilter struct {
 }
 
 // Stacks returns at most limit stacks in the order of their names, starting after the stack with a name.
-func (t *Tx) Stacks(filter StackFilter, after [3]string, limit int) ([]Stack, error) {
-	query := `SELECT ` + stackColumns + ` FROM stacks s`
-	var args []any
-	if filter.Tag != "" {
-		query += ` JOIN stack_tags tag ON tag.stack = s.id AND tag.name = ?`
-		args = append(args, filter.Tag)
-	}
-	query += ` WHERE (s.organization, s.project, s.name) > (?, ?, ?)`
-	args = append(args, after[0], after[1], after[2])
-	for _, one := range []struct{ condition, value string }{
-		{` AND s.organization = ?`, filter.Organization},
-		{` AND s.project = ?`, filter.Project},
-		{` AND tag.value = ?`, filter.Value},
-	} {
-		if one.value != "" {
-			query += one.condition
-			args = append(args, one.value)
-		}
-	}
-	if filter.Text != "" {
-		like := "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(filter.Text) + "%"
-		query += ` AND (s.project LIKE ? ESCAPE '!' OR s.name LIKE ? ESCAPE '!')`
-		args = append(args, like, like)
-	}
-	return Rows(t, scanStack, query+` ORDER BY s.organization, s.project, s.name LIMIT ?`, append(args, limit)...)
+func (t *Tx) Stacks(f StackFilter, after [3]string, limit int) ([]Stack, error) {
+	like := "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(f.Text) + "%"
+	return Rows(t, scanStack, `SELECT `+stackColumns+` FROM stacks s
+		WHERE (s.organization, s.project, s.name) > (?, ?, ?)
+			AND (? = '' OR s.organization = ?) AND (? = '' OR s.project = ?)
+			AND (? = '' OR EXISTS (SELECT 1 FROM stack_tags g
+				WHERE g.stack = s.id AND g.name = ? AND (? = '' OR g.value = ?)))
+			AND (s.project LIKE ? ESCAPE '!' OR s.name LIKE ? ESCAPE '!')
+		ORDER BY s.organization, s.project, s.name LIMIT ?`, after[0], after[1], after[2],
+		f.Organization, f.Organization, f.Project, f.Project, f.Tag, f.Tag, f.Value, f.Value, like, like, limit)
 }
 
 // ProjectExists reports whether a project has a stack.

@@ -60,12 +60,12 @@ func (t *Tx) AddUpdate(u Update) error {
 
 // Update returns the update with an id.
 func (t *Tx) Update(id string) (u Update, found bool, err error) {
-	return first(Rows(t, scanUpdate, selectUpdates+`WHERE id = ?`, id))
+	return one(t, scanUpdate, selectUpdates+`WHERE id = ?`, id)
 }
 
 // LockHolder returns the update that has the lock of a stack.
 func (t *Tx) LockHolder(stack string) (u Update, found bool, err error) {
-	return first(Rows(t, scanUpdate, selectUpdates+`WHERE id IN (SELECT update_id FROM locks WHERE stack = ?)`, stack))
+	return one(t, scanUpdate, selectUpdates+`WHERE id IN (SELECT update_id FROM locks WHERE stack = ?)`, stack)
 }
 
 // UpdateOfLease returns the id of the update whose lease has a token with this hash.
