@@ -86,6 +86,7 @@ var accessRows = []struct{ want, routes string }{
 		GET /api/stacks/{org}/{project}/{stack}/updates/{version}/summary
 		GET /api/stacks/{org}/{project}/{stack}/previews/{id}
 		GET /api/stacks/{org}/{project}/{stack}/resources/count
+		GET /api/stacks/{org}/{project}/{stack}/resources/{version}
 		GET /api/stacks/{org}/{project}/{stack}/export
 		GET /api/stacks/{org}/{project}/{stack}/export/{version}
 		GET /api/stacks/{org}/{project}/{stack}/update/{update}
@@ -118,6 +119,7 @@ var accessRows = []struct{ want, routes string }{
 		POST /api/stacks/{org}/{project}/{stack}/import
 		POST /api/stacks/{org}/{project}/{stack}/encrypt
 		POST /api/stacks/{org}/{project}/{stack}/batch-encrypt
+		POST /api/stacks/{org}/{project}/{stack}/rename
 		PATCH /api/stacks/{org}/{project}/{stack}/tags
 		POST /api/stacks/{org}/{project}/{stack}/tags
 		PATCH /api/stacks/{org}/{project}/{stack}/tags/{tag}

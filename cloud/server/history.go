@@ -2,7 +2,9 @@ package server
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
+	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
@@ -16,7 +18,7 @@ type updateInfo struct {
 	Environment   json.RawMessage `json:"environment"`
 	Config        json.RawMessage `json:"config"`
 	Result        string          `json:"result"`
-	EndTime       int64           `json:"endTime"` // 0 before the end
+	EndTime       int64           `json:"endTime"` // the time of the call before the end
 	Version       int64           `json:"version"`
 	Changes       json.RawMessage `json:"resourceChanges"`
 	ResourceCount int64           `json:"resourceCount,omitempty"`
@@ -32,7 +34,9 @@ type updateView struct {
 	Requester     userView   `json:"requestedBy"`
 }
 
-func viewUpdate(st stack, u store.Update) updateView {
+// viewUpdate returns the view of an update at a time. Before the end of the update, its end is this time,
+// because the CLI prints the difference as the duration.
+func viewUpdate(st stack, u store.Update, now time.Time) updateView {
 	info := updateInfo{
 		Kind: u.Kind, Message: u.Message, Environment: jsonObject(u.Environment), Config: jsonObject(u.Config),
 		Result: updateResult(u.Status), Version: u.Version, Changes: jsonObject(u.Changes), ResourceCount: u.Resources,
@@ -45,6 +49,8 @@ func viewUpdate(st stack, u store.Update) updateView {
 	}
 	if !u.Ended.IsZero() {
 		info.EndTime = u.Ended.Unix()
+	} else if info.StartTime > 0 {
+		info.EndTime = now.Unix()
 	}
 	return updateView{
 		Info: info, UpdateID: u.ID, Version: u.Version, LatestVersion: st.Version, Requester: shortUser(u.Requester),
@@ -97,19 +103,19 @@ func (s *Server) listHistory(c *call) (reply, error) {
 		return reply{}, err
 	}
 	if query.Get("output-type") == "service" {
-		return reply{body: viewUpdates(st, found, size, total)}, nil
+		return reply{body: viewUpdates(c, st, found, size, total)}, nil
 	}
 	all := make([]updateInfo, 0, len(found))
 	for _, u := range found {
-		all = append(all, viewUpdate(st, u).Info)
+		all = append(all, viewUpdate(st, u, c.now).Info)
 	}
 	return reply{body: map[string]any{"updates": all, "itemsPerPage": size, "total": total}}, nil
 }
 
-func viewUpdates(st stack, updates []store.Update, size, total int64) map[string]any {
+func viewUpdates(c *call, st stack, updates []store.Update, size, total int64) map[string]any {
 	all := make([]updateView, 0, len(updates))
 	for _, u := range updates {
-		all = append(all, viewUpdate(st, u))
+		all = append(all, viewUpdate(st, u, c.now))
 	}
 	return map[string]any{"updates": all, "itemsPerPage": size, "total": total}
 }
@@ -140,7 +146,7 @@ func (s *Server) listPreviews(c *call) (reply, error) {
 		found, total, err = t.Previews(st.ID, since, query.Get("asc") != "false", size, (page-1)*size)
 		return err
 	})
-	return reply{body: viewUpdates(st, found, size, total)}, err
+	return reply{body: viewUpdates(c, st, found, size, total)}, err
 }
 
 func (s *Server) getLatestUpdate(c *call) (reply, error) {
@@ -200,7 +206,7 @@ func (s *Server) oneUpdate(c *call, find findUpdate) (reply, error) {
 		if err == nil && !ok {
 			return notFound("stack %s has no such update", st.Path())
 		}
-		view = viewUpdate(st, found)
+		view = viewUpdate(st, found, c.now)
 		return err
 	})
 	return reply{body: view}, err
@@ -214,4 +220,44 @@ func (s *Server) countResources(c *call) (reply, error) {
 		return err
 	})
 	return reply{body: map[string]int64{"resourceCount": st.Resources, "version": st.Version}}, err
+}
+
+// listResources returns the resources of a version of a stack, as they stand in the state. The version is
+// a number, or "latest" for the newest complete one.
+func (s *Server) listResources(c *call) (reply, error) {
+	var st stack
+	var version int64
+	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
+		if st, err = s.stackFromPath(t, c); err != nil {
+			return err
+		}
+		version = st.Version
+		if text := c.PathValue("version"); text != "latest" {
+			version, err = parseNumber("version", text, 0, math.MaxInt64)
+		}
+		if err == nil && version > st.Version {
+			err = notFound("the stack has no version %d: its newest is %d", version, st.Version)
+		}
+		return err
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	d, _, err := s.readVersion(c.Context(), st.ID, version)
+	if err != nil {
+		return reply{}, err
+	}
+	var content struct {
+		Deployment struct {
+			Resources []json.RawMessage `json:"resources"`
+		} `json:"deployment"`
+	}
+	if err := json.Unmarshal(d.Encode(), &content); err != nil {
+		return reply{}, fmt.Errorf("read a state: %w", err)
+	}
+	all := make([]map[string]json.RawMessage, 0, len(content.Deployment.Resources))
+	for _, one := range content.Deployment.Resources {
+		all = append(all, map[string]json.RawMessage{"resource": one})
+	}
+	return reply{body: map[string]any{"resources": all, "version": version}}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -64,6 +65,7 @@ func TestListHistory(t *testing.T) {
 	}
 
 	var got page
+	before := time.Now().Unix()
 	w.want(200, w.user, "GET", project+"/s/updates?pageSize=3", nil, &got)
 	one := updateInfo{Kind: "update", StartTime: 4_000_000_100, Message: "text",
 		Environment: json.RawMessage(`{"e":"1"}`), Config: json.RawMessage(`{"p:k":{"string":"v"}}`),
@@ -71,6 +73,10 @@ func TestListHistory(t *testing.T) {
 	cancelled, running := one, one
 	cancelled.StartTime, cancelled.EndTime, cancelled.Version, cancelled.Result = 4_000_000_110, 4_000_000_115, 11, failed
 	running.StartTime, running.EndTime, running.Version, running.Result = 4_000_000_120, 0, 12, "in-progress"
+	if end := got.Updates[0].EndTime; end < before || end > time.Now().Unix() {
+		t.Errorf("the end of a running update is %d, want the time of the call", end)
+	}
+	got.Updates[0].EndTime = 0
 	if diff := cmp.Diff([]updateInfo{running, cancelled, one}, got.Updates); diff != "" {
 		t.Errorf("the history (-want +got):\n%s", diff)
 	}
@@ -78,6 +84,7 @@ func TestListHistory(t *testing.T) {
 	var service struct{ Updates []updateView }
 	w.want(200, w.user, "GET", project+"/s/updates?pageSize=1&output-type=service", nil, &service)
 	want := updateView{Info: running, UpdateID: "u12", Version: 12, LatestVersion: 11, Requester: shortUser("ann")}
+	service.Updates[0].Info.EndTime = 0
 	if diff := cmp.Diff([]updateView{want}, service.Updates); diff != "" {
 		t.Errorf("output-type=service (-want +got):\n%s", diff)
 	}
@@ -146,5 +153,36 @@ func TestCountResources(t *testing.T) {
 	if got := w.want(200, w.user, "GET", project+"/s/resources/count", nil, nil); got.body !=
 		`{"resourceCount":3,"version":11}` {
 		t.Errorf("the count is %s", got.body)
+	}
+}
+
+func TestListResources(t *testing.T) {
+	w := newWorld(t)
+	w.stack("s")
+	u := w.update("s", object{}).start()
+	u.checkpoint(resources("a"))
+	if u.complete(succeeded) != 204 {
+		t.Fatal("the update is not completed")
+	}
+	running := w.update("s", object{}).start()
+	running.checkpoint(resources("a", "b"))
+	for path, want := range map[string]string{"latest": "a", "1": "a", "0": ""} {
+		var got struct {
+			Resources []struct {
+				Resource struct{ ID, Type string }
+			}
+			Version int
+		}
+		w.want(200, w.user, "GET", project+"/s/resources/"+path, nil, &got)
+		var ids []string
+		for _, one := range got.Resources {
+			ids = append(ids, one.Resource.ID)
+		}
+		if strings.Join(ids, " ") != want || (got.Version == 0) != (path == "0") {
+			t.Errorf("%s: version %d has the resources %v, want %s", path, got.Version, ids, want)
+		}
+	}
+	for path, code := range map[string]int{"2": 404, "-1": 400, "x": 400} {
+		w.want(code, w.user, "GET", project+"/s/resources/"+path, nil, nil)
 	}
 }

@@ -4,12 +4,14 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 
 	"github.com/cmwa-project/cmwa/cloud/server/keys"
+	"github.com/cmwa-project/cmwa/cloud/server/state"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
@@ -62,14 +64,16 @@ func checkNames(project, stack string) error {
 		"and hyphens, and begin with a letter, a digit or an underscore")
 }
 
+// createStack creates a stack. With a state, the stack begins with an import of this state.
 func (s *Server) createStack(c *call) (reply, error) {
 	var body struct {
 		Name   string            `json:"stackName"`
 		Tags   map[string]string `json:"tags"`
 		Teams  []string          `json:"teams"`
+		State  json.RawMessage   `json:"state"`
 		Config *struct{}         `json:"config"`
 	}
-	if err := c.decode(maxBody, &body); err != nil {
+	if err := c.decode(maxStateBody, &body); err != nil {
 		return reply{}, err
 	}
 	if err := checkNames(c.PathValue("project"), body.Name); err != nil {
@@ -90,6 +94,20 @@ func (s *Server) createStack(c *call) (reply, error) {
 	if made.Key, err = s.keys.Make(c.Context(), forStack+made.ID); err != nil {
 		return reply{}, err
 	}
+	var first *store.Update
+	var saved store.State
+	if len(body.State) > 0 && string(body.State) != "null" {
+		d, err := state.Decode(body.State)
+		if err != nil {
+			return reply{}, badRequest("%v", err)
+		}
+		u := importOf(c, d)
+		u.Stack, u.Version = made.ID, 1
+		if saved, err = s.saveState(c.Context(), u, d); err != nil {
+			return reply{}, err
+		}
+		first = &u
+	}
 	err = s.db.Write(c.Context(), func(t *store.Tx) (err error) {
 		if made.Organization, err = s.organization(t, c); err != nil {
 			return err
@@ -101,7 +119,10 @@ func (s *Server) createStack(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		return t.SetStackTags(made.ID, body.Tags)
+		if err := t.SetStackTags(made.ID, body.Tags); err != nil || first == nil {
+			return err
+		}
+		return addImport(t, c, *first, saved)
 	})
 	return reply{body: empty{}}, err
 }
@@ -172,7 +193,7 @@ func (s *Server) deleteStack(c *call) (reply, error) {
 		if busy {
 			return conflict("a deployment of the stack is running: cancel it, or wait for its end")
 		}
-		if err := idle(t, st); err != nil {
+		if err := idle(t, st.ID); err != nil {
 			return err
 		}
 		if st.Resources > 0 && c.URL.Query().Get("force") != "true" {
@@ -183,8 +204,8 @@ func (s *Server) deleteStack(c *call) (reply, error) {
 }
 
 // idle refuses a change of a stack during an update.
-func idle(t *store.Tx, st stack) error {
-	_, running, err := t.RunningOperation(st.ID)
+func idle(t *store.Tx, stack string) error {
+	_, running, err := t.RunningOperation(stack)
 	if err == nil && running {
 		return conflict("an update of the stack is running: wait for its end, or run \"pulumi cancel\"")
 	}

@@ -57,11 +57,33 @@ func TestCreateStack(t *testing.T) {
 		"environment as config": object{"stackName": "s", "config": object{"environment": "a/b"}},
 		"name of a tag":         object{"stackName": "s", "tags": object{"a b": "c"}},
 		"not JSON":              "{",
+		"state without version": object{"stackName": "s", "state": object{"deployment": object{}}},
 	} {
 		if got := w.ask(w.user, "POST", project, body); got.code != 400 {
 			t.Errorf("%s: %d %s, want 400", name, got.code, got.body)
 		}
 		w.want(404, w.user, "GET", project+"/s", nil, nil)
+	}
+}
+
+func TestCreateStackState(t *testing.T) {
+	w := newWorld(t)
+	w.want(200, w.user, "POST", project, `{"stackName":"s","state":`+resources("a", "b")+`}`, nil)
+	if got := w.exported("s", ""); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("the stack has the resources %v", got)
+	}
+	var history struct{ Updates []updateInfo }
+	w.want(200, w.user, "GET", project+"/s/updates", nil, &history)
+	if len(history.Updates) != 1 || history.Updates[0].Kind != "import" || history.Updates[0].Version != 1 {
+		t.Errorf("the history is %+v", history.Updates)
+	}
+	w.want(409, w.user, "POST", project, `{"stackName":"s","state":`+resources("c")+`}`, nil)
+	w.want(200, w.user, "POST", project, `{"stackName":"t","state":null}`, nil)
+	if got := w.exported("t", ""); len(got) != 0 {
+		t.Errorf("the stack without a state has the resources %v", got)
+	}
+	if u := w.update("s", object{}).start(); u.version != 2 {
+		t.Errorf("the first update makes version %d, want 2", u.version)
 	}
 }
 

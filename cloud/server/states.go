@@ -409,7 +409,7 @@ func (s *Server) importStack(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		return idle(t, st)
+		return idle(t, st.ID)
 	})
 	if err != nil {
 		return reply{}, err
@@ -418,10 +418,7 @@ func (s *Server) importStack(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	u := store.Update{
-		ID: newID(), Kind: "import", Status: succeeded, Environment: "{}", Config: "{}", Changes: "{}",
-		Resources: int64(d.Count()), Client: clientVersion(c.UserAgent()), Created: c.now, Started: c.now, Ended: c.now,
-	}
+	u := importOf(c, d)
 	err = s.db.Read(c.Context(), func(t *store.Tx) error {
 		st, err := s.stackFromPath(t, c)
 		u.Stack = st.ID
@@ -442,25 +439,8 @@ func (s *Server) importStack(c *call) (reply, error) {
 		if st.ID != u.Stack {
 			return conflict("the stack was replaced meanwhile: try again")
 		}
-		if u.Requester, u.Deployment, err = requester(t, c); err != nil {
-			return err
-		}
 		u.Version = st.Version + 1
-		saved.Version = u.Version
-		if err := t.AddUpdate(u); err != nil {
-			return err
-		}
-		err = t.LockStack(u)
-		if errors.Is(err, store.ErrDuplicate) {
-			return idle(t, st)
-		}
-		if err != nil {
-			return err
-		}
-		if err := t.AddState(saved); err != nil {
-			return err
-		}
-		return t.EndUpdate(u)
+		return addImport(t, c, u, saved)
 	})
 	if err != nil {
 		return reply{}, err
@@ -468,4 +448,34 @@ func (s *Server) importStack(c *call) (reply, error) {
 	s.log.Info("state imported", "component", "updates", "update", u.ID, "stack", u.Stack,
 		"version", strconv.FormatInt(u.Version, 10))
 	return reply{body: map[string]string{"updateId": u.ID}}, nil
+}
+
+// importOf returns the update that makes d the state of a stack.
+func importOf(c *call, d *state.Deployment) store.Update {
+	return store.Update{
+		ID: newID(), Kind: "import", Status: succeeded, Environment: "{}", Config: "{}", Changes: "{}",
+		Resources: int64(d.Count()), Client: clientVersion(c.UserAgent()), Created: c.now, Started: c.now, Ended: c.now,
+	}
+}
+
+// addImport stores a complete update and its state.
+func addImport(t *store.Tx, c *call, u store.Update, saved store.State) (err error) {
+	if u.Requester, u.Deployment, err = requester(t, c); err != nil {
+		return err
+	}
+	if err := t.AddUpdate(u); err != nil {
+		return err
+	}
+	err = t.LockStack(u)
+	if errors.Is(err, store.ErrDuplicate) {
+		return idle(t, u.Stack)
+	}
+	if err != nil {
+		return err
+	}
+	saved.Version = u.Version
+	if err := t.AddState(saved); err != nil {
+		return err
+	}
+	return t.EndUpdate(u)
 }

@@ -80,6 +80,18 @@ func (t *Tx) CreateStack(s Stack) error {
 	return err
 }
 
+// RenameStack gives a stack another name. The error is ErrDuplicate if the name exists.
+func (t *Tx) RenameStack(id, project, name string) error {
+	_, err := t.Exec(`UPDATE stacks SET project = ?, name = ? WHERE id = ?`, project, name, id)
+	return err
+}
+
+// HasOpenDeployment reports whether a deployment of a stack waits or runs.
+func (t *Tx) HasOpenDeployment(stack string) (bool, error) {
+	return t.Get([]any{new(int)}, `SELECT 1 FROM deployments
+		WHERE stack = ? AND status IN ('not-started', 'accepted', 'running') LIMIT 1`, stack)
+}
+
 // DeleteStack deletes a stack with its history, its deployments and the tokens of their jobs.
 func (t *Tx) DeleteStack(id string) error {
 	_, err := t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
