@@ -137,35 +137,55 @@ func (s *Server) getEvents(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		for size := 0; size < eventPage; {
-			batch, err := t.Events(u.ID, next-1, 1)
-			if err != nil {
-				return err
-			}
-			if len(batch) == 0 && !u.Ended.IsZero() {
-				return nil
-			}
-			missing := len(batch) > 0 && batch[0].First > next
-			if len(batch) == 0 || missing && u.Ended.IsZero() && c.now.Sub(batch[0].Received) < eventGap {
-				break
-			}
-			events, err := unpackEvents(batch[0].Events)
-			if err != nil {
-				return err
-			}
-			for _, one := range events {
-				if one.sequence >= next && wanted.match(one.text) {
-					view.Events = append(view.Events, one.text)
-					size += len(one.text)
-				}
-			}
-			next = batch[0].Last + 1
+		events, next, over, err := eventsFrom(t, u, next, c.now)
+		if err != nil {
+			return err
 		}
-		view.Next = new(string)
-		*view.Next = strconv.FormatInt(next, 10)
+		for _, one := range events {
+			if wanted.match(one.text) {
+				view.Events = append(view.Events, one.text)
+			}
+		}
+		if !over {
+			view.Next = new(string)
+			*view.Next = strconv.FormatInt(next, 10)
+		}
 		return nil
 	})
 	return reply{body: view}, err
+}
+
+// eventsFrom returns the events of an update from a sequence on, about eventPage bytes, and the sequence after them. Over
+// is true when the update has ended and no events follow.
+func eventsFrom(
+	t *store.Tx, u store.Update, from int64, now time.Time,
+) (events []event, next int64, over bool, err error) {
+	next = from
+	for size := 0; size < eventPage; {
+		batch, err := t.Events(u.ID, next-1, 1)
+		if err != nil {
+			return nil, 0, false, err
+		}
+		if len(batch) == 0 && !u.Ended.IsZero() {
+			return events, next, true, nil
+		}
+		missing := len(batch) > 0 && batch[0].First > next
+		if len(batch) == 0 || missing && u.Ended.IsZero() && now.Sub(batch[0].Received) < eventGap {
+			return events, next, false, nil
+		}
+		read, err := unpackEvents(batch[0].Events)
+		if err != nil {
+			return nil, 0, false, err
+		}
+		for _, one := range read {
+			if one.sequence >= next {
+				events = append(events, one)
+				size += len(one.text)
+			}
+		}
+		next = batch[0].Last + 1
+	}
+	return events, next, false, nil
 }
 
 // unpackEvents reads a stored batch.

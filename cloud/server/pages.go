@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server/page"
+	"github.com/cmwa-project/cmwa/cloud/server/state"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
@@ -256,15 +257,55 @@ func (s *Server) pageOfStack(ctx context.Context, name page.StackName) (st page.
 		st.Deployments = s.deploymentsOfPage(deployments)
 		return err
 	})
-	return st, pageProblem(err)
+	if err != nil {
+		return st, pageProblem(err)
+	}
+	d, err := s.completedState(ctx, name)
+	if err != nil {
+		return st, pageProblem(err)
+	}
+	st.Outputs = outputsOfPage(d.Outputs())
+	return st, nil
 }
 
 func (s *Server) pageOfResources(ctx context.Context, name page.StackName, from int) (all page.Resources, err error) {
-	err = s.db.Read(ctx, func(t *store.Tx) error {
-		_, err := pageStack(t, name)
+	d, err := s.completedState(ctx, name)
+	if err != nil {
+		return all, pageProblem(err)
+	}
+	resources := d.Resources()
+	all = page.Resources{Stack: name, From: from, Total: len(resources)}
+	end := min(from+pageRows, len(resources))
+	for _, r := range resources[min(from, end):end] {
+		all.List = append(all.List, page.Resource{URN: r.URN, Type: r.Type, Name: r.Name, ID: r.ID, Protected: r.Protected,
+			Deleting: r.Deleting, Outputs: outputsOfPage(r.Outputs)})
+	}
+	if end < len(resources) {
+		all.Next = end
+	}
+	return all, nil
+}
+
+// completedState returns the state of a stack after its last completed update.
+func (s *Server) completedState(ctx context.Context, name page.StackName) (*state.Deployment, error) {
+	var row store.Stack
+	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
+		row, err = pageStack(t, name)
 		return err
 	})
-	return page.Resources{Stack: name, From: from}, pageProblem(err)
+	if err != nil {
+		return nil, err
+	}
+	d, _, err := s.readVersion(ctx, row.ID, row.Version)
+	return d, err
+}
+
+func outputsOfPage(properties []state.Property) []page.Output {
+	var all []page.Output
+	for _, p := range properties {
+		all = append(all, page.Output(p))
+	}
+	return all
 }
 
 func (s *Server) pageOfUpdates(ctx context.Context, name page.StackName, after string) (all page.Updates, err error) {
@@ -297,7 +338,13 @@ func (s *Server) pageOfUpdates(ctx context.Context, name page.StackName, after s
 	return all, pageProblem(err)
 }
 
-func (s *Server) pageOfUpdate(ctx context.Context, name page.StackName, id string) (u page.Update, err error) {
+func (s *Server) pageOfUpdate(ctx context.Context, name page.StackName, id, from string) (u page.Update, err error) {
+	next := int64(0)
+	if from != "" {
+		if next, err = parseNumber("from", from, 0, 1<<62); err != nil {
+			return u, pageProblem(err)
+		}
+	}
 	err = s.db.Read(ctx, func(t *store.Tx) error {
 		st, err := pageStack(t, name)
 		if err != nil {
@@ -327,8 +374,23 @@ func (s *Server) pageOfUpdate(ctx context.Context, name page.StackName, id strin
 		if u.Config, err = configOfPage(row.Config); err != nil {
 			return err
 		}
-		u.Deployment, _, err = t.DeploymentVersion(row.Deployment)
-		return err
+		if u.Deployment, _, err = t.DeploymentVersion(row.Deployment); err != nil {
+			return err
+		}
+		events, next, over, err := eventsFrom(t, row, next, time.Now())
+		if err != nil {
+			return err
+		}
+		for _, one := range events {
+			if line, ok := lineOfEvent(one.text); ok {
+				u.Log.Lines = append(u.Log.Lines, line)
+			}
+		}
+		if !over {
+			u.Log.Next = strconv.FormatInt(next, 10)
+			u.Log.More = !row.Ended.IsZero()
+		}
+		return nil
 	})
 	return u, pageProblem(err)
 }
@@ -340,6 +402,56 @@ func sortedPairs(values map[string]string) []page.Pair {
 		all = append(all, page.Pair{Name: name, Value: values[name]})
 	}
 	return all
+}
+
+// lineOfEvent returns an engine event as a line of a log. Ok is false for an event that the page does not show: it
+// repeats another one, or a resource does not change.
+func lineOfEvent(text json.RawMessage) (line page.Line, ok bool) {
+	type metadata struct {
+		Metadata struct{ Op, URN, Type string }
+	}
+	type message struct {
+		Message   string
+		Ephemeral bool // only for progress bars
+	}
+	var e struct {
+		Timestamp                                           int64
+		StdoutEvent, DiagnosticEvent, PolicyEvent           *message
+		ResourcePreEvent, ResOutputsEvent, ResOpFailedEvent *metadata
+	}
+	if json.Unmarshal(text, &e) != nil { // its fields have other types than documented
+		return page.Line{}, false
+	}
+	line.Time = time.Unix(e.Timestamp, 0)
+	for _, m := range []*message{e.StdoutEvent, e.DiagnosticEvent, e.PolicyEvent} {
+		if m != nil {
+			line.Text = withoutColours(m.Message)
+			return line, !m.Ephemeral && strings.TrimSpace(line.Text) != ""
+		}
+	}
+	for suffix, m := range map[string]*metadata{
+		"": e.ResourcePreEvent, " done": e.ResOutputsEvent, " failed": e.ResOpFailedEvent,
+	} {
+		if m != nil {
+			urn := strings.SplitN(m.Metadata.URN, "::", 4) // urn:pulumi:STACK::PROJECT::TYPE::NAME
+			line.Text = fmt.Sprintf("%s %s %s%s", m.Metadata.Op, m.Metadata.Type, urn[len(urn)-1], suffix)
+			return line, m.Metadata.Op != "same" && m.Metadata.Op != ""
+		}
+	}
+	return page.Line{}, false
+}
+
+// withoutColours removes the marks of Pulumi's engine for colours, such as <{%reset%}>.
+func withoutColours(text string) string {
+	var b strings.Builder
+	for {
+		before, after, found := strings.Cut(text, "<{%")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		_, text, _ = strings.Cut(after, "%}>")
+	}
 }
 
 func updatesOfPage(name page.StackName, rows []store.Update) ([]page.Update, error) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -74,7 +75,7 @@ func TestPages(t *testing.T) {
 	w.deploy(at, steps(1, object{"operationContext": object{
 		"environmentVariables": object{"KEY": object{"secret": "plain-secret"}}}}))
 	v.shows("/", "not-started", stack+"/deployments/1", "local")
-	v.shows(stack+"/deployments/1", "Waits for an agent.")
+	v.shows(stack+"/deployments/1", "Waits for the next lines.")
 	job := w.mustClaim(p)
 	job.status(0, running)
 	job.logs(0, 0, "\x1b[31m<b>first line</b>\x1b[0m\n")
@@ -193,5 +194,88 @@ func TestPagesLists(t *testing.T) {
 	v.shows("/stacks?search=S10", "s100", "s10")
 	if _, text := v.get("/stacks?search=_"); !strings.Contains(text, "No project or stack") {
 		t.Error("a search for _ finds every name")
+	}
+}
+
+func TestPagesOfState(t *testing.T) {
+	w := newWorld(t)
+	w.stack("s")
+	v := w.visit(w.user)
+	secret := object{"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "plain-secret"}
+	const stack = "/organization/project/s"
+	deployment := func(names ...string) string {
+		all := []object{{
+			"urn": "urn:pulumi:s::project::pulumi:pulumi:Stack::project-s", "type": "pulumi:pulumi:Stack",
+			"outputs": object{"address": "<b>https://example.org</b>", "password": secret, "list": []any{1, secret}},
+		}}
+		for _, name := range names {
+			all = append(all, object{
+				"urn": "urn:pulumi:s::project::a:b:C::" + name, "type": "a:b:C", "custom": true, "id": "id of " + name,
+				"inputs": object{"key": secret}, "outputs": object{"key": secret, "size": 3}, "protect": true,
+			})
+		}
+		text, err := json.Marshal(object{"version": 3, "deployment": object{
+			"manifest": object{"time": "2026-01-02T03:04:05Z", "magic": "m", "version": "v3"}, "resources": all,
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+
+	// 1. A running update shows its events.
+	u := w.update("s", object{
+		"metadata": object{"message": "the <i>first</i> one", "environment": object{"git.head": "4f2c1aa"}},
+		"config": object{"project:plain": object{"string": "plain-secret"}, "project:key": object{
+			"string": "plain-secret", "secret": true}},
+	}).start()
+	events := []object{
+		{"sequence": 0, "timestamp": 1, "diagnosticEvent": object{"message": "<{%fg 1%}>warning: <{%reset%}>deprecated\n"}},
+		{"sequence": 1, "timestamp": 2, "resourcePreEvent": object{"metadata": object{"op": "create",
+			"urn": "urn:pulumi:s::project::a:b:C::x::y", "type": "a:b:C"}}},
+		{"sequence": 2, "timestamp": 2, "resourcePreEvent": object{"metadata": object{"op": "same",
+			"urn": "urn:pulumi:s::project::a:b:C::unchanged", "type": "a:b:C"}}},
+		{"sequence": 3, "timestamp": 3, "diagnosticEvent": object{"message": "progress", "ephemeral": true}},
+		{"sequence": 4, "timestamp": 3, "resourcePreEvent": "no object"},
+	}
+	if got := u.ask("POST", "/events/batch", object{"events": events}); got.code != 204 && got.code != 200 {
+		t.Fatalf("events: %d %s", got.code, got.body)
+	}
+	v.shows(stack, "running", "No outputs.")
+	v.shows(stack+"/updates/1", "running", "warning: deprecated", "create a:b:C x::y", `data-next="5"`, "4f2c1aa",
+		"&lt;i&gt;first", "project:key", "project:plain")
+	if _, text := v.get(stack + "/updates/1"); strings.Contains(text, "unchanged") || strings.Contains(text, "progress") {
+		t.Errorf("the page shows events that it omits otherwise:\n%s", text)
+	}
+	v.shows(stack+"/updates/1?from=5", `data-next="5"`)
+
+	// 2. After its end, the stack shows its outputs and resources.
+	var names []string
+	for i := range pageRows {
+		names = append(names, fmt.Sprintf("r%02d", i))
+	}
+	if got := u.checkpoint(deployment(names...)); got != 204 {
+		t.Fatalf("checkpoint: %d", got)
+	}
+	u.ask("POST", "/events/batch", object{"events": []object{{"sequence": 5, "timestamp": 4,
+		"summaryEvent": object{"resourceChanges": object{"create": 7, "same": 1}}}}})
+	u.complete("succeeded")
+	v.shows(stack, "&lt;b&gt;https://example.org", ">secret<", "[1,&#34;[secret]&#34;]", "7 create", "update 1",
+		fmt.Sprint(pageRows+1)+" resources")
+	v.shows(stack+"/updates/1", "End of the log", "succeeded", "7 create")
+	v.shows(stack+"/resources", "r00", "id of r00", "protected", ">secret<", "?from=50")
+	v.shows(stack+"/resources?from=50", names[pageRows-1])
+	v.shows(stack+"/resources?from=99999999999", "There are no more resources")
+	v.shows("/stacks", "succeeded", fmt.Sprint(pageRows+1))
+
+	// 3. A preview is in the list, and has a page of its own.
+	dry := w.update("s", object{"options": object{"dryRun": true}}).start()
+	v.shows(stack+"/updates", "/previews/"+dry.id, "preview")
+	v.shows(stack+"/previews/"+dry.id, "running", `data-next="0"`)
+	w.stack("other")
+	for _, path := range []string{"/previews/" + dry.id, "/updates/1"} {
+		if code, _ := v.get("/organization/project/other" + path); code != 404 {
+			t.Errorf("another stack shows %s: %d", path, code)
+		}
 	}
 }

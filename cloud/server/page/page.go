@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -24,8 +25,8 @@ const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src
 // Seconds between two updates of a page by the script.
 const (
 	refreshNow  = "0"  // a log with more lines
-	refreshLog  = "1"  // the log of a running deployment
-	refreshSoon = "3"  // deployments, and updates that run
+	refreshLog  = "1"  // a log of what runs
+	refreshSoon = "3"  // deployments, and a stack while something runs
 	refreshSlow = "15" // stacks and pools
 )
 
@@ -205,15 +206,20 @@ func (p *pages) deployment(r *http.Request) (view, error) {
 	}
 	from := r.URL.Query().Get("from")
 	d, err := p.source.Deployment(r.Context(), stackName(r), version, from)
-	v := view{template: "deployment", Title: fmt.Sprintf("%s: deployment %d", d.Stack, version),
-		Section: "deployments", Data: d}
+	return view{template: "deployment", Title: fmt.Sprintf("%s: deployment %d", d.Stack, version),
+		Section: "deployments", Refresh: refreshOf(d.Log), Data: d}, err
+}
+
+// refreshOf returns when a page with a log is updated.
+func refreshOf(log Log) string {
 	switch {
-	case d.Log.More:
-		v.Refresh = refreshNow
-	case d.Log.Next != "":
-		v.Refresh = refreshLog
+	case log.More:
+		return refreshNow
+	case log.Next != "":
+		return refreshLog
+	default:
+		return ""
 	}
-	return v, err
 }
 
 func (p *pages) stacks(r *http.Request) (view, error) {
@@ -239,7 +245,12 @@ func (p *pages) stacks(r *http.Request) (view, error) {
 
 func (p *pages) stack(r *http.Request) (view, error) {
 	s, err := p.source.Stack(r.Context(), stackName(r))
-	return view{template: "stack", Title: s.Stack.String(), Section: "stacks", Refresh: refreshSoon, Data: s}, err
+	v := view{template: "stack", Title: s.Stack.String(), Section: "stacks", Refresh: refreshSlow, Data: s}
+	if slices.ContainsFunc(s.Updates, func(u Update) bool { return u.Ended.IsZero() }) ||
+		slices.ContainsFunc(s.Deployments, func(d Deployment) bool { return d.Ended.IsZero() }) {
+		v.Refresh = refreshSoon
+	}
+	return v, err
 }
 
 func (p *pages) resources(r *http.Request) (view, error) {
@@ -263,12 +274,9 @@ func (p *pages) updates(r *http.Request) (view, error) {
 }
 
 func (p *pages) update(r *http.Request) (view, error) {
-	u, err := p.source.Update(r.Context(), stackName(r), r.PathValue("update"))
-	v := view{template: "update", Title: u.Stack.String() + ": " + updateName(u), Section: "stacks", Data: u}
-	if u.Ended.IsZero() {
-		v.Refresh = refreshSoon
-	}
-	return v, err
+	u, err := p.source.Update(r.Context(), stackName(r), r.PathValue("update"), r.URL.Query().Get("from"))
+	return view{template: "update", Title: u.Stack.String() + ": " + updateName(u), Section: "stacks",
+		Refresh: refreshOf(u.Log), Data: u}, err
 }
 
 func (p *pages) pools(r *http.Request) (view, error) {

@@ -80,7 +80,10 @@ func newService() *service {
 		return page.Update{
 			Stack: prod, ID: fmt.Sprint("u-", version), Version: version, Kind: kind, Status: status, Requester: "ada",
 			Message: message, Created: at(ago), Started: at(ago), Ended: at(ago - 83*time.Second), Changes: changes,
-			Resources: 28, Deployment: 41, Environment: []page.Pair{{Name: "git.head", Value: "4f2c1aa"}},
+			Resources: 28, Deployment: 41, Log: page.Log{Lines: []page.Line{
+				{Time: at(ago), Text: "update aws:s3/bucketObject:BucketObject page-1"},
+				{Time: at(ago - 3*time.Second), Text: "update aws:s3/bucketObject:BucketObject page-1 done"},
+			}}, Environment: []page.Pair{{Name: "git.head", Value: "4f2c1aa"}},
 			Config: []page.ConfigKey{{Name: "aws:region"}, {Name: "website:key", Secret: true}},
 		}
 	}
@@ -94,7 +97,7 @@ func newService() *service {
 		Outputs: []page.Output{
 			{Name: "password", Value: "[secret]", Secret: true},
 			{Name: "replicas", Value: "3"},
-			{Name: "url", Value: `"https://www.example.org"`},
+			{Name: "url", Value: "https://www.example.org"},
 		},
 		Updates: []page.Update{
 			update(11, "update", "succeeded", "Serve the new start page", 3*time.Hour, page.Change{Kind: "create", Count: 2},
@@ -219,7 +222,8 @@ func (s *service) source() page.Source {
 				all.List = append(all.List, page.Resource{
 					URN:  fmt.Sprintf("urn:pulumi:production::website::aws:s3/bucketObject:BucketObject::page-%d", i),
 					Type: "aws:s3/bucketObject:BucketObject", Name: fmt.Sprintf("page-%d", i), ID: fmt.Sprintf("page-%d.html", i),
-					Outputs: "{\n  \"etag\": \"0c2f\",\n  \"key\": \"[secret]\"\n}", Protected: i == 1,
+					Protected: i == 1, Deleting: i == 2,
+					Outputs: []page.Output{{Name: "etag", Value: "0c2f"}, {Name: "key", Value: "[secret]", Secret: true}},
 				})
 			}
 			return all, known(n)
@@ -228,7 +232,7 @@ func (s *service) source() page.Source {
 			defer locked()()
 			return page.Updates{List: s.stack.Updates, Next: "1.u"}, known(n)
 		},
-		Update: func(_ context.Context, n page.StackName, id string) (page.Update, error) {
+		Update: func(_ context.Context, n page.StackName, id, _ string) (page.Update, error) {
 			defer locked()()
 			for _, u := range s.stack.Updates {
 				if id == u.ID || id == fmt.Sprint(u.Version) {
@@ -310,7 +314,7 @@ func TestPages(t *testing.T) {
 		"/stacks":                 {"1204", "stack=production", "never"},
 		"/stacks?search=%3Cb%3E":  {"No project or stack has “&lt;b&gt;”"},
 		stack:                     {"https://www.example.org", "website:key", "update 11", "2 create", "pulumi:runtime", "11", "28 resources"},
-		stack + "/resources":      {"page-11", "28 resources", "protected", "?from=20", "[secret]"},
+		stack + "/resources":      {"page-11", "28 resources", "protected", "to be deleted", "?from=20", `<span class="tag">secret`},
 		stack + "/updates":        {"refresh 10", "preview", "?after=1.u"},
 		stack + "/updates/11":     {"git.head", "4f2c1aa", "website:key", "deployments/41"},
 		stack + "/previews/p-1":   {"preview"},
@@ -349,7 +353,7 @@ func TestPagesEmpty(t *testing.T) {
 		"/pools":                                  "There is no agent pool yet.",
 		"/acme/website/production":                "No outputs.",
 		"/acme/website/production/":               "There is no such page.",
-		"/acme/website/production/deployments/42": "Waits for an agent.",
+		"/acme/website/production/deployments/42": "Waits for the next lines.",
 	} {
 		if _, text := b.get(path); !strings.Contains(text, want) {
 			t.Errorf("%s lacks %q:\n%s", path, want, text)

@@ -37,8 +37,9 @@ type Source struct {
 	Resources func(ctx context.Context, stack StackName, from int) (Resources, error)
 	// Updates returns updates of a stack, the newest first, after a cursor: "", or the Next of Updates.
 	Updates func(ctx context.Context, stack StackName, after string) (Updates, error)
-	// Update returns one update by its version or its id.
-	Update func(ctx context.Context, stack StackName, id string) (Update, error)
+	// Update returns one update by its version or its id, with a page of its events from a position on: "", or
+	// the Next of a Log.
+	Update func(ctx context.Context, stack StackName, id, from string) (Update, error)
 	// Pools returns the agent pools of the organization with their agents.
 	Pools func(ctx context.Context) ([]Pool, error)
 }
@@ -106,7 +107,7 @@ type Step struct {
 	Started, Ended time.Time
 }
 
-// Log is a page of a log.
+// Log is a page of a log, or of the events of an update.
 type Log struct {
 	Lines []Line
 	Next  string // position after the lines; empty if the log is complete
@@ -152,10 +153,10 @@ type Stack struct {
 // Pair is a name and its value.
 type Pair struct{ Name, Value string }
 
-// Output is an output of a stack. The value is JSON. The values of secrets are masked.
+// Output is an output of a stack or of a resource. The value is a string or JSON, in which secrets are masked.
 type Output struct {
 	Name, Value string
-	Secret      bool
+	Secret      bool // the whole value
 }
 
 // ConfigKey is a key of a stack's configuration. Values are not shown.
@@ -188,6 +189,7 @@ type Update struct {
 
 	Deployment  int64       // version of the deployment whose job made it, or 0; only of one update
 	Environment []Pair      // only of one update
+	Log         Log         // only of one update
 	Config      []ConfigKey // only of one update
 }
 
@@ -214,12 +216,12 @@ type Resources struct {
 	Next  int // the from of the next page; 0 on the last page
 }
 
-// Resource is a resource in the state of a stack. Properties are JSON, in which the values of secrets are
-// masked.
+// Resource is a resource in the state of a stack.
 type Resource struct {
 	URN, Type, Name, ID string
-	Outputs             string
-	Protected, External bool
+	Protected           bool
+	Deleting            bool // replaced, and to be deleted by the next update
+	Outputs             []Output
 }
 
 // Pool is an agent pool.
