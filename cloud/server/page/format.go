@@ -19,6 +19,7 @@ func functions() template.FuncMap {
 		"took":    took,
 		"label":   label,
 		"count":   count,
+		"grouped": grouped,
 		"name":    updateName,
 		"plain":   plain,
 	}
@@ -93,18 +94,23 @@ func label(status string) string {
 
 // count returns a number and a noun, such as "1 resource" or "12,000 resources".
 func count(n any, noun string) string {
-	digits := fmt.Sprint(n)
-	if digits != "1" {
+	if fmt.Sprint(n) != "1" {
 		noun += "s"
 	}
-	var grouped strings.Builder
+	return grouped(n) + " " + noun
+}
+
+// grouped returns a number with commas, such as 12,000.
+func grouped(n any) string {
+	digits := fmt.Sprint(n)
+	var b strings.Builder
 	for i, digit := range digits {
 		if i > 0 && (len(digits)-i)%3 == 0 {
-			grouped.WriteByte(',')
+			b.WriteByte(',')
 		}
-		grouped.WriteRune(digit)
+		b.WriteRune(digit)
 	}
-	return grouped.String() + " " + noun
+	return b.String()
 }
 
 // updateName returns the name of an update, such as "update 7" or "preview of refresh".

@@ -311,7 +311,7 @@ func TestPages(t *testing.T) {
 		"/?show=active":           {"show=active&amp;before=1", "#42"},
 		"/?before=1":              {"There are no older deployments", "Newest"},
 		stack + "/deployments/42": {"Get source", "1 min", `data-next="7"`, "Serve the new start page", "Waits for the next lines"},
-		"/stacks":                 {"1204", "stack=production", "never"},
+		"/stacks":                 {"1,204", "stack=production", "never"},
 		"/stacks?search=%3Cb%3E":  {"No project or stack has “&lt;b&gt;”"},
 		stack:                     {"https://www.example.org", "website:key", "update 11", "2 create", "pulumi:runtime", "11", "28 resources"},
 		stack + "/resources":      {"page-11", "28 resources", "protected", "to be deleted", "?from=20", `<span class="tag">secret`},
