@@ -22,6 +22,15 @@
 // master key encrypts these keys: see package keys. A start with another master key than
 // that of the database is refused. The first byte of encrypted data is the version of its format.
 //
+// # Backups
+//
+// [Backup] reads the data directory itself, and not through the API: no token allows to read the master key. It opens
+// a read transaction, links the objects to which that state refers, and copies the database within the same
+// transaction. Therefore the copy and the links are of one moment, also when a checkpoint replaces an object
+// afterwards. The archive contains the master key, because a backup without it is useless. Those who want the two in
+// separate places keep the key outside of the data directory. [Restore] opens what it has unpacked with the code of
+// the service before the directory gets its database.
+//
 // # Decisions
 //
 //   - A deployment without a pool is for the default pool of the organization, or for

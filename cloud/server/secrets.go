@@ -23,6 +23,9 @@ const (
 	forSigning    = "signing"    // the key that signs the tokens of jobs, under the service's key
 )
 
+// masterKeyFile is the master key in the data directory.
+const masterKeyFile = "master.key"
+
 // openMaster reads the master key. Without the option MasterKey it is a file of the data directory, which
 // openMaster creates if the directory has no database either. It refuses a database without a key, because a
 // new key could not decrypt it.
@@ -30,12 +33,12 @@ func openMaster(options Options) (*keys.Local, error) {
 	if options.MasterKey != "" {
 		return keys.OpenLocal(options.MasterKey)
 	}
-	path := filepath.Join(options.Directory, "master.key")
+	path := filepath.Join(options.Directory, masterKeyFile)
 	master, err := keys.OpenLocal(path)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return master, err
 	}
-	if _, err := os.Stat(filepath.Join(options.Directory, "cloud.db")); err == nil {
+	if _, err := os.Stat(filepath.Join(options.Directory, store.File)); err == nil {
 		return nil, fmt.Errorf("%s is missing, and the secrets in the database need it: "+
 			"restore it, or start with an empty directory", path)
 	}

@@ -46,11 +46,13 @@ func newProgram(s stdio) command.Program {
 		Name: "cmwa-cloud", Help: "a local service for workflow agents, and the client for it",
 		Long: "First steps: \"cmwa-cloud serve --data data\" starts the service, \"cmwa-cloud pool create NAME\" " +
 			"makes a pool with a token for agents, and \"cmwa-cloud deploy\" queues a deployment.\n\n" +
-			"All commands except serve and config are clients. They find the service with --url or CMWA_CLOUD_URL, " +
-			"and need an access token in --token-file or PULUMI_ACCESS_TOKEN.",
+			"All commands except serve, config, backup and restore are clients. They find the service with --url " +
+			"or CMWA_CLOUD_URL, and need an access token in --token-file or PULUMI_ACCESS_TOKEN.",
 		Commands: []command.Command{
 			serveCommand(s),
 			configCommand(s),
+			backupCommand(s),
+			restoreCommand(s),
 			{Name: "token", Help: "create, list and delete access tokens", Commands: []command.Command{
 				tokenCreate(s), tokenList(s), tokenDelete(s),
 			}},

@@ -390,7 +390,7 @@ func TestNewProgramHelp(t *testing.T) {
 	})
 	t.Run("every command is listed", func(t *testing.T) {
 		stdout, _ := p.run(cli.ExitOK, "help")
-		for _, name := range []string{"serve", "config", "pool", "stack", "settings", "queue",
+		for _, name := range []string{"serve", "config", "backup", "restore", "pool", "stack", "settings", "queue",
 			"pause", "resume", "deploy", "list", "status", "logs", "cancel", "completion",
 			"version", "help"} {
 			if !strings.Contains(stdout, "\n  "+name+" ") {

@@ -19,12 +19,15 @@ import (
 	lib "modernc.org/sqlite/lib"
 )
 
+// File is the name of the database in its directory.
+const File = "cloud.db"
+
 // readers is the number of connections for reads.
 const readers = 4
 
 // Open opens the database of a directory, and creates it if it is missing.
 func Open(ctx context.Context, directory string) (*DB, error) {
-	path := filepath.Join(directory, "cloud.db")
+	path := filepath.Join(directory, File)
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %w", err)
@@ -70,10 +73,13 @@ func isDuplicate(err error) bool {
 	return e.Code() == lib.SQLITE_CONSTRAINT_UNIQUE || e.Code() == lib.SQLITE_CONSTRAINT_PRIMARYKEY
 }
 
+// LockFile is the name of the lock in a directory.
+const LockFile = "lock"
+
 // LockDirectory lets only one process at a time serve a directory, because some state is in
 // memory only. The lock ends with the process, also after a crash.
 func LockDirectory(directory string) (io.Closer, error) {
-	file, err := os.OpenFile(filepath.Join(directory, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := os.OpenFile(filepath.Join(directory, LockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock the data directory: %w", err)
 	}
@@ -150,4 +156,20 @@ func run(ctx context.Context, db *sql.DB, statement string) error {
 		return fmt.Errorf("shrink the database: %w", err)
 	}
 	return nil
+}
+
+// Check reads the whole database, and returns an error if a page or an index is damaged.
+func (s *DB) Check(ctx context.Context) error {
+	return s.Read(ctx, func(t *Tx) error {
+		found, err := Rows(t, scanOne[string], `PRAGMA integrity_check(1)`)
+		if err == nil && (len(found) != 1 || found[0] != "ok") {
+			err = fmt.Errorf("the database is damaged: %v", found)
+		}
+		return err
+	})
+}
+
+// hasTable reports whether the database has a table.
+func (t *Tx) hasTable(name string) (bool, error) {
+	return t.Get([]any{new(int)}, `SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?`, name)
 }

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cmwa-project/cmwa/cloud/server"
+	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/cmd/cli/command"
+)
+
+// fileArgument is the argument for a backup.
+var fileArgument = command.Argument("FILE", command.File)
+
+func backupCommand(s stdio) command.Command {
+	var directory string
+	return command.Command{
+		Name: "backup", Help: "write a backup of a data directory to a new file, also while the service runs",
+		Long: "The file is a tar archive with the state of one moment: the database, the states of all stacks, the " +
+			"access token of the first start, and the master key. A reader of the file can read every secret. " +
+			"A master key in another place (--master-key) is not in the backup: keep it, because no secret can be " +
+			"read without it.",
+		Forms: []command.Form{{fileArgument, command.AnyOf(
+			command.String(&directory, dataFlag, command.Text("DIRECTORY"), "data directory of the service (required)"),
+		)}},
+		Run: func(ctx context.Context, args []string) error {
+			if directory == "" {
+				return cli.Usagef("backup needs --data DIRECTORY: the data directory of the service")
+			}
+			size, err := server.Backup(ctx, directory, cli.Version(), args[0])
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(s.stdout, "%s has %d bytes; it contains secrets\n", args[0], size)
+			return err
+		},
+	}
+}
+
+func restoreCommand(s stdio) command.Command {
+	var directory, masterKey string
+	return command.Command{
+		Name: "restore", Help: "check a backup, and unpack it into a new data directory",
+		Long: "The command checks every file, every page of the database, every state and the master key before the " +
+			"directory has a database. To test a backup, restore it into a directory that you then delete.",
+		Forms: []command.Form{{fileArgument, command.AnyOf(
+			command.String(&directory, dataFlag, command.Text("DIRECTORY"), "empty or missing directory (required)"),
+			command.String(&masterKey, masterKeyFlag, command.File,
+				"file with the master key, if it was not in the data directory; also PULUMI_LOCAL_KEYS"),
+		)}},
+		Run: func(ctx context.Context, args []string) error {
+			if directory == "" {
+				return cli.Usagef("restore needs --data DIRECTORY: an empty directory, or one that does not exist")
+			}
+			if masterKey == "" {
+				masterKey = s.variable("PULUMI_LOCAL_KEYS")
+			}
+			if err := server.Restore(ctx, directory, masterKey, args[0]); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(s.stdout, "%s is restored: start the service with --data %s\n",
+				args[0], quoted(directory))
+			return err
+		},
+	}
+}
