@@ -165,6 +165,18 @@ func updateRoutes(routes string) string {
 	return all.String()
 }
 
+// saveToken makes a token without a call.
+func (w *world) saveToken(of principal, end time.Time) string {
+	w.t.Helper()
+	token := of.kind.mint()
+	if err := w.server.db.Write(w.t.Context(), func(t *store.Tx) error {
+		return saveTokenUntil(t, token, of, end)
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+	return token.Reveal()
+}
+
 // accessTokens returns the tokens of the columns of accessRows. The calls are about the stack s of the organization.
 // Three tokens stand for all that the service does not know: none, an expired and a revoked one.
 func accessTokens(w *world) (names []string, tokens [][]string) {
@@ -179,17 +191,8 @@ func accessTokens(w *world) (names []string, tokens [][]string) {
 		jobs, programs = append(jobs, c), append(programs, c.definition().Env["PULUMI_ACCESS_TOKEN"].Value.Reveal())
 	}
 	w.write(`UPDATE stacks SET organization = 'foreign' WHERE name = 'u'`)
-	save := func(of principal, end time.Time) string {
-		token := of.kind.mint()
-		if err := w.server.db.Write(w.t.Context(), func(t *store.Tx) error {
-			return saveTokenUntil(t, token, of, end)
-		}); err != nil {
-			w.t.Fatal(err)
-		}
-		return token.Reveal()
-	}
-	expired := save(principal{userToken, "local"}, time.Now().Add(-time.Second))
-	revoked := save(principal{userToken, "local"}, time.Time{})
+	expired := w.saveToken(principal{userToken, "local"}, time.Now().Add(-time.Second))
+	revoked := w.saveToken(principal{userToken, "local"}, time.Time{})
 	w.write(`DELETE FROM tokens WHERE hash = ?`, hash(secret.New(revoked)))
 	for _, column := range []struct {
 		name   string
@@ -197,18 +200,18 @@ func accessTokens(w *world) (names []string, tokens [][]string) {
 	}{
 		{"no valid token", []string{"", "cmwa-user-0", expired, revoked}},
 		{"user", []string{w.user}},
-		{"administrator", []string{save(principal{administratorToken, "organization"}, time.Time{})}},
+		{"administrator", []string{w.saveToken(principal{administratorToken, "organization"}, time.Time{})}},
 		{"administrator of another organization", []string{
-			save(principal{administratorToken, "foreign"}, time.Time{}),
+			w.saveToken(principal{administratorToken, "foreign"}, time.Time{}),
 		}},
-		{"member of another organization", []string{save(principal{memberToken, "foreign"}, time.Time{})}},
-		{"member", []string{save(principal{memberToken, "organization"}, time.Time{})}},
+		{"member of another organization", []string{w.saveToken(principal{memberToken, "foreign"}, time.Time{})}},
+		{"member", []string{w.saveToken(principal{memberToken, "organization"}, time.Time{})}},
 		{"program of the stack's job", programs[:1]},
 		{"program of another stack's job", programs[1:2]},
 		{"program of another organization's job", programs[2:]},
 		{"pool", []string{p.Token}},
 		{"job", []string{jobs[0].job.JobToken}},
-		{"lease", []string{save(principal{leaseToken, "1"}, time.Time{})}},
+		{"lease", []string{w.saveToken(principal{leaseToken, "1"}, time.Time{})}},
 		{"update", []string{w.update("s", object{}).start().token}},
 	} {
 		names, tokens = append(names, column.name), append(tokens, column.tokens)
@@ -248,6 +251,7 @@ func TestAccess(t *testing.T) {
 		}
 		for i, column := range tokens {
 			for j, token := range column {
+				w.server.logins = newFailedLogins() // 401, not 429
 				got := w.ask(token, method, path, nil)
 				if names[i] == "update" {
 					got = w.send("", method, path, "", "Authorization", updateScheme+" "+token)
@@ -336,5 +340,41 @@ func TestStackTokenEnds(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAccessOfAnother calls the routes of jobs, leases and updates with the token of another job, lease or update.
+func TestAccessOfAnother(t *testing.T) {
+	w := newWorld(t)
+	p := w.pool("p")
+	tokens := map[action][]string{holdLease: {"", w.saveToken(principal{leaseToken, "1"}, time.Time{})}}
+	values := []string{"{lease}", "2", "{step}", "0", "{org}", "organization", "{project}", "project", "{stack}", "s"}
+	for _, name := range []string{"s", "t"} {
+		w.deploy(w.stack(name), steps(1))
+		c, u := w.mustClaim(p), w.update(name, object{}).start()
+		tokens[reportJob] = append(tokens[reportJob], c.job.JobToken)
+		tokens[holdUpdate] = append(tokens[holdUpdate], u.token)
+		if name == "s" {
+			values = append(values, "{job}", c.job.JobID, "{update}", u.id)
+		}
+	}
+	count := 0
+	w.server.routes(func(pattern string, _ handler, do action) {
+		if tokens[do] == nil {
+			return
+		}
+		count++
+		method, path, _ := strings.Cut(strings.NewReplacer(values...).Replace(pattern), " ")
+		scheme := "token "
+		if do == holdUpdate {
+			scheme = updateScheme + " "
+		}
+		got := w.send("", method, path, `{"status":"failed","offset":0,"lines":[]}`, "Authorization", scheme+tokens[do][1])
+		if got.code != 403 && got.code != 404 {
+			t.Errorf("%s with the token of another: %d %s, want 403 or 404", pattern, got.code, got.body)
+		}
+	})
+	if count < 10 {
+		t.Errorf("only %d routes were called", count)
 	}
 }

@@ -17,7 +17,6 @@ const (
 	maxTokenName        = 40 // characters
 	maxTokenDescription = 250
 	maxTokenYears       = 2
-	maxTokenBody        = 64 << 10 // bytes
 )
 
 // useInterval is the time between two records of the use of one token.
@@ -139,7 +138,7 @@ func isLine(text string, characters int) bool {
 
 func (s *Server) createUserToken(c *call) (reply, error) {
 	var body tokenRequest
-	if err := c.decode(maxTokenBody, &body); err != nil {
+	if err := c.decode(maxSmallBody, &body); err != nil {
 		return reply{}, err
 	}
 	if body.Name != "" || body.Admin {
@@ -151,7 +150,7 @@ func (s *Server) createUserToken(c *call) (reply, error) {
 
 func (s *Server) createOrganizationToken(c *call) (reply, error) {
 	var body tokenRequest
-	if err := c.decode(maxTokenBody, &body); err != nil {
+	if err := c.decode(maxSmallBody, &body); err != nil {
 		return reply{}, err
 	}
 	if strings.TrimSpace(body.Name) == "" {

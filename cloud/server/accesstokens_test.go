@@ -165,7 +165,7 @@ func TestTokenRequests(t *testing.T) {
 		{400, userTokens, object{"admin": true}},
 		{400, userTokens, ""},
 		{400, userTokens, "[]"},
-		{413, userTokens, strings.Repeat(" ", maxTokenBody+1)},
+		{413, userTokens, strings.Repeat(" ", maxSmallBody+1)},
 		{200, organizationTokens, object{"name": strings.Repeat("é", maxTokenName)}},
 		{400, organizationTokens, object{"name": strings.Repeat("é", maxTokenName+1)}},
 		{400, organizationTokens, object{"name": "a\x00"}},

@@ -25,6 +25,8 @@ import (
 // Limits of the bodies of requests, in bytes after decompression. The limit for log batches is
 // smaller, because agents halve a batch that is refused with 413.
 const (
+	maxSmallBody = 64 << 10 // tokens, pools and tags
+	maxSettings  = 1 << 20
 	maxLogBody   = 1 << 20
 	maxBody      = 4 << 20
 	maxEventBody = 16 << 20
@@ -92,10 +94,23 @@ func (s *Server) authenticate(c *call, do action) error {
 	case err != nil:
 		return err
 	case c.caller.kind == "":
-		return refuse(http.StatusUnauthorized, "the token is unknown or has expired")
+		return s.refuseToken(c, do)
 	}
 	s.recordUse(c)
 	return c.authorize(do)
+}
+
+// refuseToken returns the response to an unknown token. Agents and runners get no other status for too many failed
+// logins, because they treat a 401 in a way of their own.
+func (s *Server) refuseToken(c *call, do action) error {
+	switch do {
+	case serveAgent, holdLease, reportJob:
+	default:
+		if err := s.logins.add(c.RemoteAddr, c.now); err != nil {
+			return err
+		}
+	}
+	return refuse(http.StatusUnauthorized, "the token is unknown or has expired")
 }
 
 // authenticateLease identifies the caller by the token of an update's lease, which has a scheme of its own. An unknown
@@ -158,6 +173,9 @@ func (s *Server) writeError(c *call, id string, err error) {
 	})
 	if err != nil {
 		s.log.Error("cannot encode the error", "component", "api", "request", id, "error", err)
+	}
+	if known.retryAfter != "" {
+		c.out.Header().Set("Retry-After", known.retryAfter)
 	}
 	c.writeJSON(known.code, text)
 }
@@ -235,6 +253,9 @@ func (c *call) decode(limit int64, into any) error {
 // decode reads one JSON value. Its errors contain names and positions. They contain no
 // values, which may be secret.
 func decode(text []byte, into any) error {
+	if err := checkDepth(text); err != nil {
+		return err
+	}
 	err := json.Unmarshal(text, into)
 	var syntax *json.SyntaxError
 	var mismatch *json.UnmarshalTypeError
@@ -248,6 +269,31 @@ func decode(text []byte, into any) error {
 	default:
 		return badRequest("the body does not have the documented form")
 	}
+}
+
+// maxDepth limits how deep objects and lists are nested in a body. States have the limit of encoding/json, which is
+// 10,000, because a state that is refused is lost.
+const maxDepth = 100
+
+// checkDepth refuses a JSON value that is nested too deeply. It does not check anything else.
+func checkDepth(text []byte) error {
+	depth, inString := 0, false
+	for i := 0; i < len(text); i++ {
+		switch b := text[i]; {
+		case inString && b == '\\':
+			i++ // the next byte cannot end the string
+		case b == '"':
+			inString = !inString
+		case inString:
+		case b == '{' || b == '[':
+			if depth++; depth > maxDepth {
+				return badRequest("the body is nested more than %d levels deep", maxDepth)
+			}
+		case b == '}' || b == ']':
+			depth--
+		}
+	}
+	return nil
 }
 
 // jsonKind returns the kind of a JSON value. Described is the Value of a
@@ -292,7 +338,8 @@ func parsePage(query url.Values, lowest int64) (page, size int64, err error) {
 type problem struct {
 	code       int
 	message    string
-	nextOffset *int // see [cloud.ErrorBody]
+	nextOffset *int   // see [cloud.ErrorBody]
+	retryAfter string // header Retry-After, in seconds; empty for none
 }
 
 func (p *problem) Error() string { return p.message }

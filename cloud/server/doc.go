@@ -85,6 +85,9 @@
 // organization has the rights of a member, or of an administrator, who also makes pools. Tokens
 // that people make are listed with the time of their last use, which is written once a minute at
 // most; the token of a job's programs ends with the job.
+// After 20 calls with unknown tokens in a minute, further ones from the same address get 429;
+// calls with valid tokens do not, because all clients behind a proxy have one address, nor do
+// those of agents and runners.
 //
 // # Retention
 //

@@ -44,7 +44,7 @@ func pageProblem(err error) error {
 	return err
 }
 
-func (s *Server) signIn(ctx context.Context, token secret.String) (secret.String, error) {
+func (s *Server) signIn(ctx context.Context, address string, token secret.String) (secret.String, error) {
 	session := sessionToken.mint()
 	err := s.db.Write(ctx, func(t *store.Tx) error {
 		now := time.Now()
@@ -57,6 +57,9 @@ func (s *Server) signIn(ctx context.Context, token secret.String) (secret.String
 		}
 		return saveTokenUntil(t, session, principal{sessionToken, hex.EncodeToString(hash(token))}, now.Add(page.Session))
 	})
+	if errors.Is(err, page.ErrToken) {
+		err = cmp.Or(pageProblem(s.logins.add(address, time.Now())), err)
+	}
 	return session, err
 }
 

@@ -64,7 +64,7 @@ func seconds(t time.Time) int64 { return store.ToNanos(t) / int64(time.Second) }
 
 func (s *Server) createPool(c *call) (reply, error) {
 	var body poolText
-	if err := c.decode(maxBody, &body); err != nil {
+	if err := c.decode(maxSmallBody, &body); err != nil {
 		return reply{}, err
 	}
 	if body.Name == nil {
@@ -148,7 +148,7 @@ func noPool(id string) error { return notFound("there is no agent pool %q", id) 
 
 func (s *Server) editPool(c *call) (reply, error) {
 	var body poolText
-	if err := c.decode(maxBody, &body); err != nil {
+	if err := c.decode(maxSmallBody, &body); err != nil {
 		return reply{}, err
 	}
 	if err := body.check(); err != nil {
@@ -252,7 +252,7 @@ func (s *Server) createPoolToken(c *call) (reply, error) {
 	var body struct {
 		Revoke bool `json:"revokeOthers"`
 	}
-	if err := c.decode(maxBody, &body); err != nil {
+	if err := c.decode(maxSmallBody, &body); err != nil {
 		return reply{}, err
 	}
 	id, token := c.PathValue("pool"), poolToken.mint()

@@ -61,6 +61,7 @@ type Server struct {
 	keys       *keys.Keys
 	key        keys.Key // encrypts what belongs to no stack
 	issuers    idtoken.Issuers
+	logins     *failedLogins
 	heartbeats *heartbeats
 	agents     *callTimes
 	lock       io.Closer
@@ -111,7 +112,8 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	}
 
 	s := &Server{
-		options: options, log: options.Log, db: db, objects: bucket, checks: newJournalChecks(), master: master, keys: keys.New(master), issuers: issuers, lock: lock,
+		options: options, log: options.Log, db: db, objects: bucket, checks: newJournalChecks(),
+		master: master, keys: keys.New(master), issuers: issuers, logins: newFailedLogins(), lock: lock,
 		heartbeats: newHeartbeats(time.Now()), agents: newCallTimes(), freeSpace: freeSpace,
 		metrics: newMetrics(options.Version),
 	}

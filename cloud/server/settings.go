@@ -113,7 +113,7 @@ func (s *Server) putSettings(c *call) (reply, error) {
 // writeSettings combines the stored settings and the settings of the request, and stores the
 // result.
 func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (reply, error) {
-	text, err := c.text(maxBody)
+	text, err := c.text(maxSettings)
 	if err != nil {
 		return reply{}, err
 	}
@@ -181,7 +181,7 @@ func (s *Server) encryptSetting(c *call) (reply, error) {
 	var body struct {
 		Plain *string `json:"plaintext"`
 	}
-	if err := c.decode(maxBody, &body); err != nil {
+	if err := c.decode(maxSettings, &body); err != nil {
 		return reply{}, err
 	}
 	if body.Plain == nil {

@@ -199,7 +199,7 @@ func TestTags(t *testing.T) {
 		"long value":             {400, "PATCH", "", object{"n": strings.Repeat("x", 257)}},
 		"too many tags":          {400, "PATCH", "", many},
 		"value that is an array": {400, "PATCH", "", object{"n": []string{}}},
-		"body that is too large": {413, "PATCH", "", object{"n": strings.Repeat("x", maxTagsBody)}},
+		"body that is too large": {413, "PATCH", "", object{"n": strings.Repeat("x", maxSmallBody)}},
 	} {
 		if got := w.ask(w.user, refused.method, at+refused.path, refused.body); got.code != refused.code {
 			t.Errorf("%s: %d %s, want %d", name, got.code, got.body, refused.code)

@@ -12,7 +12,6 @@ const (
 	maxTags     = 100
 	maxTagName  = 40 // in bytes
 	maxTagValue = 256
-	maxTagsBody = 64 << 10
 )
 
 // checkTags returns an error for the first invalid tag.
@@ -37,7 +36,7 @@ func checkTags(tags map[string]string) error {
 // source may change, because the CLI sends them.
 func (s *Server) updateStackTags(c *call) (reply, error) {
 	var sent map[string]string
-	if err := c.decode(maxTagsBody, &sent); err != nil {
+	if err := c.decode(maxSmallBody, &sent); err != nil {
 		return reply{}, err
 	}
 	return s.changeTags(c, func(map[string]string) (map[string]string, error) { return sent, nil })
@@ -46,7 +45,7 @@ func (s *Server) updateStackTags(c *call) (reply, error) {
 // addStackTag adds a tag, or changes its value.
 func (s *Server) addStackTag(c *call) (reply, error) {
 	var sent struct{ Name, Value string }
-	if err := c.decode(maxTagsBody, &sent); err != nil {
+	if err := c.decode(maxSmallBody, &sent); err != nil {
 		return reply{}, err
 	}
 	return s.changeTags(c, func(tags map[string]string) (map[string]string, error) {
@@ -58,7 +57,7 @@ func (s *Server) addStackTag(c *call) (reply, error) {
 // updateStackTag changes the value of a tag.
 func (s *Server) updateStackTag(c *call) (reply, error) {
 	var sent struct{ Name, Value string }
-	if err := c.decode(maxTagsBody, &sent); err != nil {
+	if err := c.decode(maxSmallBody, &sent); err != nil {
 		return reply{}, err
 	}
 	name := c.PathValue("tag")

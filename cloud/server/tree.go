@@ -18,6 +18,9 @@ type tree = map[string]any
 
 // decodeTree reads one JSON object, and nothing after it.
 func decodeTree(text []byte) (tree, error) {
+	if err := checkDepth(text); err != nil {
+		return nil, err
+	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	var object tree

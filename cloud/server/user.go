@@ -98,7 +98,7 @@ func (s *Server) editOrganization(c *call) (reply, error) {
 	var body struct {
 		Pool *string `json:"setDefaultAgentPoolID"`
 	}
-	if err := c.decode(maxBody, &body); err != nil {
+	if err := c.decode(maxSmallBody, &body); err != nil {
 		return reply{}, err
 	}
 	err := s.db.Write(c.Context(), func(t *store.Tx) error {

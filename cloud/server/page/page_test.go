@@ -153,7 +153,7 @@ func (s *service) source() page.Source {
 		return nil
 	}
 	return page.Source{
-		SignIn: func(_ context.Context, given secret.String) (secret.String, error) {
+		SignIn: func(_ context.Context, _ string, given secret.String) (secret.String, error) {
 			defer locked()()
 			if given.Reveal() != token {
 				return secret.String{}, page.ErrToken

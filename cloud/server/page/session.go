@@ -53,7 +53,7 @@ func (p *pages) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	form := signInForm{Next: local(r.PostForm.Get("next"))}
-	session, err := p.source.SignIn(r.Context(), secret.New(strings.TrimSpace(r.PostForm.Get("token"))))
+	session, err := p.source.SignIn(r.Context(), r.RemoteAddr, secret.New(strings.TrimSpace(r.PostForm.Get("token"))))
 	if errors.Is(err, ErrToken) {
 		form.Problem = "This token is unknown, has expired, or is not a user's."
 		p.writeSignIn(w, r, http.StatusUnauthorized, form)

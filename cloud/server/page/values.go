@@ -17,8 +17,8 @@ const Session = 12 * time.Hour
 // Source is how a page gets its values. The functions are called concurrently. They return a [*Problem] for
 // a mistake of the caller, such as the name of a missing stack. The details of other errors are not shown.
 type Source struct {
-	// SignIn returns a new session for an access token, or ErrToken.
-	SignIn func(ctx context.Context, token secret.String) (session secret.String, err error)
+	// SignIn returns a new session for an access token, or ErrToken. The address is that of the client.
+	SignIn func(ctx context.Context, address string, token secret.String) (session secret.String, err error)
 	// SignOut ends a session. An unknown session is not an error.
 	SignOut func(ctx context.Context, session secret.String) error
 	// User returns the name of the user of a session, or "" if the session has ended.
