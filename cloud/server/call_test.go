@@ -24,7 +24,7 @@ func packed(t testing.TB, content string) string {
 
 func TestCallText(t *testing.T) {
 	w := newWorld(t)
-	good := packed(t, `{"stackName":"packed"}`)
+	good := packed(t, `{"name":"packed"}`)
 	many := make([]byte, maxBody+1)
 	for i := range many {
 		many[i] = ' '
@@ -37,7 +37,7 @@ func TestCallText(t *testing.T) {
 		{"cut off", "gzip", good[:len(good)-9], 400, "incomplete"},
 		{"wrong checksum", "gzip", good[:len(good)-8] + "\x00\x00\x00\x00" + good[len(good)-4:], 400, "gzip and the body is not"},
 		{"broken data", "gzip", good[:10] + "\xff\xff\xff" + good[13:], 400, "gzip and the body is not"},
-		{"no gzip", "gzip", `{"stackName":"packed"}`, 400, "gzip and the body is not"},
+		{"no gzip", "gzip", `{"name":"packed"}`, 400, "gzip and the body is not"},
 		{"empty", "gzip", "", 400, "gzip and the body is not"},
 		{"bomb", "gzip", packed(t, string(many)), 413, "body is larger than 4194304 bytes"},
 		{"plain and too large", "", string(many), 413, "larger than 4194304 bytes"},
@@ -46,7 +46,7 @@ func TestCallText(t *testing.T) {
 		{"gzip", "gzip", good, 200, ""},
 		{"gzip, again", "GZIP", good, 409, "already"},
 	} {
-		got := w.send(w.user, "POST", "/api/stacks/organization/project", one.body,
+		got := w.send(w.user, "POST", "/api/orgs/organization/agent-pools", one.body,
 			"Content-Encoding", one.encoding)
 		if got.code != one.code || !strings.Contains(got.body, one.message) {
 			t.Errorf("%s: %d %s, want %d %q", one.name, got.code, got.body, one.code, one.message)

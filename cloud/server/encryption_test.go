@@ -2,9 +2,7 @@ package server
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/base64"
-	"encoding/json"
 	"strings"
 	"testing"
 
@@ -71,38 +69,6 @@ func TestEncryptValue(t *testing.T) {
 		got := w.ask(refused.token, "POST", refused.path, refused.body)
 		if got.code != refused.code || strings.Contains(got.body, "hidden") {
 			t.Errorf("%s: %d %s, want %d", name, got.code, got.body, refused.code)
-		}
-	}
-}
-
-func TestTextGzip(t *testing.T) {
-	w := newWorld(t)
-	w.stack("s")
-	pack := func(text string) string {
-		var packed bytes.Buffer
-		to := gzip.NewWriter(&packed)
-		if _, err := to.Write([]byte(text)); err != nil || to.Close() != nil {
-			t.Fatal(err)
-		}
-		return packed.String()
-	}
-	body := pack(`{"plaintexts":["aGk="]}`)
-	for name, sent := range map[string]struct {
-		encoding, body string
-		code           int
-	}{
-		"gzip":               {"gzip", body, 200},
-		"plain":              {"identity", `{"plaintexts":[]}`, 200},
-		"not gzip":           {"gzip", `{"plaintexts":[]}`, 400},
-		"cut":                {"gzip", body[:len(body)-6], 400},
-		"changed":            {"gzip", body[:len(body)-8] + "12345678", 400},
-		"larger when opened": {"gzip", pack(strings.Repeat(" ", maxValues+1)), 413},
-		"another encoding":   {"br", body, 415},
-	} {
-		got := w.send(w.user, "POST", "/api/stacks/organization/project/s/batch-encrypt", sent.body,
-			"Content-Encoding", sent.encoding)
-		if got.code != sent.code || !json.Valid([]byte(got.body)) {
-			t.Errorf("%s: %d %s, want %d", name, got.code, got.body, sent.code)
 		}
 	}
 }
