@@ -3,11 +3,15 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cmwa-project/cmwa/reconcile/status"
 )
 
 // recoverLimit is the time after the start of an agent within which the service must know the
@@ -48,6 +52,46 @@ func TestRecover(t *testing.T) {
 			w.wantNoRecord()
 		})
 	})
+}
+
+// TestRecoverNames kills an agent, and checks that the next one gives its job the same names.
+func TestRecoverNames(t *testing.T) {
+	t.Parallel()
+	atEachTarget(t, func(t *testing.T, w *world) {
+		first := w.startedJob(oneStep("echo running; sleep 600"))
+		before := w.onlyJob()
+		if before.Deployment != w.id(w.stack()) || before.Stack != w.stack() || before.Version == "" {
+			t.Fatalf("the status names the job %+v", before)
+		}
+		w.kill(first)
+		next := w.agent()
+		next.waitFor("job resumed")
+		if after := w.onlyJob(); after != before {
+			t.Errorf("after the restart the status names the job\n%+v\nand before\n%+v", after, before)
+		}
+		w.killRunner()
+		w.await(w.stack(), "failed")
+		names := fmt.Sprintf("project=%s stack=%s version=%s", before.Project, before.Stack, before.Version)
+		if log := next.output(); !strings.Contains(log, names+" reason=") {
+			t.Errorf("%q is not in the log of the end:\n%s", names, log)
+		}
+	})
+}
+
+// onlyJob returns the only job in the status of the agent, when it runs, without its time.
+func (w *world) onlyJob() (job status.Job) {
+	w.t.Helper()
+	w.eventually("the status shows a running job", func() bool {
+		var d status.Document
+		text := w.once("status", "--json", "--config", filepath.Join(w.directory, "agent.yaml")).stdout
+		if json.Unmarshal([]byte(text), &d) != nil || len(d.Pools) != 1 || len(d.Pools[0].Jobs) != 1 {
+			return false
+		}
+		job = d.Pools[0].Jobs[0]
+		job.Since = time.Time{}
+		return job.Phase == "running"
+	})
+	return job
 }
 
 // loseInstance removes the instance of a job, as a user or another program could.
