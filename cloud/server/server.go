@@ -169,11 +169,11 @@ func (s *Server) Close() error {
 // between, the next start replaces the token.
 func (s *Server) bootstrap(ctx context.Context) error {
 	return s.db.Write(ctx, func(t *store.Tx) error {
-		var count int
-		if _, err := t.Get([]any{&count}, `SELECT count(*) FROM users`); err != nil {
+		old, err := t.HasUsers()
+		if err != nil {
 			return err
 		}
-		if count > 0 {
+		if old {
 			return store.ErrNoChange
 		}
 		token := userToken.mint()
@@ -181,10 +181,10 @@ func (s *Server) bootstrap(ctx context.Context) error {
 		if err := secret.WriteFile(path, []byte(token.Reveal()+"\n")); err != nil {
 			return fmt.Errorf("write the access token: %w", err)
 		}
-		if _, err := t.Exec(`INSERT INTO organizations (name) VALUES (?)`, s.options.Organization); err != nil {
+		if err := t.AddOrganization(s.options.Organization); err != nil {
 			return err
 		}
-		if _, err := t.Exec(`INSERT INTO users (name) VALUES (?)`, s.options.User); err != nil {
+		if err := t.AddUser(s.options.User); err != nil {
 			return err
 		}
 		return t.AddAccessToken(store.AccessToken{

@@ -148,8 +148,7 @@ func (s *Server) writeSettings(c *call, combine func(have, sent tree) tree) (rep
 		if stored, err = json.Marshal(merged); err != nil {
 			return fmt.Errorf("write settings: %w", err)
 		}
-		_, err = t.Exec(`UPDATE stacks SET settings = ?, pool = ? WHERE id = ?`, string(stored), meaning.Pool, st.ID)
-		return err
+		return t.SetSettings(st.ID, string(stored), meaning.Pool)
 	})
 	return reply{body: stored}, err
 }
@@ -171,8 +170,7 @@ func (s *Server) deleteSettings(c *call) (reply, error) {
 		if st.Settings == "" {
 			return notFound("stack %s has no deployment settings", st.Path())
 		}
-		_, err = t.Exec(`UPDATE stacks SET settings = NULL, pool = '' WHERE id = ?`, st.ID)
-		return err
+		return t.SetSettings(st.ID, "", "")
 	})
 }
 

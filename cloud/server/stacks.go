@@ -185,8 +185,7 @@ func (s *Server) deleteStack(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		busy, err := t.Get([]any{new(int)},
-			`SELECT 1 FROM deployments WHERE stack = ? AND status IN ('accepted', 'running') LIMIT 1`, st.ID)
+		busy, err := t.RunsDeployment(st.ID)
 		if err != nil {
 			return err
 		}

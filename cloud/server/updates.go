@@ -90,7 +90,7 @@ func requester(t *store.Tx, c *call) (user, deployment string, err error) {
 	if c.caller.kind != stackToken {
 		return c.caller.subject, "", nil
 	}
-	_, err = t.Get([]any{&user}, `SELECT requester FROM deployments WHERE id = ?`, c.caller.subject)
+	user, err = t.DeploymentRequester(c.caller.subject)
 	return user, c.caller.subject, err
 }
 

@@ -109,8 +109,7 @@ func (s *Server) editOrganization(c *call) (reply, error) {
 		if err := checkPool(t, name, *body.Pool); err != nil {
 			return err
 		}
-		_, err = t.Exec(`UPDATE organizations SET default_pool = ? WHERE name = ?`, *body.Pool, name)
-		return err
+		return t.SetDefaultPool(name, *body.Pool)
 	})
 	return reply{body: empty{}}, err
 }

@@ -82,6 +82,17 @@ func (t *Tx) HasDeployment(stack, id string) (bool, error) {
 	return t.Get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`, id, stack)
 }
 
+// RunsDeployment reports whether a deployment of a stack is claimed or running.
+func (t *Tx) RunsDeployment(stack string) (bool, error) {
+	return t.Get([]any{new(int)}, `SELECT 1 FROM deployments WHERE running_stack = ?`, stack)
+}
+
+// DeploymentRequester returns the user who has requested a deployment, which must exist.
+func (t *Tx) DeploymentRequester(id string) (user string, err error) {
+	_, err = t.Get([]any{&user}, `SELECT requester FROM deployments WHERE id = ?`, id)
+	return user, err
+}
+
 // DeploymentStatus returns the status of a deployment of the organization of a pool.
 func (t *Tx) DeploymentStatus(id, pool string) (status string, found bool, err error) {
 	found, err = t.Get([]any{&status}, `SELECT d.status FROM deployments d

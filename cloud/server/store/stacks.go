@@ -92,6 +92,12 @@ func (t *Tx) HasOpenDeployment(stack string) (bool, error) {
 		WHERE stack = ? AND status IN ('not-started', 'accepted', 'running') LIMIT 1`, stack)
 }
 
+// SetSettings changes the settings of a stack, which are JSON or empty, and the pool that they name, which may be empty.
+func (t *Tx) SetSettings(stack, settings, pool string) error {
+	_, err := t.Exec(`UPDATE stacks SET settings = NULLIF(?, ''), pool = ? WHERE id = ?`, settings, pool, stack)
+	return err
+}
+
 // DeleteStack deletes a stack with its history, its deployments and the tokens of their jobs.
 func (t *Tx) DeleteStack(id string) error {
 	_, err := t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')

@@ -1,0 +1,22 @@
+package store
+
+// HasUsers reports whether there is a user. A new database has none.
+func (t *Tx) HasUsers() (bool, error) { return t.Get([]any{new(int)}, `SELECT 1 FROM users LIMIT 1`) }
+
+// AddUser stores a user.
+func (t *Tx) AddUser(name string) error {
+	_, err := t.Exec(`INSERT INTO users (name) VALUES (?)`, name)
+	return err
+}
+
+// AddOrganization stores an organization.
+func (t *Tx) AddOrganization(name string) error {
+	_, err := t.Exec(`INSERT INTO organizations (name) VALUES (?)`, name)
+	return err
+}
+
+// SetDefaultPool changes the pool of the deployments that have none. It may be empty.
+func (t *Tx) SetDefaultPool(organization, pool string) error {
+	_, err := t.Exec(`UPDATE organizations SET default_pool = ? WHERE name = ?`, pool, organization)
+	return err
+}
