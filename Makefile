@@ -37,6 +37,10 @@ compile = go list -export -test -deps -f ''
 # A variable, because make runs a line with $(MAKE) even with --dry-run, which a test uses.
 oracle = cd $(ORACLE) && $(plain_test) -timeout 20m ./...
 
+# The flags with which the toolchain builds pulumi, so that Go compiles its packages only once.
+journal_flags = -trimpath -gcflags=all=-dwarf=false
+journal = (cd testdata/journal && CGO_ENABLED=0 go test $(journal_flags) -count=1 -timeout 5m ./... -rapid.checks 2000)
+
 SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))
 
 .PHONY: help build runners image install uninstall test check oracle demo bench soak reference vet lint fmt cover \
@@ -78,12 +82,13 @@ uninstall: ## Remove what make install has installed. The configuration and the 
 test: toolchain ## Set up the toolchain and run all tests, without cached results and mostly with the race detector.
 	@echo "== compiling the tests"
 	@$(compile) -race $(RACE) >/dev/null && CGO_ENABLED=0 $(compile) -trimpath $(PLAIN) >/dev/null && \
+		(cd testdata/journal && CGO_ENABLED=0 $(compile) $(journal_flags) ./... >/dev/null) && \
 		cd $(ORACLE) && CGO_ENABLED=0 $(compile) -trimpath ./... >/dev/null
-	@echo "== running all tests, and comparing the check of Pod templates with the API server"
+	@echo "== running all tests, and comparing: Pod templates with the API server, journals with pulumi's library"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
 		go test -count=1 -race -p 2 -parallel 3 -timeout 44m $(RACE) & race=$$!; \
 		{ $(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner && \
-			$(oracle); } & rest=$$!; \
+			$(journal) && $(oracle); } & rest=$$!; \
 		code=0; $(plain_test) -parallel 4 -timeout 44m $(PLAIN) || code=1; \
 		wait $$race || code=1; wait $$rest || code=1; exit $$code; }
 
