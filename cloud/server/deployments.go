@@ -222,12 +222,21 @@ func (s *Server) getDeploymentPart(c *call) (reply, error) {
 	case !slices.Contains([]string{"logs", "updates"}, part):
 		return reply{}, notFound("a deployment has logs and updates, and no %q", part)
 	}
-	var body any = []empty{} // the response for updates, which this service does not store
+	var body any
 	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		j, err := s.deploymentFromPath(t, c)
-		if err == nil && part == "logs" {
-			body, err = s.readLogs(c, t, j)
+		if err != nil {
+			return err
 		}
+		if part == "logs" {
+			body, err = s.readLogs(c, t, j)
+			return err
+		}
+		st, err := s.stackFromPath(t, c)
+		if err != nil {
+			return err
+		}
+		body, err = s.readUpdates(t, st, j.id, c.now)
 		return err
 	})
 	return reply{body: body}, err

@@ -51,7 +51,8 @@ func jobFromPath(t *store.Tx, c *call) (*job, error) {
 // the end of the job, the tokens of its runner and agent stay valid for tokenRetention.
 //
 // When the job of a deployment has ended, save lets the next deployment of the stack run, and
-// deletes the token with which programs in the job, such as pulumi, call this service. When the
+// deletes the token with which programs in the job, such as pulumi, call this service. If an
+// update of the job holds the lock of the stack, the end of the update does both: see stopTime. When the
 // job of a lease has succeeded, save completes the activity, which is the scan or the policy
 // evaluation of the lease.
 func (j *job) save(t *store.Tx, step int, now time.Time) error {
@@ -74,6 +75,13 @@ func (j *job) save(t *store.Tx, step int, now time.Time) error {
 	}
 	if j.leased() {
 		return completeBySteps(t, j, now)
+	}
+	locked, err := t.LockedByDeployment(j.id)
+	if err != nil {
+		return err
+	}
+	if locked {
+		return t.ExpireTokens(string(stackToken), j.id, now.Add(stopTime))
 	}
 	if err := t.Release(j.Seq); err != nil {
 		return err

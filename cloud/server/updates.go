@@ -178,12 +178,9 @@ func (s *Server) startUpdate(c *call) (reply, error) {
 
 // copyState gives the version of an update the state of the version before.
 func copyState(t *store.Tx, u store.Update) error {
-	before, found, err := t.State(u.Stack, u.Version-1)
+	before, _, err := t.State(u.Stack, u.Version-1)
 	if err != nil {
 		return err
-	}
-	if !found {
-		before.Hash = []byte{} // the state without resources
 	}
 	before.Version = u.Version
 	return t.AddState(before)
@@ -306,6 +303,18 @@ func (s *Server) abandonUpdate(ctx context.Context, id string, now time.Time) er
 	})
 }
 
+// stopUpdate ends an update whose deployment has ended.
+func (s *Server) stopUpdate(ctx context.Context, id string, now time.Time) error {
+	return s.endUpdate(ctx, id, failed, now, func(u store.Update) error {
+		if u.Status != running {
+			return store.ErrNoChange
+		}
+		s.log.Warn("update failed: its deployment has ended", "component", "updates", "update", id, "stack", u.Stack,
+			"deployment", u.Deployment)
+		return nil
+	})
+}
+
 // expired is the reason for the end of an update whose lease was not renewed. Its status is failed, and its token is
 // unknown from then on.
 const expired = "expired"
@@ -364,7 +373,14 @@ func (s *Server) endUpdate(
 					return err
 				}
 			}
-			return t.EndUpdate(u)
+			if err := t.EndUpdate(u); err != nil || u.Deployment == "" {
+				return err
+			}
+			ended, err := t.ReleaseEnded(u.Deployment)
+			if err != nil || !ended {
+				return err
+			}
+			return dropTokens(t, principal{kind: stackToken, subject: u.Deployment})
 		})
 		if err != nil {
 			return err
@@ -391,11 +407,14 @@ func updateToEnd(t *store.Tx, id string, check func(store.Update) error) (store.
 	return u, nil
 }
 
-// expireUpdates ends updates whose lease has expired, and forgets those that were never started.
+// expireUpdates ends updates whose lease has expired or whose deployment has ended, and forgets those that were never started.
 func (s *Server) expireUpdates(ctx context.Context, now time.Time) error {
-	var lost, unstarted []store.Update
+	var lost, stopped, unstarted []store.Update
 	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
 		if lost, err = t.ExpiredUpdates(running, now, expiredBatch); err != nil {
+			return err
+		}
+		if stopped, err = t.UpdatesOfEndedJobs(now.Add(-stopTime), expiredBatch); err != nil {
 			return err
 		}
 		unstarted, err = t.ExpiredUpdates(notStarted, now, expiredBatch)
@@ -406,6 +425,9 @@ func (s *Server) expireUpdates(ctx context.Context, now time.Time) error {
 	}
 	for _, u := range lost {
 		err = errors.Join(err, s.abandonUpdate(ctx, u.ID, now)) // the failure of one keeps no other stack locked
+	}
+	for _, u := range stopped {
+		err = errors.Join(err, s.stopUpdate(ctx, u.ID, now))
 	}
 	if len(unstarted) == 0 {
 		return err

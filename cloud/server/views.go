@@ -13,22 +13,22 @@ import (
 // deploymentView is a deployment in the JSON form that Pulumi's clients read (GetDeployment
 // in the public apitype module).
 type deploymentView struct {
-	ID        string    `json:"id"`
-	Version   int       `json:"version"`
-	Created   string    `json:"created"`
-	Modified  string    `json:"modified"`
-	Status    string    `json:"status"`
-	Outcome   string    `json:"cmwaStatus"` // status, or cancelled; not in Pulumi's API
-	Operation string    `json:"pulumiOperation"`
-	Project   string    `json:"projectName"`
-	Stack     string    `json:"stackName"`
-	Requester userView  `json:"requestedBy"`
-	Initiator string    `json:"initiator"`
-	Inherits  bool      `json:"inheritSettings"`
-	Pool      *poolName `json:"agentPool,omitempty"`
-	Agent     string    `json:"cmwaAgent,omitempty"` // that claimed the deployment; not in Pulumi's API
-	Jobs      []jobView `json:"jobs"`
-	Updates   []empty   `json:"updates"`
+	ID        string          `json:"id"`
+	Version   int             `json:"version"`
+	Created   string          `json:"created"`
+	Modified  string          `json:"modified"`
+	Status    string          `json:"status"`
+	Outcome   string          `json:"cmwaStatus"` // status, or cancelled; not in Pulumi's API
+	Operation string          `json:"pulumiOperation"`
+	Project   string          `json:"projectName"`
+	Stack     string          `json:"stackName"`
+	Requester userView        `json:"requestedBy"`
+	Initiator string          `json:"initiator"`
+	Inherits  bool            `json:"inheritSettings"`
+	Pool      *poolName       `json:"agentPool,omitempty"`
+	Agent     string          `json:"cmwaAgent,omitempty"` // that claimed the deployment; not in Pulumi's API
+	Jobs      []jobView       `json:"jobs"`
+	Updates   []jobUpdateView `json:"updates"`
 }
 
 type poolName struct {
@@ -57,7 +57,7 @@ func viewDeployment(t *store.Tx, d store.Deployment) (deploymentView, error) {
 		ID: d.ID, Version: d.Version, Status: d.Status, Operation: d.Operation, Project: d.Project, Stack: d.Stack,
 		Created: d.Created.Format(time.RFC3339Nano), Modified: d.Modified.Format(time.RFC3339Nano),
 		Outcome:   (&jobState{status: d.Status, ended: d.Ended}).outcome(),
-		Requester: shortUser(d.Requester), Initiator: d.Initiator, Inherits: d.Inherits, Updates: []empty{},
+		Requester: shortUser(d.Requester), Initiator: d.Initiator, Inherits: d.Inherits,
 		Agent: d.Agent,
 	}
 	if d.PoolName != "" {
@@ -67,6 +67,11 @@ func viewDeployment(t *store.Tx, d store.Deployment) (deploymentView, error) {
 	if err != nil {
 		return v, err
 	}
+	updates, err := t.DeploymentUpdates(d.ID)
+	if err != nil {
+		return v, err
+	}
+	v.Updates = viewJobUpdates(updates)
 	v.Jobs = []jobView{{d.Status, d.Claimed, d.Modified, viewSteps(steps, d.Ended)}}
 	return v, nil
 }

@@ -20,6 +20,12 @@ func (t *Tx) HasToken(kind, subject string) (bool, error) {
 	return t.Get([]any{new(int)}, `SELECT 1 FROM tokens WHERE kind = ? AND subject = ? LIMIT 1`, kind, subject)
 }
 
+// ExpireTokens sets the end of the tokens of a kind and subject.
+func (t *Tx) ExpireTokens(kind, subject string, end time.Time) error {
+	_, err := t.Exec(`UPDATE tokens SET expires = ? WHERE kind = ? AND subject = ?`, ToNanos(end), kind, subject)
+	return err
+}
+
 // ExpireJobTokens sets the end of the tokens with which runners and agents report about a job. ID is that of its
 // deployment or lease.
 func (t *Tx) ExpireJobTokens(id string, end time.Time) error {

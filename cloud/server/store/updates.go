@@ -162,7 +162,7 @@ func (t *Tx) State(stack string, version int64) (State, bool, error) {
 // AddState stores the state of a new version.
 func (t *Tx) AddState(s State) error {
 	_, err := t.Exec(`INSERT INTO states (stack, version, object, sha256, bytes) VALUES (?, ?, ?, ?, ?)`,
-		s.Stack, s.Version, s.Object, s.Hash, s.Bytes)
+		s.Stack, s.Version, s.Object, append([]byte{}, s.Hash...), s.Bytes) // a nil slice would be NULL
 	return err
 }
 
