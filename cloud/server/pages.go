@@ -55,7 +55,8 @@ func (s *Server) signIn(ctx context.Context, address string, token secret.String
 		if holder.kind != userToken {
 			return page.ErrToken
 		}
-		return saveTokenUntil(t, session, principal{sessionToken, hex.EncodeToString(hash(token))}, now.Add(page.Session))
+		opener := hex.EncodeToString(hash(token))
+		return saveTokenUntil(t, session, principal{sessionToken, opener}, now.Add(page.Session))
 	})
 	if errors.Is(err, page.ErrToken) {
 		err = cmp.Or(pageProblem(s.logins.add(address, time.Now())), err)
@@ -110,12 +111,16 @@ func (s *Server) pageOfDeployments(ctx context.Context, active bool, before int6
 	return all, err
 }
 
+// pageName returns the full name of a stack of the organization.
+func (s *Server) pageName(project, stack string) page.StackName {
+	return page.StackName{Organization: s.options.Organization, Project: project, Name: stack}
+}
+
 func (s *Server) deploymentsOfPage(rows []store.Deployment) []page.Deployment {
 	all := make([]page.Deployment, 0, len(rows))
 	for _, row := range rows {
 		d := page.Deployment{
-			Key: row.Seq, Stack: page.StackName{Organization: s.options.Organization, Project: row.Project, Name: row.Stack},
-			Version: int64(row.Version), Operation: row.Operation,
+			Key: row.Seq, Stack: s.pageName(row.Project, row.Stack), Version: int64(row.Version), Operation: row.Operation,
 			Status: (&jobState{status: row.Status, ended: row.Ended}).outcome(),
 			Pool:   row.PoolName, Agent: row.Agent, Requester: row.Requester, Initiator: row.Initiator,
 			Created: row.Created, Started: row.Claimed,
@@ -203,11 +208,11 @@ func (s *Server) pageOfStacks(ctx context.Context, search string, after page.Sta
 		if len(rows) > pageRows {
 			rows = rows[:pageRows]
 			last := rows[pageRows-1]
-			all.Next = &page.StackName{Organization: s.options.Organization, Project: last.Project, Name: last.Name}
+			next := s.pageName(last.Project, last.Name)
+			all.Next = &next
 		}
 		for _, row := range rows {
-			name := page.StackName{Organization: s.options.Organization, Project: row.Project, Name: row.Name}
-			all.List = append(all.List, stackOfPage(name, row))
+			all.List = append(all.List, stackOfPage(s.pageName(row.Project, row.Name), row))
 		}
 		return nil
 	})
@@ -215,7 +220,9 @@ func (s *Server) pageOfStacks(ctx context.Context, search string, after page.Sta
 }
 
 func stackOfPage(name page.StackName, row store.Stack) page.StackSummary {
-	return page.StackSummary{Stack: name, Resources: row.Resources, Updated: row.Updated, Kind: row.Kind, Result: row.Result}
+	return page.StackSummary{
+		Stack: name, Resources: row.Resources, Updated: row.Updated, Kind: row.Kind, Result: row.Result,
+	}
 }
 
 func pageStack(t *store.Tx, name page.StackName) (store.Stack, error) {
@@ -280,8 +287,10 @@ func (s *Server) pageOfResources(ctx context.Context, name page.StackName, from 
 	all = page.Resources{Stack: name, From: from, Total: len(resources)}
 	end := min(from+pageRows, len(resources))
 	for _, r := range resources[min(from, end):end] {
-		all.List = append(all.List, page.Resource{URN: r.URN, Type: r.Type, Name: r.Name, ID: r.ID, Protected: r.Protected,
-			Deleting: r.Deleting, Outputs: outputsOfPage(r.Outputs)})
+		all.List = append(all.List, page.Resource{
+			URN: r.URN, Type: r.Type, Name: r.Name, ID: r.ID, Protected: r.Protected, Deleting: r.Deleting,
+			Outputs: outputsOfPage(r.Outputs),
+		})
 	}
 	if end < len(resources) {
 		all.Next = end
@@ -462,7 +471,8 @@ func updatesOfPage(name page.StackName, rows []store.Update) ([]page.Update, err
 	for _, row := range rows {
 		u := page.Update{
 			Stack: name, ID: row.ID, Version: row.Version, Kind: row.Kind, Preview: row.DryRun, Status: row.Status,
-			Requester: row.Requester, Message: row.Message, Created: row.Created, Started: row.Started, Ended: row.Ended,
+			Requester: row.Requester, Message: row.Message,
+			Created: row.Created, Started: row.Started, Ended: row.Ended,
 			Resources: row.Resources,
 		}
 		var changes map[string]int64

@@ -201,7 +201,8 @@ func TestPagesOfState(t *testing.T) {
 	w := newWorld(t)
 	w.stack("s")
 	v := w.visit(w.user)
-	secret := object{"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "ciphertext": "plain-secret"}
+	secret := object{"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270",
+		"ciphertext": "plain-secret"}
 	const stack = "/organization/project/s"
 	deployment := func(names ...string) string {
 		all := []object{{
@@ -230,7 +231,8 @@ func TestPagesOfState(t *testing.T) {
 			"string": "plain-secret", "secret": true}},
 	}).start()
 	events := []object{
-		{"sequence": 0, "timestamp": 1, "diagnosticEvent": object{"message": "<{%fg 1%}>warning: <{%reset%}>deprecated\n"}},
+		{"sequence": 0, "timestamp": 1, "diagnosticEvent": object{
+			"message": "<{%fg 1%}>warning: <{%reset%}>deprecated\n"}},
 		{"sequence": 1, "timestamp": 2, "resourcePreEvent": object{"metadata": object{"op": "create",
 			"urn": "urn:pulumi:s::project::a:b:C::x::y", "type": "a:b:C"}}},
 		{"sequence": 2, "timestamp": 2, "resourcePreEvent": object{"metadata": object{"op": "same",
@@ -244,7 +246,8 @@ func TestPagesOfState(t *testing.T) {
 	v.shows(stack, "running", "No outputs.")
 	v.shows(stack+"/updates/1", "running", "warning: deprecated", "create a:b:C x::y", `data-next="5"`, "4f2c1aa",
 		"&lt;i&gt;first", "project:key", "project:plain")
-	if _, text := v.get(stack + "/updates/1"); strings.Contains(text, "unchanged") || strings.Contains(text, "progress") {
+	_, text := v.get(stack + "/updates/1")
+	if strings.Contains(text, "unchanged") || strings.Contains(text, "progress") {
 		t.Errorf("the page shows events that it omits otherwise:\n%s", text)
 	}
 	v.shows(stack+"/updates/1?from=5", `data-next="5"`)
@@ -277,5 +280,83 @@ func TestPagesOfState(t *testing.T) {
 		if code, _ := v.get("/organization/project/other" + path); code != 404 {
 			t.Errorf("another stack shows %s: %d", path, code)
 		}
+	}
+}
+
+// BenchmarkPages measures pages of a service with 10,000 stacks, 200,000 updates and 50,000 deployments. A page must
+// take less than 100 ms. One stack has a state of 5 MB with 2,500 resources.
+func BenchmarkPages(b *testing.B) {
+	w := newWorld(b)
+	err := w.server.db.Write(b.Context(), func(t *store.Tx) error {
+		now := time.Now().UnixNano()
+		for i := range 10_000 {
+			stack := fmt.Sprintf("stack-%05d", i)
+			_, err := t.Exec(`INSERT INTO stacks (id, organization, project, name, created, secret_key, version,
+					updated, update_kind, update_result, resources)
+				VALUES (?, 'organization', ?, ?, ?, x'00', 20, ?, 'update', 'succeeded', 7)`,
+				stack, fmt.Sprintf("project-%d", i%7), stack, now, now)
+			if err != nil {
+				return err
+			}
+			for n := range 20 {
+				_, err := t.Exec(`INSERT INTO updates (id, stack, kind, dry_run, status, version, requester, message,
+						environment, config, changes, created, started, ended)
+					VALUES (?, ?, 'update', 0, 'succeeded', ?, 'local', 'a message', '{}', '{"a:b":{"string":"c"}}',
+						'{"create":3}', ?, ?, ?)`, fmt.Sprintf("%s-%d", stack, n), stack, n+1, now+int64(n), now, now)
+				if err != nil {
+					return err
+				}
+			}
+			_, err = t.Exec(`INSERT INTO states (stack, version, object, sha256, bytes) VALUES (?, 20, '', x'00', 0)`, stack)
+			if err != nil {
+				return err
+			}
+			for n := range 5 {
+				id := fmt.Sprintf("%s-%d", stack, n)
+				status, ended := "succeeded", "steps"
+				if n == 4 && i%10 == 0 {
+					status, ended = "not-started", ""
+				}
+				_, err := t.Exec(`INSERT INTO deployments (id, job, stack, organization, pool, version, operation, status,
+						ended, inherits, initiator, requester, created, modified, definition)
+					VALUES (?, ?, ?, 'organization', '', ?, 'update', ?, ?, 1, 'cli', 'local', ?, ?, x'00')`,
+					id, id, stack, n+1, status, ended, now, now)
+				if err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+
+	// A state of 5 MB.
+	w.stack("large")
+	names := make([]string, 2500)
+	for i := range names {
+		names[i] = fmt.Sprintf("resource-%d-%s", i, strings.Repeat("x", 1000))
+	}
+	w.want(200, w.user, "POST", stackPath+"large/import", resources(names...), nil)
+
+	v := w.visit(w.user)
+	const stack = "/organization/project-3/stack-09999"
+	for _, path := range []string{
+		"/", "/?before=25000", "/?show=active", "/stacks", "/stacks?project=project-6&stack=stack-09900",
+		"/stacks?search=9999", "/organization/project-3/stack-09999", stack + "/updates", stack + "/updates/20",
+		stack + "/deployments/5", "/pools",
+		"/organization/project/large", "/organization/project/large/resources?from=2490",
+	} {
+		b.Run(path, func(b *testing.B) {
+			for b.Loop() {
+				if code, text := v.get(path); code != 200 {
+					b.Fatalf("%d %s", code, text)
+				}
+			}
+			if each := b.Elapsed() / time.Duration(b.N); each > 100*time.Millisecond {
+				b.Errorf("%s takes %s", path, each)
+			}
+		})
 	}
 }

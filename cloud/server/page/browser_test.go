@@ -207,7 +207,8 @@ func TestPagesInBrowser(t *testing.T) {
 			s.deployment.Steps[2].Status = "succeeded"
 		})
 		b.until(`document.querySelector("#log-end").innerText === "End of the log"`)
-		if got := b.eval(`[...document.querySelectorAll("#log li")].slice(7).map((li) => li.querySelector("span").textContent).join("|")`); got != hostile+"|the last line" {
+		got := b.eval(`[...document.querySelectorAll("#log li span")].slice(7).map((line) => line.textContent).join("|")`)
+		if got != hostile+"|the last line" {
 			t.Errorf("the new lines are %q", got)
 		}
 		if got := b.eval(`document.querySelector(".heading .status").innerText`); got != "succeeded" {
@@ -229,7 +230,9 @@ func TestPagesInBrowser(t *testing.T) {
 		b.signIn()
 		b.eval(`document.querySelector("#d7 .main a").focus()`)
 		s.change(func() {
-			s.queued = append(s.queued, page.Deployment{Key: 9, Stack: s.stack.Stack, Version: 43, Operation: "destroy", Status: "not-started"})
+			s.queued = append(s.queued, page.Deployment{
+				Key: 9, Stack: s.stack.Stack, Version: 43, Operation: "destroy", Status: "not-started",
+			})
 		})
 		b.until(`document.querySelector("tbody tr").id === "d9"`)
 		if got := b.eval(`document.activeElement.closest("tr").id`); got != "d7" {
@@ -262,7 +265,8 @@ func TestPagesInBrowser(t *testing.T) {
 		call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 		b.open(stack + "/deployments/42")
 		b.signIn()
-		if text := b.eval(`document.querySelector("#log").innerText`); !strings.Contains(text, "Serve the new start page") {
+		text := b.eval(`document.querySelector("#log").innerText`)
+		if !strings.Contains(text, "Serve the new start page") {
 			t.Errorf("the log shows %q", text)
 		}
 		b.unproblematic()
@@ -272,7 +276,10 @@ func TestPagesInBrowser(t *testing.T) {
 		name          string
 		width, height int64
 		dark          bool
-	}{{"desktop", 1280, 800, false}, {"dark", 1280, 800, true}, {"phone", 360, 740, false}, {"phone dark", 360, 740, true}} {
+	}{
+		{"desktop", 1280, 800, false}, {"dark", 1280, 800, true},
+		{"phone", 360, 740, false}, {"phone dark", 360, 740, true},
+	} {
 		t.Run(screen.name, func(t *testing.T) {
 			b := newTab(t, browser, serve(t, newService()))
 			scheme := "light"

@@ -47,7 +47,9 @@ func TestTook(t *testing.T) {
 }
 
 func TestCount(t *testing.T) {
-	for n, want := range map[int]string{0: "0 rows", 1: "1 row", 999: "999 rows", 12345: "12,345 rows", 1000000: "1,000,000 rows"} {
+	for n, want := range map[int]string{
+		0: "0 rows", 1: "1 row", 999: "999 rows", 12345: "12,345 rows", 1000000: "1,000,000 rows",
+	} {
 		if got := count(n, "row"); got != want {
 			t.Errorf("count(%d) = %q, want %q", n, got, want)
 		}

@@ -115,8 +115,10 @@ func newService() *service {
 		{
 			ID: "p1", Name: "default", Description: "Machines in the data centre", Default: true, Online: true,
 			Seen: at(12 * time.Second), Agents: []page.Agent{
-				{Host: "build-1", IP: "192.0.2.11", PID: "812", Platform: "linux/amd64", Version: "1.9.0", Online: true, Seen: at(12 * time.Second)},
-				{Host: "build-2", IP: "192.0.2.12", PID: "90", Platform: "linux/arm64", Version: "1.8.2", Seen: at(14 * time.Minute)},
+				{Host: "build-1", IP: "192.0.2.11", PID: "812", Platform: "linux/amd64", Version: "1.9.0", Online: true,
+					Seen: at(12 * time.Second)},
+				{Host: "build-2", IP: "192.0.2.12", PID: "90", Platform: "linux/arm64", Version: "1.8.2",
+					Seen: at(14 * time.Minute)},
 			},
 		},
 		{ID: "p2", Name: hostile},
@@ -133,7 +135,9 @@ func (s *service) source() page.Source {
 		}, s.deployment)
 		for i, status := range []string{"succeeded", "failed", "cancelled", "skipped", "succeeded", "succeeded"} {
 			d := page.Deployment{
-				Key: int64(6 - i), Stack: name([]string{"website", "network", "database"}[i%3], []string{"staging", "production"}[i%2]),
+				Key: int64(6 - i),
+				Stack: name([]string{"website", "network", "database"}[i%3],
+					[]string{"staging", "production"}[i%2]),
 				Version: int64(20 - i), Operation: []string{"update", "refresh", "destroy"}[i%3], Status: status, Pool: "default",
 				Agent: "build-1", Requester: "ada", Created: now.Add(-time.Duration(i*i+1) * 40 * time.Minute),
 			}
@@ -201,9 +205,11 @@ func (s *service) source() page.Source {
 			defer locked()()
 			now := time.Now()
 			all := page.Stacks{List: []page.StackSummary{
-				{Stack: name("database", "production"), Resources: 61, Updated: now.Add(-20 * time.Hour), Kind: "update", Result: "succeeded"},
+				{Stack: name("database", "production"), Resources: 61, Updated: now.Add(-20 * time.Hour),
+					Kind: "update", Result: "succeeded"},
 				{Stack: name("database", "staging")},
-				{Stack: name("network", "production"), Resources: 1204, Updated: now.Add(-9 * 24 * time.Hour), Kind: "refresh", Result: "failed"},
+				{Stack: name("network", "production"), Resources: 1204, Updated: now.Add(-9 * 24 * time.Hour),
+					Kind: "refresh", Result: "failed"},
 				s.stack.StackSummary,
 			}, Next: &page.StackName{Organization: "acme", Project: "website", Name: "production"}}
 			if search != "" || after.Project != "" {
@@ -307,18 +313,23 @@ func TestPages(t *testing.T) {
 	const stack = "/acme/website/production"
 	inline := regexp.MustCompile(`(?i)<script(?: |>)(?:[^>]*)>[^<]|<style|\sstyle=|\son[a-z]+=|javascript:`)
 	for path, want := range map[string][]string{
-		"/":                       {"Queued and running <span class=\"badge\">2", "#42", "cancelled", "?before=1", `data-refresh="3"`},
-		"/?show=active":           {"show=active&amp;before=1", "#42"},
-		"/?before=1":              {"There are no older deployments", "Newest"},
-		stack + "/deployments/42": {"Get source", "1 min", `data-next="7"`, "Serve the new start page", "Waits for the next lines"},
-		"/stacks":                 {"1,204", "stack=production", "never"},
-		"/stacks?search=%3Cb%3E":  {"No project or stack has “&lt;b&gt;”"},
-		stack:                     {"https://www.example.org", "website:key", "update 11", "2 create", "pulumi:runtime", "11", "28 resources"},
-		stack + "/resources":      {"page-11", "28 resources", "protected", "to be deleted", "?from=20", `<span class="tag">secret`},
-		stack + "/updates":        {"refresh 10", "preview", "?after=1.u"},
-		stack + "/updates/11":     {"git.head", "4f2c1aa", "website:key", "deployments/41"},
-		stack + "/previews/p-1":   {"preview"},
-		"/pools":                  {"build-2", "192.0.2.12", "1.8.2", "14 min ago", "default", "No agent has called in the last hour"},
+		"/": {`Queued and running <span class="badge">2`, "#42", "cancelled", "?before=1",
+			`data-refresh="3"`},
+		"/?show=active": {"show=active&amp;before=1", "#42"},
+		"/?before=1":    {"There are no older deployments", "Newest"},
+		stack + "/deployments/42": {"Get source", "1 min", `data-next="7"`, "Serve the new start page",
+			"Waits for the next lines"},
+		"/stacks":                {"1,204", "stack=production", "never"},
+		"/stacks?search=%3Cb%3E": {"No project or stack has “&lt;b&gt;”"},
+		stack: {"https://www.example.org", "website:key", "update 11", "2 create",
+			"pulumi:runtime", "11", "28 resources"},
+		stack + "/resources": {"page-11", "28 resources", "protected", "to be deleted", "?from=20",
+			`<span class="tag">secret`},
+		stack + "/updates":      {"refresh 10", "preview", "?after=1.u"},
+		stack + "/updates/11":   {"git.head", "4f2c1aa", "website:key", "deployments/41"},
+		stack + "/previews/p-1": {"preview"},
+		"/pools": {"build-2", "192.0.2.12", "1.8.2", "14 min ago", "default",
+			"No agent has called in the last hour"},
 	} {
 		t.Run(path, func(t *testing.T) {
 			code, text := b.get(path)
@@ -410,7 +421,8 @@ func TestSignIn(t *testing.T) {
 	for _, wrong := range []string{"", "other", strings.Repeat("x", 20<<10)} {
 		got := b.post("/sign-in", url.Values{"token": {wrong}, "next": {target}})
 		body, err := io.ReadAll(got.Body)
-		if err != nil || got.StatusCode/100 != 4 || len(got.Cookies()) > 0 || wrong != "" && strings.Contains(string(body), wrong) {
+		shown := wrong != "" && strings.Contains(string(body), wrong)
+		if err != nil || got.StatusCode/100 != 4 || len(got.Cookies()) > 0 || shown {
 			t.Errorf("a wrong token of %d bytes: %s %s %v", len(wrong), got.Status, body, err)
 		}
 	}
@@ -440,8 +452,9 @@ func TestSignIn(t *testing.T) {
 func TestSignInNext(t *testing.T) {
 	b := newBrowser(t, newService(), "https://cmwa.example.org")
 	for next, want := range map[string]string{
-		"": "/", "/pools": "/pools", "//evil.example.org": "/", "/\\evil.example.org": "/", "https://evil.example.org": "/",
-		"/\t/evil.example.org": "/", "pools": "/",
+		"": "/", "/pools": "/pools", "//evil.example.org": "/", "/\\evil.example.org": "/",
+		"https://evil.example.org": "/",
+		"/\t/evil.example.org":     "/", "pools": "/",
 	} {
 		got := b.post("/sign-in", url.Values{"token": {token}, "next": {next}})
 		if got.Header.Get("Location") != want {
