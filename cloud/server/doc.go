@@ -89,6 +89,9 @@
 // calls with valid tokens do not, because all clients behind a proxy have one address, nor do
 // those of agents and runners.
 //
+// The web page (package page) is at / and has sessions of its own: a session is the hash of a cookie and belongs to the
+// access token that opened it, so that it ends with this token. The API refuses sessions.
+//
 // # Retention
 //
 // [Retention] limits the size of the database. From a log above its limit, batches in the
