@@ -41,8 +41,11 @@ type manifest struct {
 }
 
 // Backup writes a backup of a data directory to a new file, while another process may serve the directory. It returns
-// the number of bytes. The backup has the state of one moment. It needs free space for a copy of the database.
-func Backup(ctx context.Context, directory, release, file string) (size int64, err error) {
+// the number of bytes. Of the options it uses Directory, Objects and Version. The backup has the state of one moment.
+// It needs free space for a copy of the database.
+func Backup(ctx context.Context, options Options, file string) (size int64, err error) {
+	options = options.withDefaults()
+	directory, bucket := options.Directory, options.Objects
 	if _, err := os.Stat(filepath.Join(directory, store.File)); err != nil {
 		return 0, fmt.Errorf("%s is not the data directory of a service: %w", directory, err)
 	}
@@ -59,7 +62,6 @@ func Backup(ctx context.Context, directory, release, file string) (size int64, e
 		}
 	}()
 
-	bucket := filepath.Join(directory, objectsDirectory)
 	if _, err := objects.Open(bucket); err != nil {
 		return 0, err
 	}
@@ -92,7 +94,7 @@ func Backup(ctx context.Context, directory, release, file string) (size int64, e
 			return 0, err
 		}
 	}
-	if err := archive.finish(release); err != nil {
+	if err := archive.finish(options.Version); err != nil {
 		return 0, err
 	}
 	if size, err = out.Seek(0, io.SeekCurrent); err == nil {
@@ -196,7 +198,7 @@ const restoring = ".restore"
 
 // Restore unpacks a backup into a data directory, which must be empty or missing. Before the data directory has a
 // database, Restore checks every file, the pages of the database, every state, and the master key. MasterKey is
-// as in [Options].
+// as in [Options]. The states are then in the data directory, also if they were in another one.
 func Restore(ctx context.Context, directory, masterKey, file string) (err error) {
 	in, _, err := secret.OpenRegular(file)
 	if err != nil {
@@ -338,15 +340,12 @@ func checkRestored(ctx context.Context, directory, masterKey string) error {
 	}
 	err = s.db.Check(ctx)
 	if err == nil {
-		var bucket objects.Bucket
-		if bucket, err = objects.Open(filepath.Join(directory, objectsDirectory)); err == nil {
-			err = s.db.Read(ctx, func(t *store.Tx) error {
-				return t.States(func(key string, sum []byte) error {
-					_, err := objects.Load(ctx, bucket, key, sum)
-					return err
-				})
+		err = s.db.Read(ctx, func(t *store.Tx) error {
+			return t.States(func(key string, sum []byte) error {
+				_, err := objects.Load(ctx, s.objects, key, sum)
+				return err
 			})
-		}
+		})
 	}
 	return errors.Join(err, s.Close())
 }

@@ -65,7 +65,7 @@ func backupOf(t *testing.T) (w *world, file string) {
 		t.Fatal(err)
 	}
 	file = filepath.Join(t.TempDir(), "backup.tar")
-	size, err := Backup(t.Context(), w.directory, "v1", file)
+	size, err := Backup(t.Context(), Options{Directory: w.directory}, file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestBackupConsistent(t *testing.T) {
 	}
 	for i := range 10 {
 		file, directory := filepath.Join(t.TempDir(), "backup"), filepath.Join(t.TempDir(), "data")
-		if _, err := Backup(t.Context(), w.directory, "v1", file); err != nil {
+		if _, err := Backup(t.Context(), Options{Directory: w.directory}, file); err != nil {
 			t.Errorf("backup %d: %v", i, err)
 			continue
 		}
@@ -166,7 +166,7 @@ func TestBackupMasterKey(t *testing.T) {
 	}
 	w := newWorld(t, func(o *Options) { o.MasterKey = key })
 	file := filepath.Join(t.TempDir(), "backup")
-	if _, err := Backup(t.Context(), w.directory, "v1", file); err != nil {
+	if _, err := Backup(t.Context(), Options{Directory: w.directory}, file); err != nil {
 		t.Fatal(err)
 	}
 	content, err := os.ReadFile(file)
@@ -185,16 +185,17 @@ func TestBackupMasterKey(t *testing.T) {
 
 func TestBackupRefused(t *testing.T) {
 	w, file := backupOf(t)
-	if _, err := Backup(t.Context(), w.directory, "v1", file); err == nil || !strings.Contains(err.Error(), "exists") {
+	running := Options{Directory: w.directory}
+	if _, err := Backup(t.Context(), running, file); err == nil || !strings.Contains(err.Error(), "exists") {
 		t.Errorf("a backup over a file: %v", err)
 	}
-	if _, err := Backup(t.Context(), t.TempDir(), "v1", file+"2"); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Backup(t.Context(), Options{Directory: t.TempDir()}, file+"2"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a backup of another directory: %v", err)
 	}
 	if err := os.RemoveAll(filepath.Join(w.directory, objectsDirectory, "checkpoints")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Backup(t.Context(), w.directory, "v1", file+"2")
+	_, err := Backup(t.Context(), Options{Directory: w.directory}, file+"2")
 	if err == nil || !strings.Contains(err.Error(), "an object is missing") {
 		t.Errorf("a backup without an object: %v", err)
 	}

@@ -26,6 +26,7 @@ import (
 type Options struct {
 	Directory string       // directory of all data; created with mode 0700 if it does not exist
 	Log       *slog.Logger // nil logs nothing
+	Objects   string       // directory of the states of stacks; empty means objects in Directory
 	MasterKey string       // file of the master key, or its directory; empty means master.key in Directory
 	Version   string       // of the program, for GET /api/status and metrics
 
@@ -106,7 +107,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 
-	bucket, err := objects.Open(filepath.Join(options.Directory, "objects"))
+	bucket, err := objects.Open(options.Objects)
 	if err != nil {
 		return nil, errors.Join(err, db.Close(), lock.Close())
 	}
@@ -135,6 +136,7 @@ func (o Options) withDefaults() Options {
 			*value = fallback
 		}
 	}
+	setDefault(&o.Objects, filepath.Join(o.Directory, objectsDirectory))
 	setDefault(&o.Organization, "organization")
 	setDefault(&o.User, "local")
 	setDefault(&o.DefaultImage, "pulumi/pulumi")

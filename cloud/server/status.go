@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/cmwa-project/cmwa/cloud/server/objects"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
@@ -51,6 +52,7 @@ func (s *Server) runChecks(ctx context.Context) statusView {
 			_, err := s.keys.Make(ctx, "status")
 			return err
 		},
+		"objects": func() error { return objects.Probe(ctx, s.objects) },
 	} {
 		err := check()
 		view.Checks[name] = checkOK

@@ -1,8 +1,11 @@
 package server
 
 import (
+	"errors"
 	"log/slog"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,7 +21,7 @@ func TestStatus(t *testing.T) {
 	var got statusView
 	w.want(200, "", "GET", "/api/status", nil, &got)
 	if got.Status != "ok" || got.Version != "v1.2.3" || got.Schema < 2 || got.Checks["database"] != "ok" ||
-		got.Checks["keys"] != "ok" {
+		got.Checks["keys"] != "ok" || got.Checks["objects"] != "ok" {
 		t.Errorf("the status of a new service is %+v", got)
 	}
 	w.want(200, "", "GET", "/healthz", nil, nil)
@@ -43,9 +46,19 @@ func TestStatus(t *testing.T) {
 	w.want(200, "", "GET", "/healthz", nil, nil)
 	rename("away", "goose_db_version")
 	w.want(200, "", "GET", "/api/status", nil, &got)
-	if failures := strings.Count(log.String(), "check failed"); failures != 1 ||
+
+	// A file in place of the directory of objects.
+	bucket := filepath.Join(w.directory, objectsDirectory)
+	if err := errors.Join(os.RemoveAll(bucket), os.WriteFile(bucket, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	w.want(503, "", "GET", "/api/status", nil, &got)
+	if got.Checks["objects"] != "failed" || got.Checks["database"] != "ok" {
+		t.Errorf("the status without objects is %+v", got)
+	}
+	if failures := strings.Count(log.String(), "check failed"); failures != 2 ||
 		!strings.Contains(log.String(), "check succeeded again") {
-		t.Errorf("the log has %d failures, want 1, and the recovery:\n%s", failures, &log)
+		t.Errorf("the log has %d failures, want 2, and the recovery:\n%s", failures, &log)
 	}
 }
 

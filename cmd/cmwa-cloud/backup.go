@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -13,7 +14,7 @@ import (
 var fileArgument = command.Argument("FILE", command.File)
 
 func backupCommand(s stdio) command.Command {
-	var directory string
+	var options server.Options
 	return command.Command{
 		Name: "backup", Help: "write a backup of a data directory to a new file, also while the service runs",
 		Long: "The file is a tar archive with the state of one moment: the database, the states of all stacks, the " +
@@ -21,13 +22,18 @@ func backupCommand(s stdio) command.Command {
 			"A master key in another place (--master-key) is not in the backup: keep it, because no secret can be " +
 			"read without it.",
 		Forms: []command.Form{{fileArgument, command.AnyOf(
-			command.String(&directory, dataFlag, command.Text("DIRECTORY"), "data directory of the service (required)"),
+			command.String(&options.Directory, dataFlag, command.Text("DIRECTORY"),
+				"data directory of the service (required)"),
+			command.String(&options.Objects, objectsFlag, command.Text("DIRECTORY"),
+				"directory of the states, if it is not in the data directory; also PULUMI_LOCAL_OBJECTS"),
 		)}},
 		Run: func(ctx context.Context, args []string) error {
-			if directory == "" {
+			if options.Directory == "" {
 				return cli.Usagef("backup needs --data DIRECTORY: the data directory of the service")
 			}
-			size, err := server.Backup(ctx, directory, cli.Version(), args[0])
+			options.Objects = cmp.Or(options.Objects, s.variable("PULUMI_LOCAL_OBJECTS"))
+			options.Version = cli.Version()
+			size, err := server.Backup(ctx, options, args[0])
 			if err != nil {
 				return err
 			}
@@ -42,7 +48,8 @@ func restoreCommand(s stdio) command.Command {
 	return command.Command{
 		Name: "restore", Help: "check a backup, and unpack it into a new data directory",
 		Long: "The command checks every file, every page of the database, every state and the master key before the " +
-			"directory has a database. To test a backup, restore it into a directory that you then delete.",
+			"directory has a database. The states are then in this directory, also if --objects was used before. " +
+			"To test a backup, restore it into a directory that you then delete.",
 		Forms: []command.Form{{fileArgument, command.AnyOf(
 			command.String(&directory, dataFlag, command.Text("DIRECTORY"), "empty or missing directory (required)"),
 			command.String(&masterKey, masterKeyFlag, command.File,
@@ -52,9 +59,7 @@ func restoreCommand(s stdio) command.Command {
 			if directory == "" {
 				return cli.Usagef("restore needs --data DIRECTORY: an empty directory, or one that does not exist")
 			}
-			if masterKey == "" {
-				masterKey = s.variable("PULUMI_LOCAL_KEYS")
-			}
+			masterKey = cmp.Or(masterKey, s.variable("PULUMI_LOCAL_KEYS"))
 			if err := server.Restore(ctx, directory, masterKey, args[0]); err != nil {
 				return err
 			}

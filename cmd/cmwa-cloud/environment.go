@@ -42,7 +42,7 @@ type variable struct {
 const (
 	noMySQL    = "MySQL is not supported yet: unset it, and the database is SQLite in --data"
 	noMigrator = "the service migrates its own database at the start"
-	noBucket   = "buckets are not supported yet: unset it, and objects are in --data"
+	noBucket   = "buckets are not supported yet: unset it, and use PULUMI_LOCAL_OBJECTS or --data"
 	noKeys     = "key services are not supported yet: unset it, and use PULUMI_LOCAL_KEYS or --data"
 	noCloud    = "no bucket and no key service is configured"
 	noExport   = "traces are not exported yet"
@@ -86,7 +86,7 @@ func variables() []variable {
 		{name: "METADATA_LOCK_RETRIES", effect: ignored, note: noMigrator},
 		{name: "MIGRATIONS_TABLE_NAME", effect: ignored, note: noMigrator},
 
-		{name: "PULUMI_LOCAL_OBJECTS", effect: refused, check: checkPath, note: "objects are in --data: unset it"},
+		{name: "PULUMI_LOCAL_OBJECTS", check: checkPath},
 		{
 			name: "PULUMI_POLICY_PACK_LOCAL_HTTP_OBJECTS", effect: ignored, check: checkPath,
 			note: "there are no policy packs",

@@ -77,7 +77,7 @@ func TestReadEnvironment(t *testing.T) {
 		"METADATA_LOCK_RETRIES":         {noted, any, nil, "migrates its own database"},
 		"MIGRATIONS_TABLE_NAME":         {noted, any, nil, "migrates its own database"},
 
-		"PULUMI_LOCAL_OBJECTS":                          {refusal, "/zq7", []string{"zq7"}, "must be an absolute path"},
+		"PULUMI_LOCAL_OBJECTS":                          {fine, "/zq7", []string{"zq7"}, "must be an absolute path"},
 		"PULUMI_POLICY_PACK_LOCAL_HTTP_OBJECTS":         {noted, "/zq7", []string{"./zq7"}, "must be an absolute path"},
 		"PULUMI_CHECKPOINT_BLOB_STORAGE_ENDPOINT":       {refusal, any, nil, "buckets are not supported yet"},
 		"PULUMI_ENGINE_EVENTS_BLOB_STORAGE_ENDPOINT":    {refusal, any, nil, "buckets are not supported yet"},

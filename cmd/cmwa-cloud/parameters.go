@@ -29,6 +29,7 @@ type parameter struct {
 const (
 	dataFlag        = "data"
 	listenFlag      = "listen"
+	objectsFlag     = "objects"
 	masterKeyFlag   = "master-key"
 	publicFlag      = "public-url"
 	certificateFlag = "tls-certificate"
@@ -43,6 +44,10 @@ func parameters() []parameter {
 		{
 			name: listenFlag, takes: text("HOST:PORT"), fallback: "127.0.0.1:8585", variable: "PORT",
 			help: "address of the service; port 0 chooses a free one",
+		},
+		{
+			name: objectsFlag, takes: text("DIRECTORY"), variable: "PULUMI_LOCAL_OBJECTS",
+			help: "directory of the states of stacks; otherwise objects in --data",
 		},
 		{
 			name: masterKeyFlag, takes: command.File, variable: "PULUMI_LOCAL_KEYS",
@@ -206,7 +211,8 @@ func (f *serveFlags) service(env environment, s stdio) (service, error) {
 	}
 	v := service{listen: get[listenFlag], minTLS: tlsVersion(get["tls-min-version"])}
 	v.options = server.Options{
-		Directory: get[dataFlag], Version: cli.Version(), Log: newLogger(s.stderr, get["log-format"]),
+		Directory: get[dataFlag], Objects: get[objectsFlag], Version: cli.Version(),
+		Log:       newLogger(s.stderr, get["log-format"]),
 		PublicURL: get[publicFlag], ConsoleURL: get["console-url"], DefaultImage: get["default-image"],
 		Organization: get["organization"], MetricsSecret: secret.New(get["metrics-secret"]),
 	}

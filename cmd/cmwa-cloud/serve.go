@@ -20,6 +20,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud/server"
 	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
+	"github.com/cmwa-project/cmwa/cloud/server/objects"
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 )
@@ -128,6 +129,15 @@ func listenAddress(address string, bound net.Addr) string {
 // serve runs the listener and the regular work of the service until ctx ends. If one of them
 // fails, the other stops too.
 func (v service) serve(ctx context.Context, s stdio) (err error) {
+	if v.options.Objects != "" {
+		bucket, err := objects.Open(v.options.Objects)
+		if err == nil {
+			err = objects.Probe(ctx, bucket)
+		}
+		if err != nil {
+			return cli.Usagef("--%s or PULUMI_LOCAL_OBJECTS: %w", objectsFlag, err)
+		}
+	}
 	service, err := server.Open(ctx, v.options)
 	switch {
 	case errors.Is(err, server.ErrMasterKey):

@@ -384,3 +384,23 @@ func TestServeMasterKey(t *testing.T) {
 		}
 	}
 }
+
+// TestServeObjects keeps the states of stacks in another directory.
+func TestServeObjects(t *testing.T) {
+	directory := t.TempDir()
+	file := filepath.Join(directory, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := &testService{t: t, directory: filepath.Join(directory, "data")}
+	p.env = map[string]string{"PULUMI_LOCAL_OBJECTS": file}
+	_, stderr := p.run(cli.ExitUsage, "serve", "--listen", "127.0.0.1:0", "--data", p.directory)
+	matches(t, stderr, `--objects or PULUMI_LOCAL_OBJECTS: open the directory of objects: .* not a directory`)
+
+	p.env = map[string]string{"PULUMI_LOCAL_OBJECTS": filepath.Join(directory, "objects")}
+	p.start()
+	if _, err := os.Stat(filepath.Join(p.directory, "objects")); err == nil {
+		t.Error("the data directory has objects, too")
+	}
+	p.run(cli.ExitOK, "backup", filepath.Join(directory, "backup.tar"), "--data", p.directory)
+}

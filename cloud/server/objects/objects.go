@@ -12,6 +12,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -73,6 +74,19 @@ func Load(ctx context.Context, b Bucket, key string, sum []byte) ([]byte, error)
 			key)
 	}
 	return content, nil
+}
+
+// Probe writes, reads and deletes an object, and returns the first error.
+func Probe(ctx context.Context, b Bucket) error {
+	key := "probe/" + rand.Text()
+	if err := b.Put(ctx, key, []byte(key)); err != nil {
+		return err
+	}
+	content, err := b.Get(ctx, key)
+	if err == nil && string(content) != key {
+		err = fmt.Errorf("read object %s: it has another content than was written", key)
+	}
+	return errors.Join(err, b.Delete(ctx, key))
 }
 
 // Pack compresses content with gzip. It prefers speed: the state of 300 resources takes 5 ms.
