@@ -287,8 +287,9 @@ var runBy = map[string]string{
 	"kubectl -n cmwa ": "TestKustomizeOnCluster", "kubectl get ": "TestKustomizeOnCluster",
 	"docker load ": "TestImage", "docker run ": "TestImage", "sudo chown -R 65532 ": "TestImage",
 	"bin/cmwa-cloud pool ": "TestReadmeQuickStart", "bin/cmwa-cloud deploy ": "TestReadmeQuickStart",
-	"bin/cmwa-cloud activity ": "TestReadmeQuickStart", "bin/cmwa-cloud serve --data data &": "TestReadmeService",
-	"bin/cmwa run &": "TestReadmeService", "export ": "TestReadmeService", "mkdir ": "TestReadmeService",
+	"bin/cmwa-cloud config ": "TestReadmeQuickStart", "bin/cmwa-cloud activity ": "TestReadmeQuickStart",
+	"bin/cmwa-cloud serve --data data &": "TestReadmeService", "bin/cmwa run &": "TestReadmeService",
+	"export ": "TestReadmeService", "mkdir ": "TestReadmeService",
 }
 
 // notRun are the commands of the documents that no test runs as they are, by their beginning, and the
