@@ -298,7 +298,6 @@ func (s *Server) abandonUpdate(ctx context.Context, id string, now time.Time) er
 		if u.Status != running || u.Expires.After(now) {
 			return store.ErrNoChange // meanwhile it has ended or its lease was renewed
 		}
-		s.log.Warn("update failed: its lease has expired", "component", "updates", "update", id, "stack", u.Stack)
 		return nil
 	})
 }
@@ -388,7 +387,7 @@ func (s *Server) endUpdate(
 		s.deleteObjects(ctx, unused)
 	}
 	s.checks.forget(id)
-	s.log.Info("update ended", "component", "updates", "update", id, "stack", u.Stack, "status", u.Status)
+	s.log.Info("update ended", "component", "updates", "update", id, "stack", u.Stack, "status", status)
 	return nil
 }
 
