@@ -283,6 +283,34 @@ func TestPagesOfState(t *testing.T) {
 	}
 }
 
+// FuzzPages requests pages with any path and query. None may fail.
+func FuzzPages(f *testing.F) {
+	for _, target := range []string{
+		"/?before=1&show=active", "/stacks?project=a&stack=b&search=%25", "/organization/project/s",
+		"/organization/project/s/updates?after=1.x", "/organization/project/s/updates/1?from=3",
+		"/organization/project/s/deployments/1?from=0.1", "/organization/project/s/resources?from=2",
+		"/organization/project/s/previews/%00", "/pools", "/static/..%2fpage.go", "/sign-in?next=//x",
+	} {
+		f.Add(target)
+	}
+	w := newWorld(f)
+	w.deploy(w.stack("s"), steps(1))
+	w.update("s", object{}).start()
+	v := w.visit(w.user)
+	f.Fuzz(func(t *testing.T, target string) {
+		if _, err := url.ParseRequestURI(target); err != nil || !strings.HasPrefix(target, "/") ||
+			strings.ContainsAny(target, " \t\r\n") {
+			return
+		}
+		r := httptest.NewRequest("GET", target, nil)
+		r.Header.Set("Cookie", v.cookie)
+		rec := httptest.NewRecorder()
+		if w.handler.ServeHTTP(rec, r); rec.Code >= 500 {
+			t.Errorf("%q: %d %s", target, rec.Code, rec.Body)
+		}
+	})
+}
+
 // BenchmarkPages measures pages of a service with 10,000 stacks, 200,000 updates and 50,000 deployments. A page must
 // take less than 100 ms. One stack has a state of 5 MB with 2,500 resources.
 func BenchmarkPages(b *testing.B) {

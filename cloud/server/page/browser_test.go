@@ -161,6 +161,38 @@ func serve(t *testing.T, s *service) string {
 	return server.URL
 }
 
+// faint is an expression with the texts of a page whose contrast to their background is less than 4.5 to 1, which WCAG
+// 2.2 requires at level AA.
+const faint = `(() => {
+	const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+	const over = (element) => { // the colour of the background behind the text of an element
+		if (!element) return;
+		over(element.parentElement);
+		canvas.fillStyle = getComputedStyle(element).backgroundColor;
+		canvas.fillRect(0, 0, 1, 1);
+	};
+	const luminance = () => {
+		const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((value) => {
+			value /= 255;
+			return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+		});
+		return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+	};
+	const faint = [];
+	for (const element of document.body.querySelectorAll("*")) {
+		const text = [...element.childNodes].filter((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+		if (text.length === 0 || !element.checkVisibility() || element.matches(".skip")) continue;
+		over(element);
+		const behind = luminance();
+		canvas.fillStyle = getComputedStyle(element).color;
+		canvas.fillRect(0, 0, 1, 1);
+		const [light, dark] = [behind, luminance()].sort((a, b) => b - a);
+		const contrast = (light + 0.05) / (dark + 0.05);
+		if (contrast < 4.5) faint.push(text[0].data.trim() + " (" + contrast.toFixed(2) + ")");
+	}
+	return faint.join(", ");
+})()`
+
 func TestPagesInBrowser(t *testing.T) {
 	browser, shots := chromium(t), t.ArtifactDir()
 	const stack = "/acme/website/production"
@@ -303,6 +335,9 @@ func TestPagesInBrowser(t *testing.T) {
 				}
 				if got := b.eval("document.documentElement.scrollWidth - innerWidth"); got != "0" {
 					t.Errorf("%s is %s pixels wider than the screen", path, got)
+				}
+				if got := b.eval(faint); got != "" {
+					t.Errorf("%s has texts with too little contrast: %s", path, got)
 				}
 				if i == 0 {
 					b.signIn()

@@ -449,6 +449,15 @@ func TestSignIn(t *testing.T) {
 	}
 }
 
+func TestSignInTLS(t *testing.T) {
+	b := newBrowser(t, newService(), "")
+	r := httptest.NewRequest("POST", "https://cmwa.example.org/sign-in", strings.NewReader("token="+token))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if got := b.do(r); !got.Cookies()[0].Secure {
+		t.Error("the cookie of a call with TLS is not Secure")
+	}
+}
+
 func TestSignInNext(t *testing.T) {
 	b := newBrowser(t, newService(), "https://cmwa.example.org")
 	for next, want := range map[string]string{
