@@ -207,7 +207,8 @@ func TestPagesOfState(t *testing.T) {
 	deployment := func(names ...string) string {
 		all := []object{{
 			"urn": "urn:pulumi:s::project::pulumi:pulumi:Stack::project-s", "type": "pulumi:pulumi:Stack",
-			"outputs": object{"address": "<b>https://example.org</b>", "password": secret, "list": []any{1, secret}},
+			"outputs": object{"address": "<b>https://example.org</b>", "password": secret,
+				"list": []any{"<b>", `\u003c`, secret}},
 		}}
 		for _, name := range names {
 			all = append(all, object{
@@ -232,7 +233,7 @@ func TestPagesOfState(t *testing.T) {
 	}).start()
 	events := []object{
 		{"sequence": 0, "timestamp": 1, "diagnosticEvent": object{
-			"message": "<{%fg 1%}>warning: <{%reset%}>deprecated\n"}},
+			"prefix": "<{%fg 3%}>warning: <{%reset%}>", "message": "deprecated\n"}},
 		{"sequence": 1, "timestamp": 2, "resourcePreEvent": object{"metadata": object{"op": "create",
 			"urn": "urn:pulumi:s::project::a:b:C::x::y", "type": "a:b:C"}}},
 		{"sequence": 2, "timestamp": 2, "resourcePreEvent": object{"metadata": object{"op": "same",
@@ -263,7 +264,8 @@ func TestPagesOfState(t *testing.T) {
 	u.ask("POST", "/events/batch", object{"events": []object{{"sequence": 5, "timestamp": 4,
 		"summaryEvent": object{"resourceChanges": object{"create": 7, "same": 1}}}}})
 	u.complete("succeeded")
-	v.shows(stack, "&lt;b&gt;https://example.org", ">secret<", "[1,&#34;[secret]&#34;]", "7 create", "update 1",
+	v.shows(stack, "&lt;b&gt;https://example.org", ">secret<", `[&#34;&lt;b&gt;&#34;,&#34;\\u003c&#34;,&#34;[secret]&#34;]`,
+		"7 create", "update 1",
 		fmt.Sprint(pageRows+1)+" resources")
 	v.shows(stack+"/updates/1", "End of the log", "succeeded", "7 create")
 	v.shows(stack+"/resources", "r00", "id of r00", "protected", ">secret<", "?from=50")

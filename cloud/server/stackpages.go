@@ -241,6 +241,7 @@ func lineOfEvent(text json.RawMessage) (line page.Line, ok bool) {
 		Metadata struct{ Op, URN, Type string }
 	}
 	type message struct {
+		Prefix    string // such as "warning: "
 		Message   string
 		Ephemeral bool // only for progress bars
 	}
@@ -255,7 +256,7 @@ func lineOfEvent(text json.RawMessage) (line page.Line, ok bool) {
 	line.Time = time.Unix(e.Timestamp, 0)
 	for _, m := range []*message{e.StdoutEvent, e.DiagnosticEvent, e.PolicyEvent} {
 		if m != nil {
-			line.Text = withoutColours(m.Message)
+			line.Text = withoutColours(m.Prefix + m.Message)
 			return line, !m.Ephemeral && strings.TrimSpace(line.Text) != ""
 		}
 	}

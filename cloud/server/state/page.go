@@ -87,7 +87,9 @@ func mask(value []byte) (string, bool) {
 	if err := json.Compact(&text, appendMasked(nil, value)); err != nil {
 		panic(err) // validate has accepted it
 	}
-	return text.String(), false
+	// Go writes <, > and & in JSON as \u003c and so on, for HTML. A backslash itself is written twice.
+	readable := strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
+	return readable.Replace(text.String()), false
 }
 
 // appendMasked appends a value, in which secrets are replaced, to data.
