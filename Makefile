@@ -104,8 +104,9 @@ reference: ## Generate the files that depend on the schema.
 demo: ## Run a real deployment on this machine. INSTALL=1 installs missing packages, KEEP=1 leaves everything up, TARGET=kubernetes uses a cluster.
 	@examples/demo/run
 
-bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs, 10,000 loads, 1,000 pools, records, 10,000 secrets, the web page.
+bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs, 10,000 loads, 1,000 pools, records, 10,000 secrets, updates, the web page.
 	@eval "$$($(TOOLCHAIN)/environment)"; go test -run '^$$' -v -bench . -benchtime 1x -timeout 20m ./cmd/cmwa
+	@eval "$$($(TOOLCHAIN)/environment)"; go test -run '^$$' -v -bench . -benchtime 1x -timeout 20m ./cmd/cmwa-cloud
 	go test -run '^$$' -v -bench ManyJobs -benchtime 1x ./runtime/kube
 	CMWA_TEST_IDLE=1 go test -count=1 -run TestExecutorIdleRequests -v ./runtime/kube
 	go test -run '^$$' -bench LoadMemory -benchtime 1x ./schema

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testService is one running service and the environment of its clients.
 type testService struct {
-	t         *testing.T
+	t         testing.TB
 	url       string
 	directory string
 	env       map[string]string
@@ -60,7 +60,7 @@ func (o *output) String() string {
 }
 
 // find waits until the output matches an expression, and returns the match.
-func (o *output) find(t *testing.T, expression string) string {
+func (o *output) find(t testing.TB, expression string) string {
 	t.Helper()
 	limit := time.After(30 * time.Second)
 	for {
@@ -76,7 +76,7 @@ func (o *output) find(t *testing.T, expression string) string {
 }
 
 // newService starts a service. At the end of the test it must stop without an error.
-func newService(t *testing.T, flags ...string) *testService {
+func newService(t testing.TB, flags ...string) *testService {
 	t.Helper()
 	p := &testService{t: t, directory: filepath.Join(t.TempDir(), "data"), env: map[string]string{}}
 	p.start(flags...)
