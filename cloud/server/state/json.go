@@ -36,13 +36,10 @@ func validate(data []byte) error {
 // endOfString returns the index behind the string that starts at data[start].
 func endOfString(data []byte, start int) int {
 	for i := start + 1; ; i++ {
-		i += bytes.IndexByte(data[i:], '"')
-		// An even number of backslashes before the quote are backslashes of the text.
-		backslashes := 0
-		for data[i-1-backslashes] == '\\' {
-			backslashes++
-		}
-		if backslashes%2 == 0 {
+		switch data[i] {
+		case '\\':
+			i++
+		case '"':
 			return i + 1
 		}
 	}
