@@ -60,9 +60,11 @@ runners:
 	bin/notices -o bin/THIRD_PARTY_NOTICES ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
 	rm bin/notices
 
-image: runners ## Build the container image of the agent into bin, as an archive for docker load and as an OCI layout.
+image: runners ## Build the container images of cmwa and cmwa-cloud into bin, as archives for docker load and as OCI layouts.
 	GOOS=linux GOARCH=amd64 $(go_build) -o bin/cmwa-linux-amd64 ./cmd/cmwa
 	GOOS=linux GOARCH=arm64 $(go_build) -o bin/cmwa-linux-arm64 ./cmd/cmwa
+	GOOS=linux GOARCH=amd64 $(go_build) -o bin/cmwa-cloud-linux-amd64 ./cmd/cmwa-cloud
+	GOOS=linux GOARCH=arm64 $(go_build) -o bin/cmwa-cloud-linux-arm64 ./cmd/cmwa-cloud
 	install -m 644 LICENSE bin/
 	install -d -m 755 bin/state # an empty directory for examples/image/Dockerfile, which has no shell to create one
 	install -d -m 755 bin/names # a directory, because Docker would follow a link

@@ -268,8 +268,54 @@ func TestImage(t *testing.T) {
 			}
 		}
 	})
+	t.Run("the service has an image of its own", func(t *testing.T) {
+		for architecture, image := range readLayout(t, filepath.Join(directory, "cmwa-cloud-image")) {
+			testCloudImage(t, architecture, image)
+		}
+	})
 	t.Run("docker", func(t *testing.T) { testImageInDocker(t, directory, id) })
 	t.Run("kubernetes", testImageInKubernetes)
+}
+
+// testCloudImage checks the image of the service for one architecture.
+func testCloudImage(t *testing.T, architecture string, image layoutImage) {
+	t.Helper()
+	c := image.config.Config
+	if c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{"/usr/local/bin/cmwa-cloud"}) ||
+		!slices.Equal(c.Cmd, []string{"serve", "--data", "/var/lib/cmwa-cloud"}) ||
+		!slices.Contains(c.Env, "PORT=8080") || len(c.ExposedPorts) != 1 || len(c.Volumes) != 0 {
+		t.Errorf("the configuration for %s is %+v", architecture, c)
+	}
+	headers, contents := entries(t, image.layer)
+	want := []string{
+		"etc/", "etc/ssl/", "etc/ssl/certs/", "etc/ssl/certs/ca-certificates.crt",
+		"usr/", "usr/local/", "usr/local/bin/", "usr/local/bin/cmwa-cloud",
+		"usr/share/", "usr/share/doc/", "usr/share/doc/cmwa-cloud/",
+		"usr/share/doc/cmwa-cloud/LICENSE", "usr/share/doc/cmwa-cloud/THIRD_PARTY_NOTICES",
+		"var/", "var/lib/", "var/lib/cmwa-cloud/",
+	}
+	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(got, want) {
+		t.Errorf("the image for %s has %v, want %v", architecture, got, want)
+	}
+	if data := headers["var/lib/cmwa-cloud/"]; data == nil || data.Uid != 65532 || data.Gid != 65532 {
+		t.Errorf("the data directory for %s is %+v", architecture, data)
+	}
+
+	// The program of this machine's architecture starts, and is small enough.
+	program := contents["usr/local/bin/cmwa-cloud"]
+	const limit = 30 << 20
+	if len(program) > limit {
+		t.Errorf("the program for %s has %d bytes, want at most %d", architecture, len(program), limit)
+	}
+	if architecture != goruntime.GOARCH {
+		return
+	}
+	path := filepath.Join(t.TempDir(), "cmwa-cloud")
+	noError(t, os.WriteFile(path, program, 0o700))
+	out, err := exec.Command(path, "version").Output()
+	if err != nil || !strings.HasPrefix(string(out), "cmwa-cloud "+imageVersion+"\n") {
+		t.Errorf("cmwa-cloud version: %q, %v", out, err)
+	}
 }
 
 // testImageContents checks the files of the image for one architecture.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// user is the user and the group of the agent in the image.
+// user is the user and the group of the program in an image.
 const user = 65532
 
 // Directories in the image. The executor for Kubernetes copies workflow-runner from
@@ -25,8 +25,9 @@ const user = 65532
 // certificatesFile in trustDirectory.
 const (
 	programDirectory = "/usr/local/bin"
-	noticesDirectory = "/usr/share/doc/cmwa"
+	noticesDirectory = "/usr/share/doc/" // followed by the name of the program
 	stateDirectory   = "/var/lib/cmwa"
+	dataDirectory    = "/var/lib/cmwa-cloud"
 	trustDirectory   = "/etc/ssl/certs"
 )
 
@@ -44,31 +45,54 @@ type file struct {
 	target string
 }
 
-// filesFor returns the sorted file system of the image for one architecture. It has the
+func directory(path string) file { return file{path: path, mode: 0o755} }
+
+// agentFiles returns the sorted file system of the agent's image for one architecture. It has the
 // runner for each architecture, because the image of a job may have another architecture
 // than the image of the agent.
-func filesFor(architecture, inputs string) []file {
-	input := func(name string) string { return filepath.Join(inputs, name) }
-	directory := func(path string) file { return file{path: path, mode: 0o755} }
-	files := []file{
-		directory("/etc"), directory("/etc/ssl"), directory(trustDirectory),
-		{path: trustDirectory + "/" + certificatesFile, mode: 0o644, source: input(certificatesFile)},
-		directory("/usr"), directory("/usr/local"), directory(programDirectory),
-		{path: programDirectory + "/cmwa", mode: 0o755, source: input("cmwa-linux-" + architecture)},
+func agentFiles(architecture, inputs string) []file {
+	programs := []file{
+		program("cmwa", architecture, inputs),
 		// The name of the program in the image of Pulumi's own agent, for manifests with a command.
 		{path: programDirectory + "/customer-managed-workflow-agent", mode: 0o777, target: "cmwa"},
 		{path: programDirectory + "/workflow-runner", mode: 0o777, target: "workflow-runner-linux-" + architecture},
 	}
 	for _, each := range architectures {
-		program := "workflow-runner-linux-" + each
-		files = append(files, file{path: programDirectory + "/" + program, mode: 0o755, source: input(program)})
+		name := "workflow-runner-linux-" + each
+		programs = append(programs, file{
+			path: programDirectory + "/" + name, mode: 0o755, source: filepath.Join(inputs, name),
+		})
 	}
-	return append(files,
-		directory("/usr/share"), directory("/usr/share/doc"), directory(noticesDirectory),
-		file{path: noticesDirectory + "/LICENSE", mode: 0o644, source: input("LICENSE")},
-		file{path: noticesDirectory + "/THIRD_PARTY_NOTICES", mode: 0o644, source: input("THIRD_PARTY_NOTICES")},
+	return filesAround(programs, "cmwa", stateDirectory, inputs)
+}
+
+// cloudFiles returns the sorted file system of the service's image for one architecture.
+func cloudFiles(architecture, inputs string) []file {
+	return filesAround([]file{program("cmwa-cloud", architecture, inputs)}, "cmwa-cloud", dataDirectory, inputs)
+}
+
+func program(name, architecture, inputs string) file {
+	return file{
+		path: programDirectory + "/" + name, mode: 0o755, source: filepath.Join(inputs, name+"-linux-"+architecture),
+	}
+}
+
+// filesAround returns the programs of an image, and what every image has: certificates, licences, and a directory that
+// the program can write to.
+func filesAround(programs []file, name, writable, inputs string) []file {
+	input := func(name string) string { return filepath.Join(inputs, name) }
+	files := []file{
+		directory("/etc"), directory("/etc/ssl"), directory(trustDirectory),
+		{path: trustDirectory + "/" + certificatesFile, mode: 0o644, source: input(certificatesFile)},
+		directory("/usr"), directory("/usr/local"), directory(programDirectory),
+	}
+	notices := noticesDirectory + name
+	return append(append(files, programs...),
+		directory("/usr/share"), directory("/usr/share/doc"), directory(notices),
+		file{path: notices + "/LICENSE", mode: 0o644, source: input("LICENSE")},
+		file{path: notices + "/THIRD_PARTY_NOTICES", mode: 0o644, source: input("THIRD_PARTY_NOTICES")},
 		directory("/var"), directory("/var/lib"),
-		file{path: stateDirectory, mode: 0o755, owner: user},
+		file{path: writable, mode: 0o755, owner: user},
 	)
 }
 

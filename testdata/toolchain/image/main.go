@@ -1,19 +1,19 @@
-// Command image writes the container image of the agent. It needs no registry
-// and no engine.
+// Command image writes the container images of the agent and of the self-hosted service. It needs
+// no registry and no engine.
 //
 //	image -version VERSION [-directory bin]
 //
-// It reads the files that make image has written to the directory: cmwa and workflow-runner for
-// each architecture (cmwa-linux-amd64, ...), LICENSE and THIRD_PARTY_NOTICES. It
+// It reads the files that make image has written to the directory: cmwa, cmwa-cloud and workflow-runner
+// for each architecture (cmwa-linux-amd64, ...), LICENSE and THIRD_PARTY_NOTICES. It
 // writes there:
 //
 //   - ca-certificates.crt, the trusted root certificates, as PEM
-//   - cmwa-image, an OCI image layout with all architectures. Its index.json names
-//     one index by the version; that index has an image for each architecture
-//   - cmwa-image.tar, the image for this machine's architecture, in the format of
-//     docker save, with the tag cmwa/cmwa:VERSION
+//   - cmwa-image and cmwa-cloud-image, each an OCI image layout with all architectures. Its index.json
+//     names one index by the version; that index has an image for each architecture
+//   - cmwa-image.tar and cmwa-cloud-image.tar, the image for this machine's architecture, in the format of
+//     docker save, with the tag cmwa/cmwa:VERSION or cmwa/cmwa-cloud:VERSION
 //
-// It prints the digest of the index and the id of the image in the archive. Equal input
+// It prints the digest of each index and the id of the image in each archive. Equal input
 // results in equal output: entries are sorted, and all times are the Unix epoch.
 //
 // # Decisions
@@ -48,8 +48,21 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// repository is the name of the image without its tag.
-const repository = "cmwa/cmwa"
+// product is what an image contains.
+type product struct {
+	name  string // of the program; the repository is cmwa/NAME
+	files func(architecture, inputs string) []file
+	cmd   []string
+	env   []string // without PATH
+}
+
+// products are the images that this program writes. Their data directories are not volumes. With an anonymous
+// volume, the agent would have another id in each new container, and would not warn about this, because it can write to
+// the volume; and the service would lose its data.
+var products = []product{
+	{"cmwa", agentFiles, []string{"run"}, []string{"STATE_DIRECTORY=" + stateDirectory}},
+	{"cmwa-cloud", cloudFiles, []string{"serve", "--data", dataDirectory}, []string{"PORT=8080"}},
+}
 
 // architectures are the architectures of the image, with the names of Go.
 var architectures = []string{"amd64", "arm64"}
@@ -64,18 +77,11 @@ func main() {
 	}
 }
 
-// run writes the image, for each architecture.
+// run writes the certificates and the images.
 func run(version, directory string) error {
-	// 1. Check the flags.
-	tag, err := name.NewTag(repository+":"+version, name.WithDefaultRegistry(""))
-	if err != nil || version == "" {
-		return errors.Join(fmt.Errorf("the version %q cannot be the tag of an image", version), err)
-	}
 	if !slices.Contains(architectures, runtime.GOARCH) {
 		return fmt.Errorf("no image for this machine: it is made for %v, not for %s", architectures, runtime.GOARCH)
 	}
-
-	// 2. Write the certificates.
 	certificates, err := certificates()
 	if err != nil {
 		return err
@@ -83,12 +89,26 @@ func run(version, directory string) error {
 	if err := os.WriteFile(filepath.Join(directory, certificatesFile), certificates, 0o644); err != nil {
 		return err
 	}
+	for _, p := range products {
+		if err := p.write(version, directory); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-	// 3. Build the images.
+// write writes the image of a product, for each architecture.
+func (p product) write(version, directory string) error {
+	tag, err := name.NewTag("cmwa/"+p.name+":"+version, name.WithDefaultRegistry(""))
+	if err != nil || version == "" {
+		return errors.Join(fmt.Errorf("the version %q cannot be the tag of an image", version), err)
+	}
+
+	// 1. Build the images.
 	images := map[string]v1.Image{}
 	var index v1.ImageIndex = empty.Index
 	for _, architecture := range architectures {
-		image, err := imageFor(architecture, version, directory)
+		image, err := p.imageFor(architecture, version, directory)
 		if err != nil {
 			return fmt.Errorf("make the image for %s: %w", architecture, err)
 		}
@@ -99,11 +119,11 @@ func run(version, directory string) error {
 		})
 	}
 
-	// 4. Write the layout and the archive.
-	if err := writeLayout(filepath.Join(directory, "cmwa-image"), version, index); err != nil {
+	// 2. Write the layout and the archive.
+	if err := writeLayout(filepath.Join(directory, p.name+"-image"), version, index); err != nil {
 		return fmt.Errorf("write the layout: %w", err)
 	}
-	archive := filepath.Join(directory, "cmwa-image.tar")
+	archive := filepath.Join(directory, p.name+"-image.tar")
 	if err := tarball.WriteToFile(archive+".new", tag, images[runtime.GOARCH]); err != nil {
 		return fmt.Errorf("write the archive: %w", err)
 	}
@@ -111,7 +131,7 @@ func run(version, directory string) error {
 		return err
 	}
 
-	// 5. Print digest and id.
+	// 3. Print digest and id.
 	digest, err := index.Digest()
 	if err != nil {
 		return err
@@ -125,8 +145,8 @@ func run(version, directory string) error {
 }
 
 // imageFor builds the image for one architecture.
-func imageFor(architecture, version, directory string) (v1.Image, error) {
-	layer, err := tarball.LayerFromOpener(opener(filesFor(architecture, directory)),
+func (p product) imageFor(architecture, version, directory string) (v1.Image, error) {
+	layer, err := tarball.LayerFromOpener(opener(p.files(architecture, directory)),
 		tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 	if err != nil {
 		return nil, err
@@ -139,17 +159,14 @@ func imageFor(architecture, version, directory string) (v1.Image, error) {
 		RootFS:       v1.RootFS{Type: "layers"},
 		Config: v1.Config{
 			// Kubernetes' runAsNonRoot needs a number.
-			User:       fmt.Sprintf("%d:%d", user, user),
-			Entrypoint: []string{programDirectory + "/cmwa"},
-			Cmd:        []string{"run"},
-			WorkingDir: "/",
-			// The state directory is not a volume. With an anonymous volume, the agent would
-			// have another id in each new container, and would not warn about this, because
-			// it can write to the volume.
-			Env:          []string{"PATH=" + programDirectory, "STATE_DIRECTORY=" + stateDirectory},
+			User:         fmt.Sprintf("%d:%d", user, user),
+			Entrypoint:   []string{programDirectory + "/" + p.name},
+			Cmd:          p.cmd,
+			WorkingDir:   "/",
+			Env:          append([]string{"PATH=" + programDirectory}, p.env...),
 			ExposedPorts: map[string]struct{}{"8080/tcp": {}},
 			Labels: map[string]string{
-				"org.opencontainers.image.title":    "cmwa",
+				"org.opencontainers.image.title":    p.name,
 				"org.opencontainers.image.version":  version,
 				"org.opencontainers.image.licenses": "Apache-2.0",
 			},
