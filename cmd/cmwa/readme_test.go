@@ -152,7 +152,7 @@ func TestReadmeControl(t *testing.T) {
 }
 
 // TestReadmeService runs the walkthrough of cmwa-cloud, from its start to a deployment by an agent. The test
-// replaces the port, the repository and the passphrase.
+// replaces the port and the repository.
 func TestReadmeService(t *testing.T) {
 	t.Parallel()
 	const document = "../cmwa-cloud/README.md"
@@ -164,15 +164,16 @@ func TestReadmeService(t *testing.T) {
 		"git -c user.name=test -c user.email=test@example.com commit --quiet --message program").exit(cli.ExitOK)
 	port := strconv.Itoa(freePort(t))
 	replace := strings.NewReplacer("8585", port, "--data data &", "--data data --listen 127.0.0.1:"+port+" &",
-		"--repo URL", "--repo file://"+repository, "PASSPHRASE=...", "PASSPHRASE=secret").Replace
+		"--repo URL", "--repo file://"+repository).Replace
 	directory := directoryOf(t, map[string]string{
 		schema.FileName: replace(yamlAbove(t, document, "bin/cmwa run &")) + "http_server_port: 0\n" +
 			"working_directory: " + w.bin + "\nstate_directory: " + t.TempDir() + "\n",
 	})
 	w.must(os.Symlink(w.bin, filepath.Join(directory, "bin")))
 
-	exported, ready := "", []string{"listening on", "converged"}
-	for _, command := range commandsIn(t, document, "bin/", "export ", "mkdir ") {
+	exported := "export PULUMI_HOME=" + t.TempDir() + "\n" // for the credentials of pulumi login
+	ready := []string{"listening on", "converged"}
+	for _, command := range commandsIn(t, document, "bin/", "export ", "pulumi ") {
 		if strings.HasPrefix(command, "export ") {
 			exported += replace(command) + "\n"
 			continue
@@ -288,8 +289,9 @@ var runBy = map[string]string{
 	"docker load ": "TestImage", "docker run ": "TestImage", "sudo chown -R 65532 ": "TestImage",
 	"bin/cmwa-cloud pool ": "TestReadmeQuickStart", "bin/cmwa-cloud deploy ": "TestReadmeQuickStart",
 	"bin/cmwa-cloud config ": "TestReadmeQuickStart", "bin/cmwa-cloud activity ": "TestReadmeQuickStart",
+	"bin/cmwa-cloud backup ": "TestReadmeQuickStart", "bin/cmwa-cloud restore ": "TestReadmeQuickStart",
 	"bin/cmwa-cloud serve --data data &": "TestReadmeService", "bin/cmwa run &": "TestReadmeService",
-	"export ": "TestReadmeService", "mkdir ": "TestReadmeService",
+	"export ": "TestReadmeService", "pulumi login ": "TestReadmeService",
 }
 
 // notRun are the commands of the documents that no test runs as they are, by their beginning, and the
