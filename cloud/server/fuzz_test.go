@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -150,6 +151,24 @@ func BenchmarkJob(b *testing.B) {
 		c.runs(0, 2)
 	}
 	b.ReportMetric(float64(time.Since(start).Microseconds())/float64(b.N*12), "µs/call")
+}
+
+// BenchmarkPollIdle measures a poll that finds no job, with 1,000 queued jobs of stacks that have a running one.
+func BenchmarkPollIdle(b *testing.B) {
+	w := newWorld(b)
+	p := w.pool("p")
+	for i := range 10 {
+		at := w.stack(fmt.Sprint("s", i))
+		for range 101 {
+			w.deploy(at, steps(1))
+		}
+		w.mustClaim(p)
+	}
+	for b.Loop() {
+		if w.claim(p) != nil {
+			b.Fatal("there is a job")
+		}
+	}
 }
 
 // BenchmarkLog measures writing and reading a log of 50 MB in 200 batches.
