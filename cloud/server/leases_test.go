@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
-
-	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 const leasePath = "/api/background-activities/worker/lease"
@@ -415,12 +412,10 @@ func TestLeaseExpiry(t *testing.T) {
 			}
 			w.want(404, w.user, "GET", at, nil, nil)
 			var left int
-			if err := w.server.db.Read(context.Background(), func(x *store.Tx) error {
-				_, err := x.Get([]any{&left}, `SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM lease_steps)
-					+ (SELECT count(*) FROM lease_batches)`)
-				return err
-			}); err != nil || left != 0 {
-				t.Errorf("%d rows are left (%v)", left, err)
+			w.read([]any{&left}, `SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM lease_steps)
+				+ (SELECT count(*) FROM lease_batches)`)
+			if left != 0 {
+				t.Errorf("%d rows are left", left)
 			}
 		},
 	} {

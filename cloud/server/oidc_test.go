@@ -21,8 +21,6 @@ import (
 	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
 	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema/secret"
-
-	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 func TestExchangeToken(t *testing.T) {
@@ -410,13 +408,7 @@ func checkDenial(t *testing.T, what string, got answer, code int, oauth string) 
 // tokens returns the number of tokens in the database.
 func (w *world) tokens() (n int) {
 	w.t.Helper()
-	err := w.server.db.Read(context.Background(), func(t *store.Tx) error {
-		_, err := t.Get([]any{&n}, `SELECT count(*) FROM tokens`)
-		return err
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.read([]any{&n}, `SELECT count(*) FROM tokens`)
 	return n
 }
 

@@ -317,7 +317,13 @@ func FuzzPages(f *testing.F) {
 // take less than 100 ms. One stack has a state of 5 MB with 2,500 resources.
 func BenchmarkPages(b *testing.B) {
 	w := newWorld(b)
-	err := w.server.db.Write(b.Context(), func(t *store.Tx) error {
+	db := w.database()
+	defer db.Close()
+	t, err := db.BeginTx(b.Context(), nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	fill := func() error {
 		now := time.Now().UnixNano()
 		for i := range 10_000 {
 			stack := fmt.Sprintf("stack-%05d", i)
@@ -356,9 +362,9 @@ func BenchmarkPages(b *testing.B) {
 				}
 			}
 		}
-		return nil
-	})
-	if err != nil {
+		return t.Commit()
+	}
+	if err := fill(); err != nil {
 		b.Fatal(err)
 	}
 

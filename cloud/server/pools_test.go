@@ -3,8 +3,6 @@ package server
 import (
 	"strings"
 	"testing"
-
-	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 func TestDeletePool(t *testing.T) {
@@ -34,12 +32,7 @@ func TestDeletePool(t *testing.T) {
 		if want := "used the pool less than 3m0s ago: stop the agent"; !strings.Contains(got.body, want) {
 			t.Errorf("got %s, want %s", got.body, want)
 		}
-		if err := w.server.db.Write(t.Context(), func(t *store.Tx) error {
-			_, err := t.Exec(`UPDATE agents SET seen = 0`) // long ago
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		w.write(`UPDATE agents SET seen = 0`) // long ago
 		w.want(204, w.user, "DELETE", pools+"/"+p.ID, nil, nil)
 	})
 }

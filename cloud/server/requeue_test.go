@@ -69,12 +69,7 @@ func TestRequeue(t *testing.T) {
 		id := w.deploy(at, steps(1))
 		c := w.mustClaim(p)
 		claimed := store.ToNanos(time.Now().Add(-requeueAfter)) // without the heartbeat, the claim would be lost now
-		if err := w.server.db.Write(t.Context(), func(t *store.Tx) error {
-			_, err := t.Exec(`UPDATE deployments SET claimed = ? WHERE id = ?`, claimed, id)
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		w.write(`UPDATE deployments SET claimed = ? WHERE id = ?`, claimed, id)
 		c.heartbeat()
 		expire(w, requeueAfter-time.Second)
 		w.shows(at, id, accepted, notStarted, notStarted)
@@ -98,11 +93,8 @@ func TestRequeue(t *testing.T) {
 		w.mustClaim(p)
 		expire(w, requeueAfter+time.Second)
 		var pool string
-		if err := w.server.db.Read(t.Context(), func(t *store.Tx) error {
-			_, err := t.Get([]any{&pool}, `SELECT pool FROM deployments`)
-			return err
-		}); err != nil || pool != "" {
-			t.Errorf("the deployment is for the pool %q (%v), want any", pool, err)
+		if w.read([]any{&pool}, `SELECT pool FROM deployments`); pool != "" {
+			t.Errorf("the deployment is for the pool %q, want any", pool)
 		}
 	})
 	t.Run("a deployment whose pool was deleted after its claim ends", func(t *testing.T) {

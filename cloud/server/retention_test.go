@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -198,40 +197,30 @@ func (w *world) deployAfter(free *int64, at string) {
 // which would take longer.
 func (w *world) copies(id string, n int) {
 	w.t.Helper()
-	err := w.server.db.Write(context.Background(), func(t *store.Tx) error {
-		var last int64
-		if _, err := t.Get([]any{&last}, `SELECT max(seq) FROM deployments`); err != nil {
-			return err
-		}
-		for _, statement := range []string{
-			`WITH RECURSIVE copies (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM copies WHERE number < ?2)
+	var last int64
+	w.read([]any{&last}, `SELECT max(seq) FROM deployments`)
+	for _, statement := range []string{
+		`WITH RECURSIVE copies (number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM copies WHERE number < ?2)
 				INSERT INTO deployments (id, job, stack, organization, pool, version, operation, status, ended,
 				inherits, initiator, requester, created, modified, definition)
 				SELECT hex(randomblob(16)), hex(randomblob(16)), stack, organization, pool,
 					(SELECT deployments FROM stacks s WHERE s.id = stack) + number, operation, status, ended,
 					inherits, initiator, requester, created, modified, definition
 				FROM deployments, copies WHERE id = ?1`,
-			`UPDATE stacks SET deployments = deployments + ?2
+		`UPDATE stacks SET deployments = deployments + ?2
 				WHERE id = (SELECT stack FROM deployments WHERE id = ?1)`,
-			`INSERT INTO steps (deployment, number, name, status) SELECT seq, number, name, s.status
+		`INSERT INTO steps (deployment, number, name, status) SELECT seq, number, name, s.status
 				FROM deployments d, steps s WHERE seq > ?2
 				AND deployment = (SELECT seq FROM deployments WHERE id = ?1)`,
-			`INSERT INTO batches (deployment, step, start, count, packed) SELECT seq, step, start, count, packed
+		`INSERT INTO batches (deployment, step, start, count, packed) SELECT seq, step, start, count, packed
 				FROM deployments, batches WHERE seq > ?2
 				AND deployment = (SELECT seq FROM deployments WHERE id = ?1)`,
-		} {
-			number := int64(n)
-			if strings.Contains(statement, "seq >") {
-				number = last
-			}
-			if _, err := t.Exec(statement, id, number); err != nil {
-				return err
-			}
+	} {
+		number := int64(n)
+		if strings.Contains(statement, "seq >") {
+			number = last
 		}
-		return nil
-	})
-	if err != nil {
-		w.t.Fatal(err)
+		w.write(statement, id, number)
 	}
 }
 
@@ -413,12 +402,8 @@ func TestPrune(t *testing.T) {
 			t.Errorf("the database had %d bytes", largest)
 		}
 		var count int
-		err := w.server.db.Read(t.Context(), func(x *store.Tx) error {
-			_, err := x.Get([]any{&count}, `SELECT count(*) FROM deployments`)
-			return err
-		})
-		if err != nil || count != 20 {
-			t.Errorf("%d deployments are left (%v)", count, err)
+		if w.read([]any{&count}, `SELECT count(*) FROM deployments`); count != 20 {
+			t.Errorf("%d deployments are left", count)
 		}
 		t.Logf("%d bytes after the large log, at most %d, at the end %d", afterLargeLog, largest, w.size())
 	})

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cmwa-project/cmwa/cloud/server/store"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -29,12 +28,7 @@ func TestStatus(t *testing.T) {
 	// A database that cannot be read makes the service unready, but not unhealthy.
 	rename := func(from, to string) {
 		t.Helper()
-		if err := w.server.db.Write(t.Context(), func(x *store.Tx) error {
-			_, err := x.Exec(`ALTER TABLE ` + from + ` RENAME TO ` + to)
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		w.write(`ALTER TABLE ` + from + ` RENAME TO ` + to)
 	}
 	rename("goose_db_version", "away")
 	for range 2 {

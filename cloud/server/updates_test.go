@@ -9,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 const stackPath = "/api/stacks/organization/project/"
@@ -373,12 +371,7 @@ func TestUpdateJournal(t *testing.T) {
 // count returns the result of a query for a number.
 func (w *world) count(query string, args ...any) (n int) {
 	w.t.Helper()
-	if err := w.server.db.Read(context.Background(), func(t *store.Tx) error {
-		_, err := t.Get([]any{&n}, query, args...)
-		return err
-	}); err != nil {
-		w.t.Fatal(err)
-	}
+	w.read([]any{&n}, query, args...)
 	return n
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -77,13 +78,33 @@ func (w *world) close() {
 	w.server = nil
 }
 
+// database opens the database beside the service, for the statements of tests.
+func (w *world) database() *sql.DB {
+	w.t.Helper()
+	db, err := sql.Open("sqlite", "file:"+filepath.Join(w.directory, store.File)+
+		"?_pragma=busy_timeout(10000)&_pragma=foreign_keys(ON)")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return db
+}
+
 // write changes the database directly.
 func (w *world) write(statement string, args ...any) {
 	w.t.Helper()
-	if err := w.server.db.Write(context.Background(), func(t *store.Tx) error {
-		_, err := t.Exec(statement, args...)
-		return err
-	}); err != nil {
+	db := w.database()
+	defer db.Close()
+	if _, err := db.ExecContext(context.Background(), statement, args...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// read scans the only row of a query.
+func (w *world) read(dest []any, query string, args ...any) {
+	w.t.Helper()
+	db := w.database()
+	defer db.Close()
+	if err := db.QueryRowContext(context.Background(), query, args...).Scan(dest...); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -37,7 +37,7 @@ func scanActivity(scan func(...any) error) (a Activity, err error) {
 
 // AddActivity queues an activity of a pool. Its lease is ignored. The definition is encrypted.
 func (t *Tx) AddActivity(organization, pool string, a Activity, definition []byte, now time.Time) error {
-	_, err := t.Exec(`INSERT INTO activities (id, organization, pool, kind, name, status, retries, delay, due,
+	_, err := t.exec(`INSERT INTO activities (id, organization, pool, kind, name, status, retries, delay, due,
 			requester, created, modified, definition) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		a.ID, organization, pool, a.Kind, a.Name, a.Status, a.Retries, int64(a.Delay), ToNanos(a.Due),
 		a.Requester, ToNanos(now), ToNanos(now), definition)
@@ -46,7 +46,7 @@ func (t *Tx) AddActivity(organization, pool string, a Activity, definition []byt
 
 // SetActivity changes the status of an activity, its reason, lease, retries and due time.
 func (t *Tx) SetActivity(a Activity, now time.Time) error {
-	_, err := t.Exec(`UPDATE activities SET status = ?, reason = ?, lease = ?, retries = ?, due = ?, modified = ?
+	_, err := t.exec(`UPDATE activities SET status = ?, reason = ?, lease = ?, retries = ?, due = ?, modified = ?
 		WHERE seq = ?`, a.Status, a.Reason, a.Lease, a.Retries, ToNanos(a.Due), ToNanos(now), a.Seq)
 	return err
 }
@@ -74,40 +74,40 @@ func (t *Tx) NextActivity(pool string, kinds []string, now time.Time) (Activity,
 
 // Activities returns the last activities of a pool, the newest first.
 func (t *Tx) Activities(pool string, limit int) ([]Activity, error) {
-	return Rows(t, scanActivity, `SELECT `+activityColumns+` FROM activities a WHERE a.pool = ?
+	return rows(t, scanActivity, `SELECT `+activityColumns+` FROM activities a WHERE a.pool = ?
 		ORDER BY a.seq DESC LIMIT ?`, pool, limit)
 }
 
 // UnfinishedActivities returns the activities of a pool that have not ended.
 func (t *Tx) UnfinishedActivities(pool string) ([]Activity, error) {
-	return Rows(t, scanActivity, `SELECT `+activityColumns+` FROM activities a WHERE a.pool = ?
+	return rows(t, scanActivity, `SELECT `+activityColumns+` FROM activities a WHERE a.pool = ?
 		AND a.status IN ('Ready', 'Pending', 'Executing', 'Restarting')`, pool)
 }
 
 // ActivitiesWaitingSince returns the activities that have waited for an agent since a time.
 func (t *Tx) ActivitiesWaitingSince(since time.Time) ([]Activity, error) {
-	return Rows(t, scanActivity, `SELECT `+activityColumns+` FROM activities a
+	return rows(t, scanActivity, `SELECT `+activityColumns+` FROM activities a
 		WHERE a.status IN ('Ready', 'Restarting') AND a.modified < ?`, ToNanos(since))
 }
 
 // ActivitiesEndedBefore returns the activities that ended before a time.
 func (t *Tx) ActivitiesEndedBefore(end time.Time) ([]Activity, error) {
-	return Rows(t, scanActivity, `SELECT `+activityColumns+` FROM activities a
+	return rows(t, scanActivity, `SELECT `+activityColumns+` FROM activities a
 		WHERE a.status IN ('Completed', 'Failed', 'Canceled') AND a.modified < ?`, ToNanos(end))
 }
 
 // DeleteActivity deletes an activity with its leases, their logs and their tokens.
 func (t *Tx) DeleteActivity(seq int64) error {
-	_, err := t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'lease')
+	_, err := t.exec(`DELETE FROM tokens WHERE kind IN ('job', 'lease')
 		AND subject IN (SELECT id FROM leases WHERE activity = ?)`, seq)
 	if err == nil {
-		_, err = t.Exec(`DELETE FROM activities WHERE seq = ?`, seq)
+		_, err = t.exec(`DELETE FROM activities WHERE seq = ?`, seq)
 	}
 	return err
 }
 
 // ActivityDefinition returns the encrypted definition of an activity.
 func (t *Tx) ActivityDefinition(seq int64) (sealed []byte, err error) {
-	_, err = t.Get([]any{&sealed}, `SELECT definition FROM activities WHERE seq = ?`, seq)
+	_, err = t.get([]any{&sealed}, `SELECT definition FROM activities WHERE seq = ?`, seq)
 	return sealed, err
 }

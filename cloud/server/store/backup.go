@@ -30,7 +30,7 @@ func Copy(ctx context.Context, directory, target string, keep func(objects []str
 	}
 	defer func() { _ = transaction.Rollback() }()
 
-	objects, err := (&Tx{ctx: ctx, Tx: transaction}).objects()
+	objects, err := (&Tx{ctx: ctx, tx: transaction}).objects()
 	if err != nil {
 		return err
 	}
@@ -60,12 +60,12 @@ func (t *Tx) objects() ([]string, error) {
 	if found, err := t.hasTable("states"); err != nil || !found {
 		return nil, err
 	}
-	return Rows(t, scanOne[string], `SELECT DISTINCT object FROM states WHERE object <> '' ORDER BY object`)
+	return rows(t, scanOne[string], `SELECT DISTINCT object FROM states WHERE object <> '' ORDER BY object`)
 }
 
 // States calls do for every state of every stack.
 func (t *Tx) States(do func(object string, hash []byte) error) error {
-	_, err := Rows(t, func(scan func(...any) error) (struct{}, error) {
+	_, err := rows(t, func(scan func(...any) error) (struct{}, error) {
 		var object string
 		var hash []byte
 		err := scan(&object, &hash)

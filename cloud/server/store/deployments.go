@@ -43,7 +43,7 @@ func scanDeployment(scan func(...any) error) (d Deployment, err error) {
 
 // Deployment returns the deployment with this key, which must exist.
 func (t *Tx) Deployment(seq int64) (Deployment, error) {
-	all, err := Rows(t, scanDeployment, selectDeployments+`WHERE d.seq = ?`, seq)
+	all, err := rows(t, scanDeployment, selectDeployments+`WHERE d.seq = ?`, seq)
 	if err == nil && len(all) == 0 {
 		err = fmt.Errorf("read from the database: there is no deployment %d", seq)
 	}
@@ -55,57 +55,57 @@ func (t *Tx) Deployment(seq int64) (Deployment, error) {
 
 // Deployments returns a page of the deployments of a stack, the newest first.
 func (t *Tx) Deployments(stack string, limit, offset int64) ([]Deployment, error) {
-	return Rows(t, scanDeployment, selectDeployments+`WHERE d.stack = ? ORDER BY d.version DESC LIMIT ? OFFSET ?`,
+	return rows(t, scanDeployment, selectDeployments+`WHERE d.stack = ? ORDER BY d.version DESC LIMIT ? OFFSET ?`,
 		stack, limit, offset)
 }
 
 // OldestDeployments returns a page of the deployments of a stack, the oldest first.
 func (t *Tx) OldestDeployments(stack string, limit, offset int64) ([]Deployment, error) {
-	return Rows(t, scanDeployment, selectDeployments+`WHERE d.stack = ? ORDER BY d.version LIMIT ? OFFSET ?`,
+	return rows(t, scanDeployment, selectDeployments+`WHERE d.stack = ? ORDER BY d.version LIMIT ? OFFSET ?`,
 		stack, limit, offset)
 }
 
 // CountDeployments returns the number of deployments of a stack.
 func (t *Tx) CountDeployments(stack string) (count int64, err error) {
-	_, err = t.Get([]any{&count}, `SELECT count(*) FROM deployments WHERE stack = ?`, stack)
+	_, err = t.get([]any{&count}, `SELECT count(*) FROM deployments WHERE stack = ?`, stack)
 	return count, err
 }
 
 // DeploymentID returns the id of a deployment of a stack by its version.
 func (t *Tx) DeploymentID(stack string, version int64) (id string, found bool, err error) {
-	found, err = t.Get([]any{&id}, `SELECT id FROM deployments WHERE stack = ? AND version = ?`, stack, version)
+	found, err = t.get([]any{&id}, `SELECT id FROM deployments WHERE stack = ? AND version = ?`, stack, version)
 	return id, found, err
 }
 
 // HasDeployment reports whether a deployment belongs to a stack.
 func (t *Tx) HasDeployment(stack, id string) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`, id, stack)
+	return t.get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`, id, stack)
 }
 
 // RunsDeployment reports whether a deployment of a stack is claimed or running.
 func (t *Tx) RunsDeployment(stack string) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM deployments WHERE running_stack = ?`, stack)
+	return t.get([]any{new(int)}, `SELECT 1 FROM deployments WHERE running_stack = ?`, stack)
 }
 
 // DeploymentRequester returns the user who has requested a deployment, which must exist.
 func (t *Tx) DeploymentRequester(id string) (user string, err error) {
-	_, err = t.Get([]any{&user}, `SELECT requester FROM deployments WHERE id = ?`, id)
+	_, err = t.get([]any{&user}, `SELECT requester FROM deployments WHERE id = ?`, id)
 	return user, err
 }
 
 // DeploymentStatus returns the status of a deployment of the organization of a pool.
 func (t *Tx) DeploymentStatus(id, pool string) (status string, found bool, err error) {
-	found, err = t.Get([]any{&status}, `SELECT d.status FROM deployments d
+	found, err = t.get([]any{&status}, `SELECT d.status FROM deployments d
 		JOIN pools p ON p.organization = d.organization WHERE d.id = ? AND p.id = ?`, id, pool)
 	return status, found, err
 }
 
 // NextDeployment returns the version of the next deployment of a stack, and counts this deployment.
 func (t *Tx) NextDeployment(stack string) (version int, err error) {
-	if _, err := t.Exec(`UPDATE stacks SET deployments = deployments + 1 WHERE id = ?`, stack); err != nil {
+	if _, err := t.exec(`UPDATE stacks SET deployments = deployments + 1 WHERE id = ?`, stack); err != nil {
 		return 0, err
 	}
-	_, err = t.Get([]any{&version}, `SELECT deployments FROM stacks WHERE id = ?`, stack)
+	_, err = t.get([]any{&version}, `SELECT deployments FROM stacks WHERE id = ?`, stack)
 	return version, err
 }
 
@@ -127,7 +127,7 @@ type NewDeployment struct {
 
 // Enqueue adds a deployment to the queue.
 func (t *Tx) Enqueue(d NewDeployment, now time.Time) error {
-	seq, err := t.Insert(`INSERT INTO deployments (id, job, stack, organization, pool, version, operation,
+	seq, err := t.insert(`INSERT INTO deployments (id, job, stack, organization, pool, version, operation,
 			status, inherits, initiator, requester, created, modified, definition)
 		VALUES (?, ?, ?, ?, ?, ?, ?, 'not-started', ?, ?, ?, ?, ?, ?)`,
 		d.ID, d.Job, d.Stack, d.Organization, d.Pool, d.Version, d.Operation,
@@ -140,7 +140,7 @@ func (t *Tx) Enqueue(d NewDeployment, now time.Time) error {
 
 // SkipQueued skips the queued deployments of a stack with this operation.
 func (t *Tx) SkipQueued(stack, operation string, now time.Time) error {
-	_, err := t.Exec(`UPDATE deployments SET status = 'skipped', ended = 'superseded', modified = ?
+	_, err := t.exec(`UPDATE deployments SET status = 'skipped', ended = 'superseded', modified = ?
 		WHERE stack = ? AND operation = ? AND status = 'not-started'`, ToNanos(now), stack, operation)
 	return err
 }
@@ -158,7 +158,7 @@ type Waiting struct {
 func (t *Tx) NextWaiting(pool string) (w Waiting, found bool, err error) {
 	var organization string
 	var unrouted bool // whether the pool claims deployments without a pool
-	found, err = t.Get([]any{&organization, &unrouted}, `SELECT p.organization, o.default_pool = p.id
+	found, err = t.get([]any{&organization, &unrouted}, `SELECT p.organization, o.default_pool = p.id
 			OR (o.default_pool = '' AND (SELECT count(*) FROM pools q WHERE q.organization = p.organization) = 1)
 		FROM pools p JOIN organizations o ON o.name = p.organization WHERE p.id = ? AND o.paused = 0`, pool)
 	if err != nil || !found {
@@ -168,7 +168,7 @@ func (t *Tx) NextWaiting(pool string) (w Waiting, found bool, err error) {
 	if unrouted {
 		other = ""
 	}
-	found, err = t.Get([]any{&w.Seq, &w.ID, &w.Job}, `SELECT d.seq, d.id, d.job FROM deployments d
+	found, err = t.get([]any{&w.Seq, &w.ID, &w.Job}, `SELECT d.seq, d.id, d.job FROM deployments d
 		WHERE d.status = 'not-started' AND d.organization = ? AND d.pool IN (?, ?)
 			AND NOT EXISTS (SELECT 1 FROM deployments r WHERE r.running_stack = d.stack)
 			AND NOT EXISTS (SELECT 1 FROM stacks s WHERE s.id = d.stack AND s.paused = 1)
@@ -179,7 +179,7 @@ func (t *Tx) NextWaiting(pool string) (w Waiting, found bool, err error) {
 // Claim gives a queued deployment to an agent of a pool. Claimed is false if another pool was faster, or if the stack has another
 // claimed or running deployment.
 func (t *Tx) Claim(seq int64, pool, agent string, now time.Time) (claimed bool, err error) {
-	changed, err := t.Exec(`UPDATE deployments SET status = 'accepted', running_stack = stack, claimed = ?, modified = ?,
+	changed, err := t.exec(`UPDATE deployments SET status = 'accepted', running_stack = stack, claimed = ?, modified = ?,
 		requested = pool, pool = ?, agent = ? WHERE seq = ? AND status = 'not-started'`,
 		ToNanos(now), ToNanos(now), pool, agent, seq)
 	if errors.Is(err, ErrDuplicate) {
@@ -190,19 +190,19 @@ func (t *Tx) Claim(seq int64, pool, agent string, now time.Time) (claimed bool, 
 
 // Release lets the next deployment of the stack of an ended deployment run.
 func (t *Tx) Release(seq int64) error {
-	_, err := t.Exec(`UPDATE deployments SET running_stack = NULL WHERE seq = ?`, seq)
+	_, err := t.exec(`UPDATE deployments SET running_stack = NULL WHERE seq = ?`, seq)
 	return err
 }
 
 // Requeue returns a claimed deployment to the queue, for the same pool as before its claim. If this pool was deleted,
 // the deployment is skipped.
 func (t *Tx) Requeue(seq int64, now time.Time) error {
-	_, err := t.Exec(`UPDATE deployments SET status = 'not-started', running_stack = NULL, claimed = 0,
+	_, err := t.exec(`UPDATE deployments SET status = 'not-started', running_stack = NULL, claimed = 0,
 		agent = '', pool = requested, modified = ? WHERE seq = ?`, ToNanos(now), seq)
 	if err != nil {
 		return err
 	}
-	_, err = t.Exec(`UPDATE deployments SET status = 'skipped', ended = 'pool'
+	_, err = t.exec(`UPDATE deployments SET status = 'skipped', ended = 'pool'
 		WHERE seq = ? AND pool <> '' AND pool NOT IN (SELECT id FROM pools)`, seq)
 	return err
 }
@@ -218,7 +218,7 @@ type Unfinished struct {
 
 // UnfinishedDeployments returns all deployments that have not ended.
 func (t *Tx) UnfinishedDeployments() ([]Unfinished, error) {
-	return Rows(t, func(scan func(...any) error) (u Unfinished, err error) {
+	return rows(t, func(scan func(...any) error) (u Unfinished, err error) {
 		var claimed, created int64
 		err = scan(&u.Seq, &u.ID, &u.Status, &claimed, &created)
 		u.Claimed, u.Created = FromNanos(claimed), FromNanos(created)
@@ -230,7 +230,7 @@ func (t *Tx) UnfinishedDeployments() ([]Unfinished, error) {
 // EndedBefore returns at most limit deployments that ended before a time, the oldest first. It returns none that is
 // the last one of its stack.
 func (t *Tx) EndedBefore(end time.Time, limit int) ([]int64, error) {
-	return Rows(t, scanOne[int64], `SELECT d.seq FROM deployments d JOIN stacks s ON s.id = d.stack
+	return rows(t, scanOne[int64], `SELECT d.seq FROM deployments d JOIN stacks s ON s.id = d.stack
 		WHERE d.ended <> '' AND d.modified < ? AND d.version < s.deployments ORDER BY d.modified LIMIT ?`,
 		ToNanos(end), limit)
 }
@@ -238,7 +238,7 @@ func (t *Tx) EndedBefore(end time.Time, limit int) ([]int64, error) {
 // EndedBeyond returns at most limit deployments that ended before a time and are not among the last keep ones of
 // their stack.
 func (t *Tx) EndedBeyond(keep int, end time.Time, limit int) ([]int64, error) {
-	return Rows(t, scanOne[int64], `WITH oldest AS (SELECT s.id, (SELECT k.version FROM deployments k
+	return rows(t, scanOne[int64], `WITH oldest AS (SELECT s.id, (SELECT k.version FROM deployments k
 			WHERE k.stack = s.id ORDER BY k.version DESC LIMIT 1 OFFSET ?) AS version FROM stacks s)
 		SELECT d.seq FROM oldest JOIN deployments d ON d.stack = oldest.id AND d.version <= oldest.version
 		WHERE d.ended <> '' AND d.modified < ? LIMIT ?`, keep, ToNanos(end), limit)
@@ -247,23 +247,23 @@ func (t *Tx) EndedBeyond(keep int, end time.Time, limit int) ([]int64, error) {
 // DeleteDeployment deletes an ended deployment with its log, steps and tokens. It deletes at most limit batches of the
 // log. If there are more, more is true, and the caller repeats the call in another transaction.
 func (t *Tx) DeleteDeployment(seq int64, limit int) (more bool, err error) {
-	batches, err := Rows(t, scanOne[int64], `SELECT id FROM batches WHERE deployment = ? LIMIT ?`, seq, limit)
+	batches, err := rows(t, scanOne[int64], `SELECT id FROM batches WHERE deployment = ? LIMIT ?`, seq, limit)
 	if err != nil {
 		return false, err
 	}
 	for _, id := range batches {
-		if _, err := t.Exec(`DELETE FROM batches WHERE id = ?`, id); err != nil {
+		if _, err := t.exec(`DELETE FROM batches WHERE id = ?`, id); err != nil {
 			return false, err
 		}
 	}
 	if len(batches) == limit {
 		return true, nil
 	}
-	_, err = t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
+	_, err = t.exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
 		AND subject = (SELECT id FROM deployments WHERE seq = ?)`, seq)
 	if err != nil {
 		return false, err
 	}
-	_, err = t.Exec(`DELETE FROM deployments WHERE seq = ? AND ended <> ''`, seq)
+	_, err = t.exec(`DELETE FROM deployments WHERE seq = ? AND ended <> ''`, seq)
 	return false, err
 }

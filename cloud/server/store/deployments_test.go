@@ -17,7 +17,7 @@ func TestClaim(t *testing.T) {
 			`INSERT INTO stacks (id, organization, project, name, created, secret_key)
 				VALUES ('stack', 'acme', 'project', 'dev', 1, '')`,
 		} {
-			if _, err := x.Exec(statement); err != nil {
+			if _, err := x.exec(statement); err != nil {
 				return err
 			}
 		}

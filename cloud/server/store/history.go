@@ -7,10 +7,10 @@ const selectUpdates = `SELECT ` + updateColumns + ` FROM updates `
 // History returns updates of a stack that have started and are no dry runs, the newest first. Total is the number of all.
 func (t *Tx) History(stack string, limit, offset int64) (updates []Update, total int64, err error) {
 	const condition = `WHERE stack = ? AND version IS NOT NULL`
-	if _, err := t.Get([]any{&total}, `SELECT count(*) FROM updates `+condition, stack); err != nil {
+	if _, err := t.get([]any{&total}, `SELECT count(*) FROM updates `+condition, stack); err != nil {
 		return nil, 0, err
 	}
-	updates, err = Rows(t, scanUpdate, selectUpdates+condition+` ORDER BY version DESC LIMIT ? OFFSET ?`,
+	updates, err = rows(t, scanUpdate, selectUpdates+condition+` ORDER BY version DESC LIMIT ? OFFSET ?`,
 		stack, limit, offset)
 	return updates, total, err
 }
@@ -30,14 +30,14 @@ func (t *Tx) Previews(
 	stack string, since time.Time, oldestFirst bool, limit, offset int64,
 ) (updates []Update, total int64, err error) {
 	const condition = `WHERE stack = ? AND created > ? AND dry_run = 1`
-	if _, err := t.Get([]any{&total}, `SELECT count(*) FROM updates `+condition, stack, ToNanos(since)); err != nil {
+	if _, err := t.get([]any{&total}, `SELECT count(*) FROM updates `+condition, stack, ToNanos(since)); err != nil {
 		return nil, 0, err
 	}
 	if oldestFirst {
-		updates, err = Rows(t, scanUpdate, selectUpdates+condition+` ORDER BY created LIMIT ? OFFSET ?`,
+		updates, err = rows(t, scanUpdate, selectUpdates+condition+` ORDER BY created LIMIT ? OFFSET ?`,
 			stack, ToNanos(since), limit, offset)
 	} else {
-		updates, err = Rows(t, scanUpdate, selectUpdates+condition+` ORDER BY created DESC LIMIT ? OFFSET ?`,
+		updates, err = rows(t, scanUpdate, selectUpdates+condition+` ORDER BY created DESC LIMIT ? OFFSET ?`,
 			stack, ToNanos(since), limit, offset)
 	}
 	return updates, total, err

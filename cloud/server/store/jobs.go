@@ -74,7 +74,7 @@ func (t *Tx) Job(kind JobKind, id string) (Job, bool, error) {
 func (t *Tx) job(kind JobKind, query string, key any) (Job, bool, error) {
 	j := Job{JobKey: JobKey{Kind: kind}}
 	var modified int64
-	found, err := t.Get([]any{&j.Seq, &j.ID, &j.Job, &j.Status, &j.Ended, &j.Version, &modified}, query, key)
+	found, err := t.get([]any{&j.Seq, &j.ID, &j.Job, &j.Status, &j.Ended, &j.Version, &modified}, query, key)
 	if err != nil || !found {
 		return j, false, err
 	}
@@ -85,7 +85,7 @@ func (t *Tx) job(kind JobKind, query string, key any) (Job, bool, error) {
 
 // Steps returns the steps of a job in their order.
 func (t *Tx) Steps(j JobKey) ([]Step, error) {
-	return Rows(t, func(scan func(...any) error) (s Step, err error) {
+	return rows(t, func(scan func(...any) error) (s Step, err error) {
 		var started, modified int64
 		err = scan(&s.Name, &s.Status, &started, &modified, &s.Lines, &s.Stored)
 		s.Started, s.Modified = FromNanos(started), FromNanos(modified)
@@ -97,7 +97,7 @@ func (t *Tx) Steps(j JobKey) ([]Step, error) {
 // addSteps stores the steps of a new job.
 func (t *Tx) addSteps(j JobKey, names []string) error {
 	for i, name := range names {
-		_, err := t.Exec(j.Kind.sql(`INSERT INTO {steps} ({owner}, number, name, status)
+		_, err := t.exec(j.Kind.sql(`INSERT INTO {steps} ({owner}, number, name, status)
 			VALUES (?, ?, ?, 'not-started')`), j.Seq, i, name)
 		if err != nil {
 			return err
@@ -108,14 +108,14 @@ func (t *Tx) addSteps(j JobKey, names []string) error {
 
 // SetJob changes the status of a job, and the reason for its end.
 func (t *Tx) SetJob(j JobKey, status, ended string, now time.Time) error {
-	_, err := t.Exec(j.Kind.sql(`UPDATE {jobs} SET status = ?, ended = ?, modified = ? WHERE seq = ?`),
+	_, err := t.exec(j.Kind.sql(`UPDATE {jobs} SET status = ?, ended = ?, modified = ? WHERE seq = ?`),
 		status, ended, ToNanos(now), j.Seq)
 	return err
 }
 
 // SetStep changes the status of a step. If the step has this status already, SetStep changes nothing.
 func (t *Tx) SetStep(j JobKey, number int, status string, now time.Time) error {
-	_, err := t.Exec(j.Kind.sql(`UPDATE {steps} SET status = ?, modified = ?,
+	_, err := t.exec(j.Kind.sql(`UPDATE {steps} SET status = ?, modified = ?,
 			started = CASE WHEN started = 0 AND ? <> 'not-started' THEN ? ELSE started END
 		WHERE {owner} = ? AND number = ? AND status <> ?`),
 		status, ToNanos(now), status, ToNanos(now), j.Seq, number, status)

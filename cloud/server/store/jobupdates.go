@@ -4,19 +4,19 @@ import "time"
 
 // DeploymentUpdates returns the updates that the job of a deployment has made, oldest first.
 func (t *Tx) DeploymentUpdates(deployment string) ([]Update, error) {
-	return Rows(t, scanUpdate, selectUpdates+`WHERE deployment = ? ORDER BY created, id`, deployment)
+	return rows(t, scanUpdate, selectUpdates+`WHERE deployment = ? ORDER BY created, id`, deployment)
 }
 
 // LockedByDeployment reports whether an update of a deployment holds the lock of its stack.
 func (t *Tx) LockedByDeployment(deployment string) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM updates WHERE deployment = ? AND status = 'running' AND dry_run = 0
+	return t.get([]any{new(int)}, `SELECT 1 FROM updates WHERE deployment = ? AND status = 'running' AND dry_run = 0
 		LIMIT 1`, deployment)
 }
 
 // UpdatesOfEndedJobs returns at most limit running updates whose deployment has ended. Those of a cancelled
 // deployment are returned if it was cancelled before a time.
 func (t *Tx) UpdatesOfEndedJobs(cancelledBefore time.Time, limit int) ([]Update, error) {
-	return Rows(t, scanUpdate, selectUpdates+`WHERE status = 'running' AND deployment IN (
+	return rows(t, scanUpdate, selectUpdates+`WHERE status = 'running' AND deployment IN (
 			SELECT id FROM deployments WHERE id = updates.deployment AND ended <> ''
 				AND (ended <> 'cancel' OR modified <= ?))
 		ORDER BY expires LIMIT ?`, ToNanos(cancelledBefore), limit)
@@ -24,6 +24,6 @@ func (t *Tx) UpdatesOfEndedJobs(cancelledBefore time.Time, limit int) ([]Update,
 
 // ReleaseEnded lets the next deployment of a stack run if a deployment of it has ended. It reports whether it has.
 func (t *Tx) ReleaseEnded(deployment string) (ended bool, err error) {
-	changed, err := t.Exec(`UPDATE deployments SET running_stack = NULL WHERE id = ? AND ended <> ''`, deployment)
+	changed, err := t.exec(`UPDATE deployments SET running_stack = NULL WHERE id = ? AND ended <> ''`, deployment)
 	return changed > 0, err
 }

@@ -26,7 +26,7 @@ func scanLease(scan func(...any) error) (l Lease, err error) {
 
 // AddLease adds a lease of an activity and its job, and returns its seq.
 func (t *Tx) AddLease(activity int64, id, job, agent string, steps []string, expires, now time.Time) (int64, error) {
-	seq, err := t.Insert(`INSERT INTO leases (activity, id, job, agent, status, acquired, expires, modified)
+	seq, err := t.insert(`INSERT INTO leases (activity, id, job, agent, status, acquired, expires, modified)
 		VALUES (?, ?, ?, ?, 'accepted', ?, ?, ?)`, activity, id, job, agent, ToNanos(now), ToNanos(expires), ToNanos(now))
 	if err != nil {
 		return 0, err
@@ -41,23 +41,23 @@ func (t *Tx) Lease(id string) (Lease, bool, error) {
 
 // Leases returns the leases of an activity, the oldest first.
 func (t *Tx) Leases(activity int64) ([]Lease, error) {
-	return Rows(t, scanLease, `SELECT `+leaseColumns+` FROM leases WHERE activity = ? ORDER BY seq`, activity)
+	return rows(t, scanLease, `SELECT `+leaseColumns+` FROM leases WHERE activity = ? ORDER BY seq`, activity)
 }
 
 // ExpiredLeases returns the keys of the leases that are held and have expired.
 func (t *Tx) ExpiredLeases(now time.Time) ([]int64, error) {
-	return Rows(t, scanOne[int64], `SELECT l.seq FROM activities a JOIN leases l ON l.seq = a.lease
+	return rows(t, scanOne[int64], `SELECT l.seq FROM activities a JOIN leases l ON l.seq = a.lease
 		WHERE a.status IN ('Pending', 'Executing') AND l.expires <= ?`, ToNanos(now))
 }
 
 // RenewLease changes the time at which a lease expires.
 func (t *Tx) RenewLease(seq int64, expires time.Time) error {
-	_, err := t.Exec(`UPDATE leases SET expires = ? WHERE seq = ?`, ToNanos(expires), seq)
+	_, err := t.exec(`UPDATE leases SET expires = ? WHERE seq = ?`, ToNanos(expires), seq)
 	return err
 }
 
 // SetLeaseResult stores the result that an agent reported for a lease.
 func (t *Tx) SetLeaseResult(seq int64, result string) error {
-	_, err := t.Exec(`UPDATE leases SET result = ? WHERE seq = ?`, result, seq)
+	_, err := t.exec(`UPDATE leases SET result = ? WHERE seq = ?`, result, seq)
 	return err
 }

@@ -24,7 +24,7 @@ func (b Batch) Size() int64 {
 
 // BatchAt returns the last batch of a step that starts at this line or before it.
 func (t *Tx) BatchAt(j JobKey, step, line int) (b Batch, found bool, err error) {
-	found, err = t.Get([]any{&b.Start, &b.Count, &b.Bytes, &b.Cut, &b.Packed}, j.Kind.sql(`SELECT start, count, bytes,
+	found, err = t.get([]any{&b.Start, &b.Count, &b.Bytes, &b.Cut, &b.Packed}, j.Kind.sql(`SELECT start, count, bytes,
 			cut, packed FROM {batches} WHERE {owner} = ? AND step = ? AND start <= ? ORDER BY start DESC LIMIT 1`),
 		j.Seq, step, line)
 	return b, found, err
@@ -32,7 +32,7 @@ func (t *Tx) BatchAt(j JobKey, step, line int) (b Batch, found bool, err error) 
 
 // LastCut returns the last batch of a step that is not stored for this reason.
 func (t *Tx) LastCut(j JobKey, step int, reason string) (b Batch, found bool, err error) {
-	found, err = t.Get([]any{&b.Start, &b.Count, &b.Bytes, &b.Cut, &b.Packed}, j.Kind.sql(`SELECT start, count, bytes,
+	found, err = t.get([]any{&b.Start, &b.Count, &b.Bytes, &b.Cut, &b.Packed}, j.Kind.sql(`SELECT start, count, bytes,
 			cut, packed FROM {batches} WHERE {owner} = ? AND step = ? AND cut = ? ORDER BY start DESC LIMIT 1`),
 		j.Seq, step, reason)
 	return b, found, err
@@ -42,7 +42,7 @@ func (t *Tx) LastCut(j JobKey, step int, reason string) (b Batch, found bool, er
 // before it. Found is false if all batches fit.
 func (t *Tx) EndOfHead(j JobKey, step int, size int64) (line int, found bool, err error) {
 	var at *int
-	_, err = t.Get([]any{&at}, j.Kind.sql(`SELECT min(start) FROM (
+	_, err = t.get([]any{&at}, j.Kind.sql(`SELECT min(start) FROM (
 		SELECT start, sum(CASE cut WHEN '' THEN length(packed) + ? ELSE 0 END) OVER (ORDER BY start) AS total
 			FROM {batches} WHERE {owner} = ? AND step = ?) AS totals WHERE total > ?`), BatchOverhead, j.Seq, step, size)
 	if err != nil || at == nil {
@@ -53,21 +53,21 @@ func (t *Tx) EndOfHead(j JobKey, step int, size int64) (line int, found bool, er
 
 // AddBatch stores a batch. The error is ErrDuplicate if a batch has the same start.
 func (t *Tx) AddBatch(j JobKey, step int, b Batch) error {
-	_, err := t.Exec(j.Kind.sql(`INSERT INTO {batches} ({owner}, step, start, count, bytes, cut, packed)
+	_, err := t.exec(j.Kind.sql(`INSERT INTO {batches} ({owner}, step, start, count, bytes, cut, packed)
 		VALUES (?, ?, ?, ?, ?, ?, ?)`), j.Seq, step, b.Start, b.Count, b.Bytes, b.Cut, b.Packed)
 	return err
 }
 
 // DropBatch deletes the batch with this start, if there is one.
 func (t *Tx) DropBatch(j JobKey, step, start int) error {
-	_, err := t.Exec(j.Kind.sql(`DELETE FROM {batches} WHERE {owner} = ? AND step = ? AND start = ?`),
+	_, err := t.exec(j.Kind.sql(`DELETE FROM {batches} WHERE {owner} = ? AND step = ? AND start = ?`),
 		j.Seq, step, start)
 	return err
 }
 
 // SetLog changes the number of lines of a log, and its size in the database in bytes.
 func (t *Tx) SetLog(j JobKey, step, lines int, stored int64, now time.Time) error {
-	_, err := t.Exec(j.Kind.sql(`UPDATE {steps} SET line_count = ?, stored_bytes = ?, modified = ?
+	_, err := t.exec(j.Kind.sql(`UPDATE {steps} SET line_count = ?, stored_bytes = ?, modified = ?
 		WHERE {owner} = ? AND number = ?`), lines, stored, ToNanos(now), j.Seq, step)
 	return err
 }

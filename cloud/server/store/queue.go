@@ -2,20 +2,20 @@ package store
 
 // Queue returns a page of the deployments of an organization, the newest first.
 func (t *Tx) Queue(organization string, limit, offset int64) ([]Deployment, error) {
-	return Rows(t, scanDeployment, selectDeployments+`WHERE d.organization = ? ORDER BY d.seq DESC LIMIT ? OFFSET ?`,
+	return rows(t, scanDeployment, selectDeployments+`WHERE d.organization = ? ORDER BY d.seq DESC LIMIT ? OFFSET ?`,
 		organization, limit, offset)
 }
 
 // OldestQueue returns a page of the deployments of an organization, the oldest first.
 func (t *Tx) OldestQueue(organization string, limit, offset int64) ([]Deployment, error) {
-	return Rows(t, scanDeployment, selectDeployments+`WHERE d.organization = ? ORDER BY d.seq LIMIT ? OFFSET ?`,
+	return rows(t, scanDeployment, selectDeployments+`WHERE d.organization = ? ORDER BY d.seq LIMIT ? OFFSET ?`,
 		organization, limit, offset)
 }
 
 // QueueCounts returns the numbers of an organization's deployments by their status.
 func (t *Tx) QueueCounts(organization string) (map[string]int64, error) {
 	counts := map[string]int64{}
-	_, err := Rows(t, func(scan func(...any) error) (struct{}, error) {
+	_, err := rows(t, func(scan func(...any) error) (struct{}, error) {
 		var status string
 		var count int64
 		err := scan(&status, &count)
@@ -30,7 +30,7 @@ func (t *Tx) ActiveCounts() (map[string]int64, error) {
 	counts := map[string]int64{}
 	for _, status := range []string{"not-started", "accepted", "running"} {
 		var count int64
-		if _, err := t.Get([]any{&count}, `SELECT count(*) FROM deployments WHERE status = ?`, status); err != nil {
+		if _, err := t.get([]any{&count}, `SELECT count(*) FROM deployments WHERE status = ?`, status); err != nil {
 			return nil, err
 		}
 		counts[status] = count
@@ -41,22 +41,22 @@ func (t *Tx) ActiveCounts() (map[string]int64, error) {
 // Paused reports whether the deployments of an organization, and those of a stack, are not handed out. An empty
 // stack is not paused.
 func (t *Tx) Paused(organization, stack string) (byOrganization, byStack bool, err error) {
-	_, err = t.Get([]any{&byOrganization}, `SELECT paused FROM organizations WHERE name = ?`, organization)
+	_, err = t.get([]any{&byOrganization}, `SELECT paused FROM organizations WHERE name = ?`, organization)
 	if err != nil {
 		return false, false, err
 	}
-	_, err = t.Get([]any{&byStack}, `SELECT paused FROM stacks WHERE id = ?`, stack)
+	_, err = t.get([]any{&byStack}, `SELECT paused FROM stacks WHERE id = ?`, stack)
 	return byOrganization, byStack, err
 }
 
 // PauseOrganization pauses or resumes the deployments of an organization.
 func (t *Tx) PauseOrganization(organization string, paused bool) error {
-	_, err := t.Exec(`UPDATE organizations SET paused = ? WHERE name = ?`, paused, organization)
+	_, err := t.exec(`UPDATE organizations SET paused = ? WHERE name = ?`, paused, organization)
 	return err
 }
 
 // PauseStack pauses or resumes the deployments of a stack.
 func (t *Tx) PauseStack(stack string, paused bool) error {
-	_, err := t.Exec(`UPDATE stacks SET paused = ? WHERE id = ?`, paused, stack)
+	_, err := t.exec(`UPDATE stacks SET paused = ? WHERE id = ?`, paused, stack)
 	return err
 }

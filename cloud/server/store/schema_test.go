@@ -42,7 +42,7 @@ func TestMigrateAdopts(t *testing.T) {
 			if tokens, err = x.AccessTokens("first", true); err != nil {
 				return err
 			}
-			_, err = x.Get([]any{&name}, `SELECT name FROM users`)
+			_, err = x.get([]any{&name}, `SELECT name FROM users`)
 			return err
 		}); err != nil || name != "first" || len(tokens) != 1 {
 			t.Errorf("the user is %q with the tokens %+v, %v, want first with one token", name, tokens, err)
@@ -60,7 +60,7 @@ func TestMigrateRefusesLaterRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := db.Write(t.Context(), func(x *Tx) error {
-		_, err := x.Exec(`INSERT INTO goose_db_version (version_id, is_applied) VALUES (77, 1)`)
+		_, err := x.exec(`INSERT INTO goose_db_version (version_id, is_applied) VALUES (77, 1)`)
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -101,18 +101,18 @@ func adopt(ctx context.Context, db *sql.DB) error {
 	}
 	return inTransaction(ctx, db, func(t *Tx) error {
 		var version int
-		if _, err := t.Get([]any{&version}, `PRAGMA user_version`); err != nil || version == 0 {
+		if _, err := t.get([]any{&version}, `PRAGMA user_version`); err != nil || version == 0 {
 			return err
 		}
-		if err := versions.CreateVersionTable(ctx, t.Tx); err != nil {
+		if err := versions.CreateVersionTable(ctx, t.tx); err != nil {
 			return fmt.Errorf("migrate the database: %w", err)
 		}
 		for _, step := range []int64{0, 1} {
-			if err := versions.Insert(ctx, t.Tx, database.InsertRequest{Version: step}); err != nil {
+			if err := versions.Insert(ctx, t.tx, database.InsertRequest{Version: step}); err != nil {
 				return fmt.Errorf("migrate the database: %w", err)
 			}
 		}
-		_, err := t.Exec(`PRAGMA user_version = 0`)
+		_, err := t.exec(`PRAGMA user_version = 0`)
 		return err
 	})
 }
@@ -161,7 +161,7 @@ func run(ctx context.Context, db *sql.DB, statement string) error {
 // Check reads the whole database, and returns an error if a page or an index is damaged.
 func (s *DB) Check(ctx context.Context) error {
 	return s.Read(ctx, func(t *Tx) error {
-		found, err := Rows(t, scanOne[string], `PRAGMA integrity_check(1)`)
+		found, err := rows(t, scanOne[string], `PRAGMA integrity_check(1)`)
 		if err == nil && (len(found) != 1 || found[0] != "ok") {
 			err = fmt.Errorf("the database is damaged: %v", found)
 		}
@@ -171,5 +171,5 @@ func (s *DB) Check(ctx context.Context) error {
 
 // hasTable reports whether the database has a table.
 func (t *Tx) hasTable(name string) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?`, name)
+	return t.get([]any{new(int)}, `SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?`, name)
 }

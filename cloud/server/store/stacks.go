@@ -57,7 +57,7 @@ type StackFilter struct {
 // Stacks returns at most limit stacks in the order of their names, starting after the stack with a name.
 func (t *Tx) Stacks(f StackFilter, after [3]string, limit int) ([]Stack, error) {
 	like := "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(f.Text) + "%"
-	return Rows(t, scanStack, `SELECT `+stackColumns+` FROM stacks s
+	return rows(t, scanStack, `SELECT `+stackColumns+` FROM stacks s
 		WHERE (s.organization, s.project, s.name) > (?, ?, ?)
 			AND (? = '' OR s.organization = ?) AND (? = '' OR s.project = ?)
 			AND (? = '' OR EXISTS (SELECT 1 FROM stack_tags g
@@ -69,50 +69,50 @@ func (t *Tx) Stacks(f StackFilter, after [3]string, limit int) ([]Stack, error) 
 
 // ProjectExists reports whether a project has a stack.
 func (t *Tx) ProjectExists(organization, project string) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM stacks WHERE organization = ? AND project = ? LIMIT 1`,
+	return t.get([]any{new(int)}, `SELECT 1 FROM stacks WHERE organization = ? AND project = ? LIMIT 1`,
 		organization, project)
 }
 
 // CreateStack stores a stack without updates. The error is ErrDuplicate if its name exists.
 func (t *Tx) CreateStack(s Stack) error {
-	_, err := t.Exec(`INSERT INTO stacks (id, organization, project, name, created, secret_key)
+	_, err := t.exec(`INSERT INTO stacks (id, organization, project, name, created, secret_key)
 		VALUES (?, ?, ?, ?, ?, ?)`, s.ID, s.Organization, s.Project, s.Name, ToNanos(s.Created), s.Key)
 	return err
 }
 
 // RenameStack gives a stack another name. The error is ErrDuplicate if the name exists.
 func (t *Tx) RenameStack(id, project, name string) error {
-	_, err := t.Exec(`UPDATE stacks SET project = ?, name = ? WHERE id = ?`, project, name, id)
+	_, err := t.exec(`UPDATE stacks SET project = ?, name = ? WHERE id = ?`, project, name, id)
 	return err
 }
 
 // HasOpenDeployment reports whether a deployment of a stack waits or runs.
 func (t *Tx) HasOpenDeployment(stack string) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM deployments
+	return t.get([]any{new(int)}, `SELECT 1 FROM deployments
 		WHERE stack = ? AND status IN ('not-started', 'accepted', 'running') LIMIT 1`, stack)
 }
 
 // SetSettings changes the settings of a stack, which are JSON or empty, and the pool that they name, which may be empty.
 func (t *Tx) SetSettings(stack, settings, pool string) error {
-	_, err := t.Exec(`UPDATE stacks SET settings = NULLIF(?, ''), pool = ? WHERE id = ?`, settings, pool, stack)
+	_, err := t.exec(`UPDATE stacks SET settings = NULLIF(?, ''), pool = ? WHERE id = ?`, settings, pool, stack)
 	return err
 }
 
 // DeleteStack deletes a stack with its history, its deployments and the tokens of their jobs.
 func (t *Tx) DeleteStack(id string) error {
-	_, err := t.Exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
+	_, err := t.exec(`DELETE FROM tokens WHERE kind IN ('job', 'stack')
 		AND subject IN (SELECT id FROM deployments WHERE stack = ?)`, id)
 	if err != nil {
 		return err
 	}
-	_, err = t.Exec(`DELETE FROM stacks WHERE id = ?`, id)
+	_, err = t.exec(`DELETE FROM stacks WHERE id = ?`, id)
 	return err
 }
 
 // StackTags returns the tags of a stack.
 func (t *Tx) StackTags(stack string) (map[string]string, error) {
 	tags := map[string]string{}
-	_, err := Rows(t, func(scan func(...any) error) (name string, err error) {
+	_, err := rows(t, func(scan func(...any) error) (name string, err error) {
 		var value string
 		err = scan(&name, &value)
 		tags[name] = value
@@ -123,11 +123,11 @@ func (t *Tx) StackTags(stack string) (map[string]string, error) {
 
 // SetStackTags replaces the tags of a stack.
 func (t *Tx) SetStackTags(stack string, tags map[string]string) error {
-	if _, err := t.Exec(`DELETE FROM stack_tags WHERE stack = ?`, stack); err != nil {
+	if _, err := t.exec(`DELETE FROM stack_tags WHERE stack = ?`, stack); err != nil {
 		return err
 	}
 	for name, value := range tags {
-		_, err := t.Exec(`INSERT INTO stack_tags (stack, name, value) VALUES (?, ?, ?)`, stack, name, value)
+		_, err := t.exec(`INSERT INTO stack_tags (stack, name, value) VALUES (?, ?, ?)`, stack, name, value)
 		if err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ type Operation struct {
 // RunningOperation returns the update that holds the lock of a stack.
 func (t *Tx) RunningOperation(stack string) (o Operation, found bool, err error) {
 	var started int64
-	found, err = t.Get([]any{&o.Kind, &o.Requester, &started}, `SELECT u.kind, u.requester, u.started
+	found, err = t.get([]any{&o.Kind, &o.Requester, &started}, `SELECT u.kind, u.requester, u.started
 		FROM locks l JOIN updates u ON u.id = l.update_id WHERE l.stack = ?`, stack)
 	o.Started = FromNanos(started)
 	return o, found, err

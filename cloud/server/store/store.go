@@ -21,7 +21,7 @@ type DB struct {
 	writer *sql.DB // one connection, whose transactions take the write lock at their start
 	reader *sql.DB // each transaction sees one state
 
-	observe func(*Tx, string, []any) // see Observe
+	observe func(query string, args []any) // see Observe
 }
 
 // Close closes the database. It closes the writer last: when the last connection closes,
@@ -42,7 +42,7 @@ func (s *DB) Read(ctx context.Context, do func(*Tx) error) error {
 
 // Observe calls f before each statement of a transaction. Tests examine the plans of the
 // statements with it. It must be called before the first transaction.
-func (s *DB) Observe(f func(t *Tx, query string, args []any)) { s.observe = f }
+func (s *DB) Observe(f func(query string, args []any)) { s.observe = f }
 
 func (s *DB) observed(do func(*Tx) error) func(*Tx) error {
 	return func(t *Tx) error {
@@ -59,7 +59,7 @@ func inTransaction(ctx context.Context, db *sql.DB, do func(*Tx) error) error {
 	if err != nil {
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
-	if err := do(&Tx{ctx: ctx, Tx: transaction}); err != nil {
+	if err := do(&Tx{ctx: ctx, tx: transaction}); err != nil {
 		_ = transaction.Rollback()
 		if errors.Is(err, ErrNoChange) {
 			return nil
@@ -74,14 +74,14 @@ func inTransaction(ctx context.Context, db *sql.DB, do func(*Tx) error) error {
 
 // Tx is a transaction, with the context of the call that it serves.
 type Tx struct {
-	ctx context.Context // of the call
-	*sql.Tx
-	observe func(*Tx, string, []any) // nil outside of tests
+	ctx     context.Context // of the call
+	tx      *sql.Tx
+	observe func(query string, args []any) // nil outside of tests
 }
 
 func (t *Tx) before(query string, args []any) {
 	if t.observe != nil {
-		t.observe(t, query, args)
+		t.observe(query, args)
 	}
 }
 
@@ -89,27 +89,27 @@ func (t *Tx) before(query string, args []any) {
 // another row. The statement has changed nothing, and the transaction can continue.
 var ErrDuplicate = errors.New("there is a row with this key already")
 
-// Exec runs a statement and returns the number of changed rows.
-func (t *Tx) Exec(query string, args ...any) (int64, error) {
-	result, err := t.exec(query, args)
+// exec runs a statement and returns the number of changed rows.
+func (t *Tx) exec(query string, args ...any) (int64, error) {
+	result, err := t.execute(query, args)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected()
 }
 
-// Insert inserts a row and returns the number that the database has given to it.
-func (t *Tx) Insert(query string, args ...any) (int64, error) {
-	result, err := t.exec(query, args)
+// insert inserts a row and returns the number that the database has given to it.
+func (t *Tx) insert(query string, args ...any) (int64, error) {
+	result, err := t.execute(query, args)
 	if err != nil {
 		return 0, err
 	}
 	return result.LastInsertId()
 }
 
-func (t *Tx) exec(query string, args []any) (sql.Result, error) {
+func (t *Tx) execute(query string, args []any) (sql.Result, error) {
 	t.before(query, args)
-	result, err := t.ExecContext(t.ctx, query, args...)
+	result, err := t.tx.ExecContext(t.ctx, query, args...)
 	if isDuplicate(err) {
 		return nil, fmt.Errorf("write to the database: %w: %w", ErrDuplicate, err)
 	}
@@ -119,10 +119,10 @@ func (t *Tx) exec(query string, args []any) (sql.Result, error) {
 	return result, nil
 }
 
-// Get scans the first row of a query into dest. Found is false if the query has no row.
-func (t *Tx) Get(dest []any, query string, args ...any) (found bool, err error) {
+// get scans the first row of a query into dest. Found is false if the query has no row.
+func (t *Tx) get(dest []any, query string, args ...any) (found bool, err error) {
 	t.before(query, args)
-	err = t.QueryRowContext(t.ctx, query, args...).Scan(dest...)
+	err = t.tx.QueryRowContext(t.ctx, query, args...).Scan(dest...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -132,11 +132,11 @@ func (t *Tx) Get(dest []any, query string, args ...any) (found bool, err error) 
 	return true, nil
 }
 
-// Rows calls scan for each row of a query and returns the results. The argument of scan is
+// rows calls scan for each row of a query and returns the results. The argument of scan is
 // the Scan method of the row.
-func Rows[T any](t *Tx, scan func(scan func(...any) error) (T, error), query string, args ...any) ([]T, error) {
+func rows[T any](t *Tx, scan func(scan func(...any) error) (T, error), query string, args ...any) ([]T, error) {
 	t.before(query, args)
-	found, err := t.QueryContext(t.ctx, query, args...)
+	found, err := t.tx.QueryContext(t.ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read from the database: %w", err)
 	}
@@ -157,7 +157,7 @@ func Rows[T any](t *Tx, scan func(scan func(...any) error) (T, error), query str
 
 // one returns the first row of a query. Found is false if the query has no row.
 func one[T any](t *Tx, scan func(func(...any) error) (T, error), query string, args ...any) (row T, found bool, err error) {
-	all, err := Rows(t, scan, query, args...)
+	all, err := rows(t, scan, query, args...)
 	if err != nil || len(all) == 0 {
 		return row, false, err
 	}

@@ -36,7 +36,7 @@ func TestErrDuplicate(t *testing.T) {
 			{pool, []any{"third", "unknown"}, false, true},
 			{organization, []any{"other"}, false, false},
 		} {
-			_, err := x.Exec(one.statement, one.arguments...)
+			_, err := x.exec(one.statement, one.arguments...)
 			if errors.Is(err, ErrDuplicate) != one.duplicate || (err != nil) != one.fails {
 				t.Errorf("%s with %v: %v", one.statement, one.arguments, err)
 			}
@@ -48,7 +48,7 @@ func TestErrDuplicate(t *testing.T) {
 	}
 	var count int
 	if err := db.Read(t.Context(), func(x *Tx) error {
-		_, err := x.Get([]any{&count}, `SELECT count(*) FROM organizations`)
+		_, err := x.get([]any{&count}, `SELECT count(*) FROM organizations`)
 		return err
 	}); err != nil || count != 2 {
 		t.Errorf("%d organizations, %v, want 2", count, err)

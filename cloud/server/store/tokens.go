@@ -4,49 +4,49 @@ import "time"
 
 // AddToken stores the hash of a token of a kind for a subject. The token expires at end, or never if end is zero.
 func (t *Tx) AddToken(hash []byte, kind, subject string, end time.Time) error {
-	_, err := t.Exec(`INSERT INTO tokens (hash, kind, subject, expires) VALUES (?, ?, ?, ?)`,
+	_, err := t.exec(`INSERT INTO tokens (hash, kind, subject, expires) VALUES (?, ?, ?, ?)`,
 		hash, kind, subject, ToNanos(end))
 	return err
 }
 
 // DeleteTokens deletes the tokens of a kind and subject.
 func (t *Tx) DeleteTokens(kind, subject string) error {
-	_, err := t.Exec(`DELETE FROM tokens WHERE kind = ? AND subject = ?`, kind, subject)
+	_, err := t.exec(`DELETE FROM tokens WHERE kind = ? AND subject = ?`, kind, subject)
 	return err
 }
 
 // HasToken reports whether there is a token of a kind and subject.
 func (t *Tx) HasToken(kind, subject string) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM tokens WHERE kind = ? AND subject = ? LIMIT 1`, kind, subject)
+	return t.get([]any{new(int)}, `SELECT 1 FROM tokens WHERE kind = ? AND subject = ? LIMIT 1`, kind, subject)
 }
 
 // ExpireTokens sets the end of the tokens of a kind and subject.
 func (t *Tx) ExpireTokens(kind, subject string, end time.Time) error {
-	_, err := t.Exec(`UPDATE tokens SET expires = ? WHERE kind = ? AND subject = ?`, ToNanos(end), kind, subject)
+	_, err := t.exec(`UPDATE tokens SET expires = ? WHERE kind = ? AND subject = ?`, ToNanos(end), kind, subject)
 	return err
 }
 
 // ExpireJobTokens sets the end of the tokens with which runners and agents report about a job. ID is that of its
 // deployment or lease.
 func (t *Tx) ExpireJobTokens(id string, end time.Time) error {
-	_, err := t.Exec(`UPDATE tokens SET expires = ? WHERE kind IN ('job', 'lease') AND subject = ?`, ToNanos(end), id)
+	_, err := t.exec(`UPDATE tokens SET expires = ? WHERE kind IN ('job', 'lease') AND subject = ?`, ToNanos(end), id)
 	return err
 }
 
 // HasExpiredTokens reports whether a token has expired.
 func (t *Tx) HasExpiredTokens(now time.Time) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM tokens WHERE expires > 0 AND expires <= ? LIMIT 1`, ToNanos(now))
+	return t.get([]any{new(int)}, `SELECT 1 FROM tokens WHERE expires > 0 AND expires <= ? LIMIT 1`, ToNanos(now))
 }
 
 // DeleteExpiredTokens deletes the tokens that have expired.
 func (t *Tx) DeleteExpiredTokens(now time.Time) error {
-	_, err := t.Exec(`DELETE FROM tokens WHERE expires > 0 AND expires <= ?`, ToNanos(now))
+	_, err := t.exec(`DELETE FROM tokens WHERE expires > 0 AND expires <= ?`, ToNanos(now))
 	return err
 }
 
 // DeleteToken deletes a token of a kind by its hash, if there is one.
 func (t *Tx) DeleteToken(hash []byte, kind string) error {
-	_, err := t.Exec(`DELETE FROM tokens WHERE hash = ? AND kind = ?`, hash, kind)
+	_, err := t.exec(`DELETE FROM tokens WHERE hash = ? AND kind = ?`, hash, kind)
 	return err
 }
 
@@ -61,7 +61,7 @@ type Holder struct {
 // TokenHolder returns the holder of a token by its hash. Found is false for an unknown or expired token.
 func (t *Tx) TokenHolder(hash []byte, now time.Time) (h Holder, found bool, err error) {
 	var used int64
-	found, err = t.Get([]any{&h.Kind, &h.Subject, &h.ID, &h.Name, &used},
+	found, err = t.get([]any{&h.Kind, &h.Subject, &h.ID, &h.Name, &used},
 		`SELECT t.kind, t.subject, COALESCE(a.id, ''), COALESCE(a.name, a.description, ''), COALESCE(a.last_used, 0)
 			FROM tokens t LEFT JOIN access_tokens a ON a.hash = t.hash
 			WHERE t.hash = ? AND (t.expires = 0 OR t.expires > ?)`, hash, ToNanos(now))
@@ -85,7 +85,7 @@ func (t *Tx) AddAccessToken(a AccessToken, hash []byte) error {
 	if a.Name != "" {
 		name = &a.Name
 	}
-	_, err := t.Exec(`INSERT INTO access_tokens
+	_, err := t.exec(`INSERT INTO access_tokens
 		(id, hash, kind, subject, name, description, created, created_by, expires) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		a.ID, hash, a.Kind, a.Subject, name, a.Description, ToNanos(a.Created), a.CreatedBy, ToNanos(a.Expires))
 	if err != nil {
@@ -96,7 +96,7 @@ func (t *Tx) AddAccessToken(a AccessToken, hash []byte) error {
 
 // AccessTokens returns the tokens of a user, or those of an organization, the newest first. Deleted ones are omitted.
 func (t *Tx) AccessTokens(subject string, ofUser bool) ([]AccessToken, error) {
-	return Rows(t, func(scan func(...any) error) (a AccessToken, err error) {
+	return rows(t, func(scan func(...any) error) (a AccessToken, err error) {
 		var created, expires, used int64
 		err = scan(&a.ID, &a.Kind, &a.Subject, &a.Name, &a.Description, &a.CreatedBy, &created, &expires, &used)
 		a.Created, a.Expires, a.LastUsed = FromNanos(created), FromNanos(expires), FromNanos(used)
@@ -110,38 +110,38 @@ func (t *Tx) AccessTokens(subject string, ofUser bool) ([]AccessToken, error) {
 // the subject has no such token.
 func (t *Tx) DeleteAccessToken(id, subject string, ofUser bool) (found bool, err error) {
 	var hash []byte
-	found, err = t.Get([]any{&hash}, `SELECT hash FROM access_tokens
+	found, err = t.get([]any{&hash}, `SELECT hash FROM access_tokens
 		WHERE id = ? AND subject = ? AND (kind = 'user') = ? AND hash IS NOT NULL`, id, subject, ofUser)
 	if err != nil || !found {
 		return false, err
 	}
-	if _, err := t.Exec(`DELETE FROM tokens WHERE hash = ?`, hash); err != nil {
+	if _, err := t.exec(`DELETE FROM tokens WHERE hash = ?`, hash); err != nil {
 		return false, err
 	}
-	_, err = t.Exec(`UPDATE access_tokens SET hash = NULL WHERE id = ?`, id)
+	_, err = t.exec(`UPDATE access_tokens SET hash = NULL WHERE id = ?`, id)
 	return true, err
 }
 
 // UseAccessToken records the use of a token, unless a later one is recorded.
 func (t *Tx) UseAccessToken(id string, now time.Time) error {
-	_, err := t.Exec(`UPDATE access_tokens SET last_used = ? WHERE id = ? AND last_used < ?`,
+	_, err := t.exec(`UPDATE access_tokens SET last_used = ? WHERE id = ? AND last_used < ?`,
 		ToNanos(now), id, ToNanos(now))
 	return err
 }
 
 // StackOfDeployment returns the names of the stack of a deployment. They are empty if there is no such deployment.
 func (t *Tx) StackOfDeployment(id string) (organization, project, name string, err error) {
-	_, err = t.Get([]any{&organization, &project, &name}, `SELECT s.organization, s.project, s.name
+	_, err = t.get([]any{&organization, &project, &name}, `SELECT s.organization, s.project, s.name
 		FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.id = ?`, id)
 	return organization, project, name, err
 }
 
 // HasOrganization reports whether an organization exists.
 func (t *Tx) HasOrganization(name string) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM organizations WHERE name = ?`, name)
+	return t.get([]any{new(int)}, `SELECT 1 FROM organizations WHERE name = ?`, name)
 }
 
 // HasUser reports whether a user exists.
 func (t *Tx) HasUser(name string) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM users WHERE name = ?`, name)
+	return t.get([]any{new(int)}, `SELECT 1 FROM users WHERE name = ?`, name)
 }

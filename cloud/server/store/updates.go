@@ -49,7 +49,7 @@ func nullVersion(version int64) any {
 
 // AddUpdate stores a new update. Its lease is stored by [Tx.StartUpdate].
 func (t *Tx) AddUpdate(u Update) error {
-	_, err := t.Exec(`INSERT INTO updates (id, stack, kind, dry_run, status, version, expires, requester, message,
+	_, err := t.exec(`INSERT INTO updates (id, stack, kind, dry_run, status, version, expires, requester, message,
 			environment, config, changes, resources, deployment, journal, client, created, started, ended)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		u.ID, u.Stack, u.Kind, u.DryRun, u.Status, nullVersion(u.Version), ToNanos(u.Expires), u.Requester, u.Message,
@@ -70,14 +70,14 @@ func (t *Tx) LockHolder(stack string) (u Update, found bool, err error) {
 
 // UpdateOfLease returns the id of the update whose lease has a token with this hash.
 func (t *Tx) UpdateOfLease(hash []byte) (id string, found bool, err error) {
-	found, err = t.Get([]any{&id}, `SELECT id FROM updates WHERE lease = ?`, hash)
+	found, err = t.get([]any{&id}, `SELECT id FROM updates WHERE lease = ?`, hash)
 	return id, found, err
 }
 
 // StartUpdate stores that an update runs, with the hash of the token of its lease. For an update that is no dry run it
 // takes the lock of the stack. The error is ErrDuplicate if another update has it.
 func (t *Tx) StartUpdate(u Update, lease []byte) error {
-	_, err := t.Exec(`UPDATE updates SET status = ?, version = ?, lease = ?, expires = ?, journal = ?, started = ?
+	_, err := t.exec(`UPDATE updates SET status = ?, version = ?, lease = ?, expires = ?, journal = ?, started = ?
 		WHERE id = ?`, u.Status, nullVersion(u.Version), lease, ToNanos(u.Expires), u.Journal, ToNanos(u.Started), u.ID)
 	if err != nil || u.DryRun {
 		return err
@@ -85,60 +85,60 @@ func (t *Tx) StartUpdate(u Update, lease []byte) error {
 	if err := t.LockStack(u); err != nil {
 		return err
 	}
-	_, err = t.Exec(`UPDATE stacks SET update_id = ? WHERE id = ?`, u.ID, u.Stack)
+	_, err = t.exec(`UPDATE stacks SET update_id = ? WHERE id = ?`, u.ID, u.Stack)
 	return err
 }
 
 // LockStack takes the lock of a stack for an update. The error is ErrDuplicate if another update has it.
 func (t *Tx) LockStack(u Update) error {
-	_, err := t.Exec(`INSERT INTO locks (stack, update_id) VALUES (?, ?)`, u.Stack, u.ID)
+	_, err := t.exec(`INSERT INTO locks (stack, update_id) VALUES (?, ?)`, u.Stack, u.ID)
 	return err
 }
 
 // RenewUpdate moves the end of the lease of an update.
 func (t *Tx) RenewUpdate(id string, expires time.Time) error {
-	_, err := t.Exec(`UPDATE updates SET expires = ? WHERE id = ?`, ToNanos(expires), id)
+	_, err := t.exec(`UPDATE updates SET expires = ? WHERE id = ?`, ToNanos(expires), id)
 	return err
 }
 
 // DropUpdateLease makes the token of an update's lease unknown.
 func (t *Tx) DropUpdateLease(id string) error {
-	_, err := t.Exec(`UPDATE updates SET lease = NULL WHERE id = ?`, id)
+	_, err := t.exec(`UPDATE updates SET lease = NULL WHERE id = ?`, id)
 	return err
 }
 
 // SetChanges stores the resource changes of an update, as a JSON object.
 func (t *Tx) SetChanges(id, changes string) error {
-	_, err := t.Exec(`UPDATE updates SET changes = ? WHERE id = ?`, changes, id)
+	_, err := t.exec(`UPDATE updates SET changes = ? WHERE id = ?`, changes, id)
 	return err
 }
 
 // EndUpdate stores the status, the end and the resources of an update. Unless it is a dry run, its version becomes that
 // of the stack, and the lock is released.
 func (t *Tx) EndUpdate(u Update) error {
-	_, err := t.Exec(`UPDATE updates SET status = ?, ended = ?, resources = ? WHERE id = ?`,
+	_, err := t.exec(`UPDATE updates SET status = ?, ended = ?, resources = ? WHERE id = ?`,
 		u.Status, ToNanos(u.Ended), u.Resources, u.ID)
 	if err != nil || u.DryRun {
 		return err
 	}
-	_, err = t.Exec(`UPDATE stacks SET version = ?, updated = ?, update_id = ?, update_kind = ?, update_result = ?,
+	_, err = t.exec(`UPDATE stacks SET version = ?, updated = ?, update_id = ?, update_kind = ?, update_result = ?,
 		resources = ? WHERE id = ?`, u.Version, ToNanos(u.Ended), u.ID, u.Kind, u.Status, u.Resources, u.Stack)
 	if err != nil {
 		return err
 	}
-	_, err = t.Exec(`DELETE FROM locks WHERE stack = ?`, u.Stack)
+	_, err = t.exec(`DELETE FROM locks WHERE stack = ?`, u.Stack)
 	return err
 }
 
 // ExpiredUpdates returns at most limit updates with a status that have expired.
 func (t *Tx) ExpiredUpdates(status string, now time.Time, limit int) ([]Update, error) {
-	return Rows(t, scanUpdate, selectUpdates+`WHERE status = ? AND expires <= ?
+	return rows(t, scanUpdate, selectUpdates+`WHERE status = ? AND expires <= ?
 		ORDER BY expires LIMIT ?`, status, ToNanos(now), limit)
 }
 
 // DropUnstarted deletes updates that have expired before their start.
 func (t *Tx) DropUnstarted(now time.Time) error {
-	_, err := t.Exec(`DELETE FROM updates WHERE status = 'not-started' AND expires <= ?`, ToNanos(now))
+	_, err := t.exec(`DELETE FROM updates WHERE status = 'not-started' AND expires <= ?`, ToNanos(now))
 	return err
 }
 
@@ -154,52 +154,52 @@ type State struct {
 // State returns the state of a stack after a version.
 func (t *Tx) State(stack string, version int64) (State, bool, error) {
 	s := State{Stack: stack, Version: version}
-	found, err := t.Get([]any{&s.Object, &s.Hash, &s.Bytes},
+	found, err := t.get([]any{&s.Object, &s.Hash, &s.Bytes},
 		`SELECT object, sha256, bytes FROM states WHERE stack = ? AND version = ?`, stack, version)
 	return s, found, err
 }
 
 // AddState stores the state of a new version.
 func (t *Tx) AddState(s State) error {
-	_, err := t.Exec(`INSERT INTO states (stack, version, object, sha256, bytes) VALUES (?, ?, ?, ?, ?)`,
+	_, err := t.exec(`INSERT INTO states (stack, version, object, sha256, bytes) VALUES (?, ?, ?, ?, ?)`,
 		s.Stack, s.Version, s.Object, append([]byte{}, s.Hash...), s.Bytes) // a nil slice would be NULL
 	return err
 }
 
 // MoveState replaces the state of a version.
 func (t *Tx) MoveState(s State) error {
-	_, err := t.Exec(`UPDATE states SET object = ?, sha256 = ?, bytes = ? WHERE stack = ? AND version = ?`,
+	_, err := t.exec(`UPDATE states SET object = ?, sha256 = ?, bytes = ? WHERE stack = ? AND version = ?`,
 		s.Object, s.Hash, s.Bytes, s.Stack, s.Version)
 	return err
 }
 
 // SetResources stores the number of resources in the state of an update.
 func (t *Tx) SetResources(id string, resources int) error {
-	_, err := t.Exec(`UPDATE updates SET resources = ? WHERE id = ?`, resources, id)
+	_, err := t.exec(`UPDATE updates SET resources = ? WHERE id = ?`, resources, id)
 	return err
 }
 
 // ObjectUsed reports whether a state refers to an object.
 func (t *Tx) ObjectUsed(key string) (bool, error) {
-	return t.Get([]any{new(int)}, `SELECT 1 FROM states WHERE object = ? LIMIT 1`, key)
+	return t.get([]any{new(int)}, `SELECT 1 FROM states WHERE object = ? LIMIT 1`, key)
 }
 
 // JournalLength returns the number of batches in the journal of an update.
 func (t *Tx) JournalLength(update string) (length int64, err error) {
-	_, err = t.Get([]any{&length}, `SELECT COALESCE(MAX(batch), 0) FROM journal WHERE update_id = ?`, update)
+	_, err = t.get([]any{&length}, `SELECT COALESCE(MAX(batch), 0) FROM journal WHERE update_id = ?`, update)
 	return length, err
 }
 
 // AddJournal appends a batch, whose number is the length of the journal plus 1. The error is ErrDuplicate if another
 // batch has this number.
 func (t *Tx) AddJournal(update string, batch int64, entries []byte) error {
-	_, err := t.Exec(`INSERT INTO journal (update_id, batch, entries) VALUES (?, ?, ?)`, update, batch, entries)
+	_, err := t.exec(`INSERT INTO journal (update_id, batch, entries) VALUES (?, ?, ?)`, update, batch, entries)
 	return err
 }
 
 // Journal returns the batches of the journal of an update in their order.
 func (t *Tx) Journal(update string) ([][]byte, error) {
-	return Rows(t, func(scan func(...any) error) (entries []byte, err error) {
+	return rows(t, func(scan func(...any) error) (entries []byte, err error) {
 		err = scan(&entries)
 		return entries, err
 	}, `SELECT entries FROM journal WHERE update_id = ? ORDER BY batch`, update)
@@ -207,7 +207,7 @@ func (t *Tx) Journal(update string) ([][]byte, error) {
 
 // DropJournal deletes the journal of an update.
 func (t *Tx) DropJournal(update string) error {
-	_, err := t.Exec(`DELETE FROM journal WHERE update_id = ?`, update)
+	_, err := t.exec(`DELETE FROM journal WHERE update_id = ?`, update)
 	return err
 }
 
@@ -221,14 +221,14 @@ type EventBatch struct {
 
 // AddEvents stores a batch of events. The error is ErrDuplicate if it is stored already.
 func (t *Tx) AddEvents(update string, b EventBatch) error {
-	_, err := t.Exec(`INSERT INTO event_batches (update_id, last, hash, first, received, events)
+	_, err := t.exec(`INSERT INTO event_batches (update_id, last, hash, first, received, events)
 		VALUES (?, ?, ?, ?, ?, ?)`, update, b.Last, b.Hash, b.First, ToNanos(b.Received), b.Events)
 	return err
 }
 
 // Events returns at most limit batches of an update with events after a sequence, in their order.
 func (t *Tx) Events(update string, after int64, limit int) ([]EventBatch, error) {
-	return Rows(t, func(scan func(...any) error) (b EventBatch, err error) {
+	return rows(t, func(scan func(...any) error) (b EventBatch, err error) {
 		var received int64
 		err = scan(&b.First, &b.Last, &received, &b.Events)
 		b.Received = FromNanos(received)
