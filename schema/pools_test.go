@@ -400,7 +400,7 @@ func TestLoadReadableToken(t *testing.T) {
 
 func TestLoadTerminationGrace(t *testing.T) {
 	src := source("token: pul-a\nshutdown_timeout: 10m\n")
-	src.TerminationGrace = 10*time.Minute + 30*time.Second
+	src.TerminationGrace = 10*time.Minute + thisRelease.StopTime
 	must(t, src)
 	src.TerminationGrace -= time.Second
 	_, problems := schema.Load(src)
