@@ -115,8 +115,7 @@ bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs, 10,
 	go test -run '^$$' -bench HundredPools -benchtime 1x ./reconcile
 	go test -run '^$$' -bench Journal -benchtime 500x ./runtime/journal
 	go test -run '^$$' -bench RedactorMany ./runtime/runner
-	go test -run '^$$' -bench ServerLarge -benchtime 20x ./cloud/server
-	go test -run '^$$' -bench Pages -benchtime 20x ./cloud/server
+	go test -run '^$$' -bench 'ServerLarge|Pages' -benchtime 20x ./cloud/server
 	go test -run '^$$' -bench . ./cloud/server/state
 
 SOAK ?= 30m
