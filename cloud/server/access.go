@@ -56,7 +56,7 @@ var access = map[action]map[kind]reach{
 	serveAgent: {poolToken: everywhere},
 	holdLease:  {leaseToken: everywhere},
 	reportJob:  {jobToken: everywhere},
-	holdUpdate: {updateToken: everywhere},
+	holdUpdate: {updateToken: inStack},
 }
 
 // authorize refuses a call that the table access does not allow. It compares the path with the organization and the
@@ -76,7 +76,7 @@ func (c *call) authorize(do action) error {
 		if path == c.caller.stack {
 			return nil
 		}
-		return notFound("there is no stack %s that the token of this job may change", path)
+		return notFound("there is no stack %s that this token may change", path)
 	}
 	return refuse(http.StatusForbidden, "a %s token does not allow this call", c.caller.kind)
 }

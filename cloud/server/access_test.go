@@ -369,7 +369,8 @@ func TestAccessOfAnother(t *testing.T) {
 		if do == holdUpdate {
 			scheme = updateScheme + " "
 		}
-		got := w.send("", method, path, `{"status":"failed","offset":0,"lines":[]}`, "Authorization", scheme+tokens[do][1])
+		got := w.send("", method, path, `{"status":"failed","offset":0,"lines":[]}`,
+			"Authorization", scheme+tokens[do][1])
 		if got.code != 403 && got.code != 404 {
 			t.Errorf("%s with the token of another: %d %s, want 403 or 404", pattern, got.code, got.body)
 		}

@@ -121,14 +121,18 @@ func (s *Server) authenticateLease(c *call) error {
 		return refuse(http.StatusUnauthorized, "send the token of the update in the form \"Authorization: %s VALUE\"",
 			updateScheme)
 	}
-	return s.db.Read(c.Context(), func(t *store.Tx) error {
-		update, found, err := t.UpdateOfLease(hash(token))
+	err := s.db.Read(c.Context(), func(t *store.Tx) error {
+		update, of, found, err := t.UpdateOfLease(hash(token))
 		if err == nil && !found {
 			return leaseLost()
 		}
-		c.caller.principal = principal{updateToken, update}
+		c.caller = sender{principal: principal{updateToken, update}, organization: of.Organization, stack: of.Path()}
 		return err
 	})
+	if err == nil && c.authorize(holdUpdate) != nil {
+		return leaseLost() // in the path of another stack: a CLI gives up only after a 403
+	}
+	return err
 }
 
 func requestID() string {

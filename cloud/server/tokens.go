@@ -77,8 +77,8 @@ type principal struct {
 // sender is the principal of a call, with the place to which its token is limited.
 type sender struct {
 	principal
-	organization string // of the token of an organization or of a job's programs; otherwise empty
-	stack        string // of the token of a job's programs: organization/project/name
+	organization string // of the token of an organization, of a job's programs or of an update; otherwise empty
+	stack        string // of the token of a job's programs or of an update: organization/project/name
 
 	tokenID, tokenName string    // of an access token, which a person has made; otherwise empty
 	lastUsed           time.Time // of the access token, up to a minute too early; zero before the first use

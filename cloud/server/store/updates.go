@@ -68,10 +68,12 @@ func (t *Tx) LockHolder(stack string) (u Update, found bool, err error) {
 	return one(t, scanUpdate, selectUpdates+`WHERE id IN (SELECT update_id FROM locks WHERE stack = ?)`, stack)
 }
 
-// UpdateOfLease returns the id of the update whose lease has a token with this hash.
-func (t *Tx) UpdateOfLease(hash []byte) (id string, found bool, err error) {
-	found, err = t.get([]any{&id}, `SELECT id FROM updates WHERE lease = ?`, hash)
-	return id, found, err
+// UpdateOfLease returns the id and the stack of the update whose lease has a token with this hash.
+func (t *Tx) UpdateOfLease(hash []byte) (id string, of Stack, found bool, err error) {
+	found, err = t.get([]any{&id, &of.Organization, &of.Project, &of.Name},
+		`SELECT u.id, s.organization, s.project, s.name FROM updates u JOIN stacks s ON s.id = u.stack
+			WHERE u.lease = ?`, hash)
+	return id, of, found, err
 }
 
 // StartUpdate stores that an update runs, with the hash of the token of its lease. For an update that is no dry run it
