@@ -22,7 +22,10 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	serveKilled()
+	goleak.VerifyTestMain(m)
+}
 
 // testService is one running service and the environment of its clients.
 type testService struct {
