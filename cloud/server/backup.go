@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server/objects"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
@@ -65,6 +66,9 @@ func Backup(ctx context.Context, options Options, file string) (size int64, err 
 	if _, err := objects.Open(bucket); err != nil {
 		return 0, err
 	}
+	if err := removeOldLinks(bucket); err != nil {
+		return 0, err
+	}
 	// Links keep the objects until they are in the archive. They need the file system of the objects.
 	links, err := os.MkdirTemp(bucket, "backup-*")
 	if err != nil {
@@ -110,6 +114,26 @@ func Backup(ctx context.Context, options Options, file string) (size int64, err 
 		return 0, fmt.Errorf("write the backup: %w", err)
 	}
 	return size, nil
+}
+
+// linkAge is the age of links that a crash of an earlier backup has left.
+const linkAge = 24 * time.Hour
+
+func removeOldLinks(bucket string) error {
+	found, err := filepath.Glob(filepath.Join(bucket, "backup-*"))
+	if err != nil {
+		return fmt.Errorf("list the links of earlier backups: %w", err)
+	}
+	for _, links := range found {
+		info, err := os.Stat(links)
+		if err == nil && time.Since(info.ModTime()) > linkAge {
+			err = os.RemoveAll(links)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // another backup has ended
+			return fmt.Errorf("remove the links of an earlier backup: %w", err)
+		}
+	}
+	return nil
 }
 
 // copyAttempts limits the copies of the database when an object is replaced between the read of its key and its link,

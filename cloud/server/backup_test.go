@@ -167,6 +167,24 @@ func TestBackupMasterKey(t *testing.T) {
 	}
 }
 
+// TestBackupLeftovers removes what a crash of an earlier backup has left, but not what a running one uses.
+func TestBackupLeftovers(t *testing.T) {
+	w, file := backupOf(t)
+	bucket := filepath.Join(w.directory, objectsDirectory)
+	old, running := filepath.Join(bucket, "backup-1"), filepath.Join(bucket, "backup-2")
+	past := time.Now().Add(-2 * linkAge)
+	if err := errors.Join(os.Mkdir(old, 0o700), os.Mkdir(running, 0o700), os.Chtimes(old, past, past)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Backup(t.Context(), Options{Directory: w.directory}, file+"2"); err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(bucket, "backup-*"))
+	if err != nil || len(left) != 1 || left[0] != running {
+		t.Errorf("the directory has %v, %v, want %s", left, err, running)
+	}
+}
+
 func TestBackupRefused(t *testing.T) {
 	w, file := backupOf(t)
 	running := Options{Directory: w.directory}

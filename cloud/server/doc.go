@@ -123,6 +123,7 @@
 //   - Deployments and steps have a cmwaStatus. After a cancel it is "cancelled", where Pulumi
 //     has only failed and skipped. If the service ended a deployment before its steps ended,
 //     the log ends with a header that gives the reason.
+//   - Deployments have a cmwaAgent: the host and the process of the agent that claimed them.
 //   - The 400 for lines at a wrong offset has the right offset in cmwaNextOffset.
 //   - POST /api/orgs/{org}/agent-pools/{pool}/tokens makes another token for a pool.
 //   - GET and POST /api/orgs/{org}/agent-pools/{pool}/activities, and below them /{id},

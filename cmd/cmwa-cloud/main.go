@@ -1,5 +1,9 @@
-// Command cmwa-cloud is a local service for workflow agents, compatible with Pulumi
-// Cloud, and the client for it. Everything runs on one machine, without an account.
+// Command cmwa-cloud is a self-hosted service for pulumi and workflow agents, compatible with
+// Pulumi Cloud, and the client for it. One data directory contains everything, and no account is
+// needed.
+//
+// serve takes its settings from flags and from the variables of Pulumi's self-hosted service: parameters.go and
+// environment.go have one table each. backup and restore use the data directory, and not the API.
 package main
 
 import (
@@ -43,7 +47,7 @@ func run(ctx context.Context, args []string, s stdio) int {
 // command line.
 func newProgram(s stdio) command.Program {
 	return command.Program{
-		Name: "cmwa-cloud", Help: "a local service for workflow agents, and the client for it",
+		Name: "cmwa-cloud", Help: "a backend for pulumi and workflow agents, and the client for it",
 		Long: "First steps: \"cmwa-cloud serve --data data\" starts the service, \"cmwa-cloud pool create NAME\" " +
 			"makes a pool with a token for agents, and \"cmwa-cloud deploy\" queues a deployment.\n\n" +
 			"All commands except serve, config, backup and restore are clients. They find the service with --url " +

@@ -404,3 +404,19 @@ func TestServeObjects(t *testing.T) {
 	}
 	p.run(cli.ExitOK, "backup", filepath.Join(directory, "backup.tar"), "--data", p.directory)
 }
+
+// TestServeUpload imports a state of 50 MB. The number is the limit of bodies in Pulumi's installers.
+func TestServeUpload(t *testing.T) {
+	p := newService(t)
+	p.run(cli.ExitOK, "deploy", "organization/project/large", "--file", failingRequest(t))
+	body := fmt.Sprintf(`{"version":3,"deployment":{"manifest":{},"resources":[{"urn":%q,"type":"pulumi:pulumi:Stack",
+		"outputs":{"large":%q}}]}}`, "urn:pulumi:large::project::pulumi:pulumi:Stack::project-large",
+		strings.Repeat("x", 50e6))
+	a := agent{p: p}
+	code := a.call(p.env["PULUMI_ACCESS_TOKEN"], "POST", "/api/stacks/organization/project/large/import", body, nil)
+	if code != 200 {
+		t.Errorf("the import of 50 MB got %d, want 200", code)
+	}
+	out, _ := p.run(cli.ExitOK, "stack", "list")
+	matches(t, out, `^organization/project/large +1 +20`)
+}
