@@ -255,6 +255,20 @@ func TestPagesInBrowser(t *testing.T) {
 		b.unproblematic()
 	})
 
+	t.Run("a log of several pages", func(t *testing.T) {
+		s := newService()
+		s.lines, s.deployment.Ended = 2, time.Now()
+		b := newTab(t, browser, serve(t, s))
+		b.open(stack + "/deployments/42")
+		b.signIn()
+		b.until(`document.querySelector("#log-end").innerText === "End of the log"`)
+		got := b.eval(`[...document.querySelectorAll("#log li span")].map((line) => line.textContent.slice(0, 5)).join("|")`)
+		if got != "Setup|image|Get s|HEAD |pulum|Updat|<scri" {
+			t.Errorf("the log has the lines %q", got)
+		}
+		b.unproblematic()
+	})
+
 	t.Run("a row that is new", func(t *testing.T) {
 		s := newService()
 		b := newTab(t, browser, serve(t, s))

@@ -34,6 +34,7 @@ type service struct {
 	stack      page.Stack
 	pools      []page.Pool
 	queued     []page.Deployment // the newest ones
+	lines      int               // of a page of a log; 0 for all
 	fault      error             // of every page
 }
 
@@ -196,8 +197,11 @@ func (s *service) source() page.Source {
 			d.Steps = slices.Clone(d.Steps)
 			shown, _ := strconv.Atoi(from) // position n is after n lines
 			d.Log.Lines = d.Log.Lines[min(shown, len(d.Log.Lines)):]
-			if d.Ended.IsZero() {
-				d.Log.Next = strconv.Itoa(len(s.deployment.Log.Lines))
+			if d.Log.More = s.lines > 0 && len(d.Log.Lines) > s.lines; d.Log.More {
+				d.Log.Lines = d.Log.Lines[:s.lines]
+			}
+			if d.Ended.IsZero() || d.Log.More {
+				d.Log.Next = strconv.Itoa(shown + len(d.Log.Lines))
 			}
 			return d, known(n)
 		},
