@@ -42,7 +42,7 @@ func Empty() *Deployment {
 // The error contains no value of the text, except the URN of a resource.
 func Decode(text []byte) (*Deployment, error) {
 	if err := validate(text); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("state: %w", err)
 	}
 	fields, err := parseObject(text)
 	if err != nil {

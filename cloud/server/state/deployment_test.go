@@ -13,6 +13,7 @@ func TestDecode(t *testing.T) {
 		{"other fields beside the deployment go", `{"isInvalid":false,"version":3,"deployment":{}}`, ``},
 		{"version 4 with features", `{"version":4,"features":["views","future"],"deployment":{"new":[1.0]}}`, ``},
 		{"no JSON", `{"version":3,`, "not valid JSON"},
+		{"no UTF-8", `{"version":3,"features":["` + "\xff" + `"],"deployment":{}}`, "not valid JSON in UTF-8"},
 		{"two values", `{} {}`, "not valid JSON"},
 		{"list", `[]`, "expected an object"},
 		{"old version", `{"version":2,"deployment":{}}`, "only versions 3 and 4"},

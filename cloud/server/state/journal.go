@@ -53,7 +53,7 @@ type Entry struct {
 // value of the text, except URNs and numbers. The entries contain parts of the body.
 func Entries(body []byte) ([]Entry, error) {
 	if err := validate(body); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("journal: %w", err)
 	}
 	fields, err := parseObject(body)
 	if err != nil {

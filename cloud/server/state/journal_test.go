@@ -1,6 +1,7 @@
 package state
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -261,6 +262,63 @@ func TestJournalRefusesEntries(t *testing.T) {
 			}
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got error %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestJournalRepeatedEntry(t *testing.T) {
+	first, changed := parse(t, `"kind":1,"operationID":1,"state":`+one("a", ""))[0], parse(t, `"kind":0`)[0]
+	journal := NewJournal(Empty())
+	for range 2 {
+		if err := journal.Add(first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := journal.Deployment(noon, "").Count(); got != 1 {
+		t.Errorf("got %d resources of an entry that was sent twice", got)
+	}
+	want := "two different journal entries have the sequence ID 1"
+	if err := journal.Add(changed); err == nil || err.Error() != want {
+		t.Errorf("got error %v, want %s", err, want)
+	}
+}
+
+func TestJournalDeployment(t *testing.T) {
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte("v3.259.0")))
+	old := `"manifest":{"time":"2025-01-01T00:00:00Z","magic":"m","version":"v1","plugins":[]}`
+	for _, test := range []struct{ name, base, version, want string }{
+		{
+			"the manifest has the version of the client", `"version":3,"deployment":{` + old + `}`, "v3.259.0",
+			`"version":3,"deployment":{"manifest":{"time":"2026-05-04T12:00:00Z","magic":"` + sum +
+				`","version":"v3.259.0"}}`,
+		},
+		{
+			"without a version, that of the base stays", `"version":3,"deployment":{` + old + `}`, "",
+			`"version":3,"deployment":{"manifest":{"time":"2026-05-04T12:00:00Z","magic":"m","version":"v1"}}`,
+		},
+		{
+			"features of resources are computed, others stay",
+			`"version":4,"features":["byteString","taint"],"deployment":{"resources":[` + one("a", `,"viewOf":"u"`) +
+				`]}`, "",
+			`"version":4,"features":["byteString","views"],"deployment":{"resources":[` + one("a", `,"viewOf":"u"`) +
+				`],"manifest":{"time":"2026-05-04T12:00:00Z","magic":"","version":""}}`,
+		},
+		{
+			"no feature means version 3",
+			`"version":4,"features":["taint"],"deployment":{"resources":[` + one("a", "") + `]}`, "",
+			`"version":3,"deployment":{"resources":[` + one("a", "") +
+				`],"manifest":{"time":"2026-05-04T12:00:00Z","magic":"","version":""}}`,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			on := decoded(t, "{"+test.base+"}")
+			got := string(NewJournal(on).Deployment(noon, test.version).Encode())
+			if want := "{" + test.want + "}"; got != want {
+				t.Errorf("got\n  %s\nwant\n  %s", got, want)
+			}
+			if text := string(on.Encode()); text != "{"+test.base+"}" {
+				t.Errorf("the base has changed to %s", text)
 			}
 		})
 	}

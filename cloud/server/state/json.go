@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"unicode/utf8"
 )
 
 // maxDepth is the number of objects and lists that may contain each other.
@@ -14,8 +15,8 @@ const maxDepth = 100
 // validate reports why data is not one JSON value, or is nested too deeply. The functions below
 // require data that validate has accepted.
 func validate(data []byte) error {
-	if !json.Valid(data) {
-		return errors.New("the state is not valid JSON: send it again, complete")
+	if !utf8.Valid(data) || !json.Valid(data) {
+		return errors.New("the text is not valid JSON in UTF-8: send it again, complete")
 	}
 	depth := 0
 	for i := 0; i < len(data); i++ {
@@ -24,7 +25,7 @@ func validate(data []byte) error {
 			i = endOfString(data, i) - 1
 		case '{', '[':
 			if depth++; depth > maxDepth {
-				return fmt.Errorf("the state has more than %d levels of objects and lists", maxDepth)
+				return fmt.Errorf("the text has more than %d levels of objects and lists", maxDepth)
 			}
 		case '}', ']':
 			depth--
