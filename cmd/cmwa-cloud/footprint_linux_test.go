@@ -4,8 +4,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"syscall"
 	"testing"
 
@@ -15,7 +13,7 @@ import (
 // Limits of the program as make build builds it, and of its resident memory while it has no calls (VmRSS, proc(5)).
 const (
 	programLimit = 30 << 20 // bytes
-	memoryLimit  = 40 << 10 // kB
+	memoryLimit  = 40       // MB
 )
 
 // TestServeFootprint measures the program and an idle service.
@@ -49,20 +47,9 @@ func TestServeFootprint(t *testing.T) {
 	p.env["CMWA_CLOUD_URL"] = out.find(t, `http://[0-9.]+:[0-9]+`)
 	p.run(cli.ExitOK, "pool", "list", "--token-file", filepath.Join(p.directory, "access-token"))
 
-	status, err := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/status")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`).FindSubmatch(status)
-	if found == nil {
-		t.Fatalf("no VmRSS in\n%s", status)
-	}
-	resident, err := strconv.Atoi(string(found[1]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("the program has %d kB, the idle service %d kB", info.Size()>>10, resident)
+	resident := residentMB(t, cmd.Process.Pid)
+	t.Logf("the program has %d MB, the idle service %.1f MB", info.Size()>>20, resident)
 	if info.Size() > programLimit || resident > memoryLimit {
-		t.Errorf("the limits are %d and %d kB", programLimit>>10, memoryLimit)
+		t.Errorf("the limits are %d and %d MB", programLimit>>20, memoryLimit)
 	}
 }
