@@ -114,9 +114,10 @@ func (s *Server) deploymentsOfPage(rows []store.Deployment) []page.Deployment {
 	all := make([]page.Deployment, 0, len(rows))
 	for _, row := range rows {
 		d := page.Deployment{
-			Key: row.Seq, Stack: s.pageName(row.Project, row.Stack), Version: int64(row.Version), Operation: row.Operation,
-			Status: (&jobState{status: row.Status, ended: row.Ended}).outcome(),
-			Pool:   row.PoolName, Agent: row.Agent, Requester: row.Requester, Initiator: row.Initiator,
+			Key: row.Seq, Stack: s.pageName(row.Project, row.Stack), Version: int64(row.Version),
+			Operation: row.Operation,
+			Status:    (&jobState{status: row.Status, ended: row.Ended}).outcome(),
+			Pool:      row.PoolName, Agent: row.Agent, Requester: row.Requester, Initiator: row.Initiator,
 			Created: row.Created, Started: row.Claimed,
 		}
 		if row.Ended != "" {

