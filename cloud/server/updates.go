@@ -150,6 +150,7 @@ func (s *Server) startUpdate(c *call) (reply, error) {
 		if version = st.Version; !u.DryRun {
 			version++
 			u.Version, u.Journal = version, min(max(body.Journal, 0), journalVersion)
+			u.Resources = st.Resources
 			if err := copyState(t, u); err != nil {
 				return err
 			}

@@ -186,6 +186,7 @@ func TestUpdate(t *testing.T) {
 	w.want(200, w.user, "POST", stackPath+"s/import", resources("i"), nil)
 	w.at("s", 3, false)
 	w.update("s", object{}).start().complete("succeeded")
+	w.want(400, w.user, "DELETE", stackPath+"s", nil, nil) // an update without a checkpoint keeps the resources
 	for version, want := range [][]string{nil, {"a", "b"}, {"a", "b", "c"}, {"i"}, {"i"}} {
 		w.holds("s", fmt.Sprintf("/%d", version), want...)
 	}

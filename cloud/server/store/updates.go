@@ -79,8 +79,9 @@ func (t *Tx) UpdateOfLease(hash []byte) (id string, of Stack, found bool, err er
 // StartUpdate stores that an update runs, with the hash of the token of its lease. For an update that is no dry run it
 // takes the lock of the stack. The error is ErrDuplicate if another update has it.
 func (t *Tx) StartUpdate(u Update, lease []byte) error {
-	_, err := t.exec(`UPDATE updates SET status = ?, version = ?, lease = ?, expires = ?, journal = ?, started = ?
-		WHERE id = ?`, u.Status, nullVersion(u.Version), lease, ToNanos(u.Expires), u.Journal, ToNanos(u.Started), u.ID)
+	_, err := t.exec(`UPDATE updates SET status = ?, version = ?, lease = ?, expires = ?, journal = ?, resources = ?,
+		started = ? WHERE id = ?`, u.Status, nullVersion(u.Version), lease, ToNanos(u.Expires), u.Journal, u.Resources,
+		ToNanos(u.Started), u.ID)
 	if err != nil || u.DryRun {
 		return err
 	}
