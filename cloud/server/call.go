@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"compress/flate"
 	"compress/gzip"
 	"crypto/rand"
@@ -33,7 +34,11 @@ const (
 	maxStateBody = 512 << 20 // states and journals
 
 	maxSentBody = 50 << 20 // before decompression
+	largeBody   = 16 << 20 // from this size on, one call at a time: a body of 500 KB can become 512 MiB
 )
+
+// turnLimit is how long a call with a large body waits for another one.
+const turnLimit = 30 * time.Second
 
 // call is one request and its sender.
 type call struct {
@@ -41,6 +46,8 @@ type call struct {
 	out    http.ResponseWriter
 	caller sender
 	now    time.Time
+	turns  chan struct{} // contains an element while a call has a large body
+	turn   bool          // this call has put it there
 }
 
 // reply is the response to a call that succeeded. Without a body its status is 204.
@@ -61,7 +68,8 @@ func (s *Server) serve(handle handler, do action) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := requestID()
 		w.Header().Set("X-Pulumi-Request-ID", id)
-		c := &call{Request: r, out: w, now: time.Now()}
+		c := &call{Request: r, out: w, now: time.Now(), turns: s.largeBodies}
+		defer c.endTurn()
 		answer, err := reply{}, s.authenticate(c, do)
 		if err == nil {
 			answer, err = handle(c)
@@ -229,7 +237,15 @@ func (c *call) text(limit int64) ([]byte, error) {
 		return nil, refuse(http.StatusUnsupportedMediaType,
 			"send the body with the Content-Encoding gzip or without one")
 	}
-	text, err := io.ReadAll(body)
+	var content bytes.Buffer
+	_, err := content.ReadFrom(io.LimitReader(body, largeBody))
+	if err == nil && content.Len() == largeBody {
+		if err := c.waitForTurn(); err != nil {
+			return nil, err
+		}
+		_, err = content.ReadFrom(body)
+	}
+	text := content.Bytes()
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
@@ -242,6 +258,29 @@ func (c *call) text(limit int64) ([]byte, error) {
 		return nil, badRequest("the body is not UTF-8")
 	}
 	return text, nil
+}
+
+// waitForTurn waits until no other call has a large body. The turn ends with the call.
+func (c *call) waitForTurn() error {
+	if c.turn {
+		return nil
+	}
+	select {
+	case c.turns <- struct{}{}:
+		c.turn = true
+		return nil
+	case <-c.Context().Done():
+		return badRequest("the body is incomplete")
+	case <-time.After(turnLimit):
+		c.out.Header().Set("Retry-After", "10")
+		return refuse(http.StatusServiceUnavailable, "the service handles other large bodies: try again")
+	}
+}
+
+func (c *call) endTurn() {
+	if c.turn {
+		<-c.turns
+	}
 }
 
 // decode reads the body as one JSON value, regardless of its Content-Type, which the

@@ -8,6 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server/objects"
 )
@@ -35,7 +37,8 @@ func TestCallText(t *testing.T) {
 		message              string
 	}{
 		{"cut off", "gzip", good[:len(good)-9], 400, "incomplete"},
-		{"wrong checksum", "gzip", good[:len(good)-8] + "\x00\x00\x00\x00" + good[len(good)-4:], 400, "gzip and the body is not"},
+		{"wrong checksum", "gzip", good[:len(good)-8] + "\x00\x00\x00\x00" + good[len(good)-4:], 400,
+			"gzip and the body is not"},
 		{"broken data", "gzip", good[:10] + "\xff\xff\xff" + good[13:], 400, "gzip and the body is not"},
 		{"no gzip", "gzip", `{"name":"packed"}`, 400, "gzip and the body is not"},
 		{"empty", "gzip", "", 400, "gzip and the body is not"},
@@ -81,4 +84,32 @@ func TestWriteJSON(t *testing.T) {
 			t.Errorf("%q: got %d bytes, %v", one.accept, len(got), err)
 		}
 	}
+}
+
+// TestCallTextLarge sends large bodies while another call has one.
+func TestCallTextLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.close()
+		w.stack("s")
+		large := packed(t, resources("a")+strings.Repeat(" ", largeBody))
+		send := func(code int) {
+			t.Helper()
+			got := w.send(w.user, "POST", stackPath+"s/import", large, "Content-Encoding", "gzip")
+			if got.code != code {
+				t.Errorf("a large body: %d %s, want %d", got.code, got.body, code)
+			}
+		}
+		send(200)
+		w.server.largeBodies <- struct{}{}
+		send(503)
+		w.want(200, w.user, "POST", stackPath+"s/import", resources("b"), nil)
+		go func() {
+			time.Sleep(turnLimit / 2)
+			<-w.server.largeBodies
+		}()
+		send(200)
+		send(200)
+		w.at("s", 4, false)
+	})
 }

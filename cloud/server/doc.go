@@ -36,12 +36,12 @@
 // An update of a stack has a lease, whose token its client sends with each call, and unless it is a dry run it has the
 // lock of the stack. Each write of a state checks the lease in the transaction that stores it, so a client that was
 // paused cannot overwrite the state of its successor. A lease that is not renewed for five minutes is lost: the update
-// fails, and the lock is free. All calls with a lost lease are refused with 403, because Pulumi's CLI stops for no other
-// status.
+// fails, and the lock is free. All calls with a lost lease are refused with 403, because Pulumi's CLI stops for no
+// other status.
 //
 // A state is an object (package objects), and a row that refers to it. The object is synced before the row. The row of
-// a version exists from the start of its update: first with the object of the version before, then with that of the last
-// checkpoint, whose object replaces the one before. The entries of a journal are rows. They are checked when they are
+// a version exists from the start of its update: first with the object of the version before, then with that of the
+// last checkpoint, whose object replaces the one before. The entries of a journal are rows. They are checked when they are
 // stored, and become an object when the update ends (package state). Also an update that fails, that is cancelled, or
 // whose lease is lost makes a version, because its state describes what exists. Objects without a row, which crashes
 // leave, are deleted after a day.

@@ -53,26 +53,27 @@ const queueLimit = 7 * 24 * time.Hour
 
 // Server is the service. Its methods are safe for concurrent use.
 type Server struct {
-	options    Options
-	log        *slog.Logger
-	db         *store.DB
-	objects    objects.Bucket
-	checks     *journalChecks
-	master     keys.Master
-	keys       *keys.Keys
-	key        keys.Key // encrypts what belongs to no stack
-	issuers    idtoken.Issuers
-	logins     *failedLogins
-	heartbeats *heartbeats
-	agents     *callTimes
-	lock       io.Closer
-	page       http.Handler                          // the web page
-	freeSpace  func(directory string) (int64, error) // replaced by tests
-	signing    sync.Mutex                            // of signs
-	signs      *idtoken.Signer                       // nil before the first use
-	diskFull   atomic.Bool                           // the last measurement was below MinFreeDisk
-	failing    sync.Map                              // names of the checks that failed last
-	metrics    *metrics
+	options     Options
+	log         *slog.Logger
+	db          *store.DB
+	objects     objects.Bucket
+	checks      *journalChecks
+	largeBodies chan struct{} // see [call.waitForTurn]
+	master      keys.Master
+	keys        *keys.Keys
+	key         keys.Key // encrypts what belongs to no stack
+	issuers     idtoken.Issuers
+	logins      *failedLogins
+	heartbeats  *heartbeats
+	agents      *callTimes
+	lock        io.Closer
+	page        http.Handler                          // the web page
+	freeSpace   func(directory string) (int64, error) // replaced by tests
+	signing     sync.Mutex                            // of signs
+	signs       *idtoken.Signer                       // nil before the first use
+	diskFull    atomic.Bool                           // the last measurement was below MinFreeDisk
+	failing     sync.Map                              // names of the checks that failed last
+	metrics     *metrics
 }
 
 // Open opens a data directory. In a new directory it creates an organization, a user, and the
@@ -113,7 +114,8 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	}
 
 	s := &Server{
-		options: options, log: options.Log, db: db, objects: bucket, checks: newJournalChecks(),
+		options: options, log: options.Log, db: db, objects: bucket,
+		checks: newJournalChecks(), largeBodies: make(chan struct{}, 1),
 		master: master, keys: keys.New(master), issuers: issuers, logins: newFailedLogins(), lock: lock,
 		heartbeats: newHeartbeats(time.Now()), agents: newCallTimes(), freeSpace: freeSpace,
 		metrics: newMetrics(options.Version),

@@ -407,7 +407,8 @@ func updateToEnd(t *store.Tx, id string, check func(store.Update) error) (store.
 	return u, nil
 }
 
-// expireUpdates ends updates whose lease has expired or whose deployment has ended, and forgets those that were never started.
+// expireUpdates ends updates whose lease has expired or whose deployment has ended, and forgets those that
+// were never started.
 func (s *Server) expireUpdates(ctx context.Context, now time.Time) error {
 	var lost, stopped, unstarted []store.Update
 	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
