@@ -109,6 +109,17 @@
 // The web page (package page) is at / and has sessions of its own: a session is the hash of a cookie and belongs to the
 // access token that opened it, so that it ends with this token. The API refuses sessions.
 //
+// # Stacks
+//
+//   - A stack with resources is deleted only with force=true, and no stack is deleted or renamed during an
+//     update. If the job of a deployment deletes its own stack, such as with deleteAfterDestroy, the stack
+//     and its history stay until five minutes after the deployment, so that its log can be read to the end.
+//   - A renamed stack keeps its id, its key and its history. Only the newest state gets the new names. The
+//     jobs of deployments contain the name, so none may wait or run.
+//   - A list continues after a name and not at an offset, so that it is fast on every page.
+//   - The description at /api/openapi/pulumi-spec.json is made from the routes. A call of a part of Pulumi
+//     Cloud that is missing here gets a 404 with the name of this part.
+//
 // # Retention
 //
 // [Retention] limits the size of the database. From a log above its limit, batches in the

@@ -62,6 +62,9 @@ func (s *Server) expire(ctx context.Context, now time.Time) error {
 	if err := s.expireUpdates(ctx, now); err != nil {
 		return err
 	}
+	if err := s.deleteRemovedStacks(ctx, now); err != nil {
+		return err
+	}
 	return s.deleteExpiredTokens(ctx, now)
 }
 

@@ -69,9 +69,11 @@ func TestListHistory(t *testing.T) {
 	w.want(200, w.user, "GET", project+"/s/updates?pageSize=3", nil, &got)
 	one := updateInfo{Kind: "update", StartTime: 4_000_000_100, Message: "text",
 		Environment: json.RawMessage(`{"e":"1"}`), Config: json.RawMessage(`{"p:k":{"string":"v"}}`),
-		Result: succeeded, EndTime: 4_000_000_105, Version: 10, Changes: json.RawMessage(`{"create":2}`), ResourceCount: 3}
+		Result: succeeded, EndTime: 4_000_000_105, Version: 10, Changes: json.RawMessage(`{"create":2}`),
+		ResourceCount: 3}
 	cancelled, running := one, one
-	cancelled.StartTime, cancelled.EndTime, cancelled.Version, cancelled.Result = 4_000_000_110, 4_000_000_115, 11, failed
+	cancelled.StartTime, cancelled.EndTime = 4_000_000_110, 4_000_000_115
+	cancelled.Version, cancelled.Result = 11, failed
 	running.StartTime, running.EndTime, running.Version, running.Result = 4_000_000_120, 0, 12, "in-progress"
 	if end := got.Updates[0].EndTime; end < before || end > time.Now().Unix() {
 		t.Errorf("the end of a running update is %d, want the time of the call", end)

@@ -24,8 +24,8 @@ const (
 	batchEvents  = 30 // events in a batch
 )
 
-// BenchmarkServerLarge makes the calls of pulumi stack ls, stack history and stack history events in a large database. Each
-// takes less than 100 ms of processor time.
+// BenchmarkServerLarge makes the calls of pulumi stack ls, stack history and stack history events in a large database.
+// Each takes less than 100 ms of processor time.
 func BenchmarkServerLarge(b *testing.B) {
 	w := newWorld(b)
 	loadLarge(w)
@@ -83,7 +83,8 @@ func loadLarge(w *world) {
 	const numbers = `WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < %d) `
 	const update = `INSERT INTO updates (id, stack, kind, dry_run, status, version, requester, message, environment,
 		config, changes, created, started, ended) `
-	const values = `'update', 0, 'succeeded', %s, 'local', 'message', '{"pulumi.version":"v3.259.0","git.head":"%040d"}',
+	const values = `'update', 0, 'succeeded', %s, 'local', 'message',
+		'{"pulumi.version":"v3.259.0","git.head":"%040d"}',
 		'{"project:key":{"string":"value"}}', '{"same":5}', n, n, n `
 	w.sql(
 		fmt.Sprintf(numbers, largeStacks-1)+`INSERT INTO stacks (id, organization, project, name, created, secret_key,
@@ -136,5 +137,7 @@ func eventBatch(w *world, first int64) store.EventBatch {
 		w.t.Fatal(err)
 	}
 	hash := sha256.Sum256(text)
-	return store.EventBatch{First: first, Last: first + batchEvents - 1, Hash: hash[:], Received: time.Now(), Events: packed}
+	return store.EventBatch{
+		First: first, Last: first + batchEvents - 1, Hash: hash[:], Received: time.Now(), Events: packed,
+	}
 }

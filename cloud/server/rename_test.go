@@ -24,7 +24,8 @@ func (w *world) urns(path string) (urns []string, provider map[string]string) {
 
 func TestRenameStack(t *testing.T) {
 	w := newWorld(t)
-	w.want(200, w.user, "POST", project, object{"stackName": "s", "tags": object{"pulumi:project": "project", "a": "b"}}, nil)
+	tags := object{"pulumi:project": "project", "a": "b"}
+	w.want(200, w.user, "POST", project, object{"stackName": "s", "tags": tags}, nil)
 	w.stack("taken")
 	var sealed struct{ Ciphertext []byte }
 	w.want(200, w.user, "POST", project+"/s/encrypt", object{"plaintext": []byte("hidden")}, &sealed)
@@ -67,7 +68,8 @@ func TestRenameStack(t *testing.T) {
 	const renamed = "/api/stacks/organization/other/n"
 	var after stackView
 	w.want(200, w.user, "GET", renamed, nil, &after)
-	if after.ID != before.ID || after.Version != 3 || after.Tags["pulumi:project"] != "other" || after.Tags["a"] != "b" {
+	if after.ID != before.ID || after.Version != 3 || after.Tags["pulumi:project"] != "other" ||
+		after.Tags["a"] != "b" {
 		t.Errorf("the renamed stack is %+v, before %+v", after, before)
 	}
 	urns, provider := w.urns(renamed + "/export")

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server/keys"
 	"github.com/cmwa-project/cmwa/cloud/server/state"
@@ -178,19 +180,13 @@ func (s *Server) projectExists(c *call) (reply, error) {
 }
 
 // deleteStack deletes a stack with its history. With force=true it ignores the resources of the
-// stack. The objects with its states are deleted later, like all objects without a row.
+// stack. The objects with its states are deleted later, like all objects without a row. If the job of
+// the stack's own deployment makes the call, the stack is deleted after the deployment.
 func (s *Server) deleteStack(c *call) (reply, error) {
 	return reply{}, s.db.Write(c.Context(), func(t *store.Tx) error {
 		st, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
-		}
-		busy, err := t.RunsDeployment(st.ID)
-		if err != nil {
-			return err
-		}
-		if busy {
-			return conflict("a deployment of the stack is running: cancel it, or wait for its end")
 		}
 		if err := idle(t, st.ID); err != nil {
 			return err
@@ -198,8 +194,47 @@ func (s *Server) deleteStack(c *call) (reply, error) {
 		if st.Resources > 0 && c.URL.Query().Get("force") != "true" {
 			return badRequest("Stack still contains resources.") // the CLI compares this text
 		}
+		busy, err := t.RunsDeployment(st.ID)
+		switch {
+		case err != nil:
+			return err
+		case busy && c.caller.kind == stackToken:
+			return t.RemoveStack(st.ID, c.now.Add(removalDelay))
+		case busy:
+			return conflict("a deployment of the stack is running: cancel it, or wait for its end")
+		}
 		return t.DeleteStack(st.ID)
 	})
+}
+
+// removalDelay is the time between the end of a deployment and the deletion of the stack that its job
+// has removed. In this time, the CLI reads the end of the deployment's log.
+const removalDelay = 5 * time.Minute
+
+// deleteRemovedStacks deletes the stacks whose job has removed them. It waits while a deployment waits or runs,
+// and during an update.
+func (s *Server) deleteRemovedStacks(ctx context.Context, now time.Time) error {
+	var removed []string
+	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
+		removed, err = t.RemovedStacks(now)
+		return err
+	})
+	for _, id := range removed {
+		if err != nil {
+			break
+		}
+		err = s.db.Write(ctx, func(t *store.Tx) error {
+			open, err := t.HasOpenDeployment(id)
+			if err != nil {
+				return err
+			}
+			if open || idle(t, id) != nil {
+				return t.RemoveStack(id, now.Add(removalDelay))
+			}
+			return t.DeleteStack(id)
+		})
+	}
+	return err
 }
 
 // idle refuses a change of a stack during an update.

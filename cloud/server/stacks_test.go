@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -93,7 +94,8 @@ func TestDeleteStack(t *testing.T) {
 	w.sql(runningUpdate, `INSERT INTO locks (stack, update_id) SELECT stack, id FROM updates`,
 		`UPDATE stacks SET resources = 2`)
 	for _, query := range []string{"", "?force=true"} {
-		if got := w.want(409, w.user, "DELETE", project+"/s"+query, nil, nil); !strings.Contains(got.body, "pulumi cancel") {
+		got := w.want(409, w.user, "DELETE", project+"/s"+query, nil, nil)
+		if !strings.Contains(got.body, "pulumi cancel") {
 			t.Errorf("during an update, DELETE %s: %s", query, got.body)
 		}
 	}
@@ -108,6 +110,49 @@ func TestDeleteStack(t *testing.T) {
 	w.want(404, w.user, "GET", project+"/s", nil, nil)
 	w.stack("s")
 	w.want(204, w.user, "DELETE", project+"/s?force=false", nil, nil)
+}
+
+// TestDeleteStackByJob removes a stack in a job of its own deployment, such as with the option deleteAfterDestroy.
+func TestDeleteStackByJob(t *testing.T) {
+	w := newWorld(t)
+	p, at := w.pool("p"), w.stack("s")
+	expire := func(after time.Duration) {
+		t.Helper()
+		if err := w.server.expire(t.Context(), time.Now().Add(after)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := w.deploy(at, steps(1))
+	c := w.mustClaim(p)
+	token := c.definition().Env["PULUMI_ACCESS_TOKEN"].Value.Reveal()
+	c.runs(0, 0)
+	c.status(1, running)
+	w.write(`UPDATE stacks SET resources = 1`)
+	w.want(400, token, "DELETE", project+"/s", nil, nil)
+	w.write(`UPDATE stacks SET resources = 0`)
+	w.want(204, token, "DELETE", project+"/s?force=false", nil, nil)
+	expire(removalDelay + time.Second)
+	w.want(200, w.user, "GET", project+"/s", nil, nil) // the job still runs
+	c.logs(1, 0, "removed\n")
+	if c.status(1, succeeded) != 200 {
+		t.Fatal("the job cannot report its end")
+	}
+	expire(removalDelay + 2*time.Second)
+	w.shows(at, id, succeeded, succeeded, succeeded)
+	expire(2*removalDelay + 3*time.Second)
+	w.want(404, w.user, "GET", project+"/s", nil, nil)
+
+	w.stack("s")
+	w.deploy(at, steps(1))
+	c = w.mustClaim(p)
+	token = c.definition().Env["PULUMI_ACCESS_TOKEN"].Value.Reveal()
+	w.want(204, token, "DELETE", project+"/s", nil, nil)
+	c.runs(0, 1)
+	if w.update("s", object{}).start().complete(succeeded) != 204 {
+		t.Fatal("the update is not completed")
+	}
+	expire(removalDelay + time.Second)
+	w.want(200, w.user, "GET", project+"/s", nil, nil) // an update uses the stack again
 }
 
 func TestListUserStacks(t *testing.T) {
@@ -127,13 +172,14 @@ func TestListUserStacks(t *testing.T) {
 			Stacks            []stackSummary
 			ContinuationToken *string
 		}
-		w.want(200, w.user, "GET", "/api/user/stacks?organization=organization&continuationToken="+url.QueryEscape(token),
-			nil, &page)
+		query := "?organization=organization&continuationToken=" + url.QueryEscape(token)
+		w.want(200, w.user, "GET", "/api/user/stacks"+query, nil, &page)
 		sizes = append(sizes, len(page.Stacks))
 		for _, one := range page.Stacks {
 			got = append(got, one.Name)
 			updated := one.Name == "0000"
-			if (one.LastUpdate == 1_700_000_000) != updated || (one.Resources != nil && *one.Resources == 7) != updated {
+			if (one.LastUpdate == 1_700_000_000) != updated ||
+				(one.Resources != nil && *one.Resources == 7) != updated {
 				t.Errorf("stack %s: %+v", one.Name, one)
 			}
 		}
@@ -149,7 +195,8 @@ func TestListUserStacks(t *testing.T) {
 	if diff := cmp.Diff(names, got); diff != "" {
 		t.Errorf("all pages (-want +got):\n%s", diff)
 	}
-	for _, query := range []string{"continuationToken=x", "continuationToken=YQ", "continuationToken=%00", "tagValue=a"} {
+	const token = "continuationToken="
+	for _, query := range []string{token + "x", token + "YQ", token + "%00", "tagValue=a"} {
 		w.want(400, w.user, "GET", "/api/user/stacks?"+query, nil, nil)
 	}
 }

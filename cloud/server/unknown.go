@@ -9,7 +9,8 @@ var missingFeatures = map[string]string{
 	"policypacks": "policy packs", "policygroups": "policy packs", "policyresults": "policy packs",
 	"search": "search", "resources": "search",
 	"hooks": "webhooks", "schedules": "schedules", "drift": "drift detection on a schedule",
-	"auditlogs": "audit logs", "members": "people and rights", "teams": "people and rights", "roles": "people and rights",
+	"auditlogs": "audit logs",
+	"members":   "people and rights", "teams": "people and rights", "roles": "people and rights",
 	"registry": "a registry", "templates": "templates", "ai": "AI agents", "neo": "AI agents", "copilot": "AI agents",
 	"saml": "sign-in with SAML", "transfer": "the transfer of stacks", "log-encryption-session": "encrypted logs",
 }

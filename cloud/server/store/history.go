@@ -4,7 +4,8 @@ import "time"
 
 const selectUpdates = `SELECT ` + updateColumns + ` FROM updates `
 
-// History returns updates of a stack that have started and are no dry runs, the newest first. Total is the number of all.
+// History returns updates of a stack that have started and are no dry runs, the newest first. Total is the number of
+// all.
 func (t *Tx) History(stack string, limit, offset int64) (updates []Update, total int64, err error) {
 	const condition = `WHERE stack = ? AND version IS NOT NULL`
 	if _, err := t.get([]any{&total}, `SELECT count(*) FROM updates `+condition, stack); err != nil {

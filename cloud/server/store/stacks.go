@@ -92,7 +92,8 @@ func (t *Tx) HasOpenDeployment(stack string) (bool, error) {
 		WHERE stack = ? AND status IN ('not-started', 'accepted', 'running') LIMIT 1`, stack)
 }
 
-// SetSettings changes the settings of a stack, which are JSON or empty, and the pool that they name, which may be empty.
+// SetSettings changes the settings of a stack, which are JSON or empty, and the pool that they name, which may be
+// empty.
 func (t *Tx) SetSettings(stack, settings, pool string) error {
 	_, err := t.exec(`UPDATE stacks SET settings = NULLIF(?, ''), pool = ? WHERE id = ?`, settings, pool, stack)
 	return err
@@ -107,6 +108,19 @@ func (t *Tx) DeleteStack(id string) error {
 	}
 	_, err = t.exec(`DELETE FROM stacks WHERE id = ?`, id)
 	return err
+}
+
+// RemoveStack has the stack deleted at a time.
+func (t *Tx) RemoveStack(id string, at time.Time) error {
+	_, err := t.exec(`UPDATE stacks SET removal = ? WHERE id = ?`, ToNanos(at), id)
+	return err
+}
+
+// RemovedStacks returns the ids of stacks to be deleted at a time.
+func (t *Tx) RemovedStacks(now time.Time) ([]string, error) {
+	return rows(t, func(scan func(...any) error) (id string, err error) {
+		return id, scan(&id)
+	}, `SELECT id FROM stacks WHERE removal > 0 AND removal <= ?`, ToNanos(now))
 }
 
 // StackTags returns the tags of a stack.

@@ -117,7 +117,7 @@ func (t *Tx) SetChanges(id, changes string) error {
 }
 
 // EndUpdate stores the status, the end and the resources of an update. Unless it is a dry run, its version becomes that
-// of the stack, and the lock is released.
+// of the stack, and the lock is released. A stack that was to be removed stays.
 func (t *Tx) EndUpdate(u Update) error {
 	_, err := t.exec(`UPDATE updates SET status = ?, ended = ?, resources = ? WHERE id = ?`,
 		u.Status, ToNanos(u.Ended), u.Resources, u.ID)
@@ -125,7 +125,8 @@ func (t *Tx) EndUpdate(u Update) error {
 		return err
 	}
 	_, err = t.exec(`UPDATE stacks SET version = ?, updated = ?, update_id = ?, update_kind = ?, update_result = ?,
-		resources = ? WHERE id = ?`, u.Version, ToNanos(u.Ended), u.ID, u.Kind, u.Status, u.Resources, u.Stack)
+		resources = ?, removal = 0 WHERE id = ?`,
+		u.Version, ToNanos(u.Ended), u.ID, u.Kind, u.Status, u.Resources, u.Stack)
 	if err != nil {
 		return err
 	}
