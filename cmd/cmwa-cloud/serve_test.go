@@ -15,6 +15,7 @@ import (
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
@@ -419,4 +420,30 @@ func TestServeUpload(t *testing.T) {
 	}
 	out, _ := p.run(cli.ExitOK, "stack", "list")
 	matches(t, out, `^organization/project/large +1 +20`)
+}
+
+// TestServeMetrics scrapes a service as Prometheus does with the authorization of the README.
+func TestServeMetrics(t *testing.T) {
+	p := &testService{t: t, directory: filepath.Join(t.TempDir(), "data")}
+	p.env = map[string]string{"METRICS_WEBHOOK_SECRET": " s3cret\n"}
+	p.start()
+	for authorization, want := range map[string]int{"": 401, "webhook-token s3cret": 200, "webhook-token x": 401} {
+		request, err := http.NewRequest("GET", p.url+"/metrics", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", authorization)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil || response.StatusCode != want || strings.Contains(string(text), "s3cret") {
+			t.Errorf("%q: got %d, %v, want %d", authorization, response.StatusCode, err, want)
+		}
+	}
+	if strings.Contains(p.log.String()+p.out.String(), "s3cret") {
+		t.Errorf("the output contains the secret:\n%s%s", p.out, p.log)
+	}
 }
