@@ -101,17 +101,17 @@ func (a *activity) cancel(reason string) error {
 // describeLeaseEnd returns the last header of the log of a leased job whose end was not the
 // result of its steps.
 func describeLeaseEnd(j *job) string {
-	switch j.ended {
+	switch j.Ended {
 	case endedByCancel:
-		return "run cancelled at " + j.modified.Format(time.RFC3339)
+		return "run cancelled at " + j.Modified.Format(time.RFC3339)
 	case endedByLease:
-		return "run ended at " + j.modified.Format(time.RFC3339) + ": its lease expired"
+		return "run ended at " + j.Modified.Format(time.RFC3339) + ": its lease expired"
 	case endedByPool:
 		return "run cancelled: its pool was deleted"
 	case endedByAgent:
 		return "run ended by its agent"
 	default:
-		return "run " + j.status
+		return "run " + j.Status
 	}
 }
 

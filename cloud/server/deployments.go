@@ -162,10 +162,10 @@ func (s *Server) cancelDeployment(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		if j.ended == endedByCancel {
-			return conflict("deployment %d was cancelled at %s", j.version, j.modified.Format(time.RFC3339))
+		if j.Ended == endedByCancel {
+			return conflict("deployment %d was cancelled at %s", j.Version, j.Modified.Format(time.RFC3339))
 		}
-		if err := j.jobState.stop(endedByCancel); err != nil {
+		if err := j.stop(endedByCancel); err != nil {
 			return err
 		}
 		seq = j.Seq
@@ -236,7 +236,7 @@ func (s *Server) getDeploymentPart(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		body, err = s.readUpdates(t, st, j.id, c.now)
+		body, err = s.readUpdates(t, st, j.ID, c.now)
 		return err
 	})
 	return reply{body: body}, err

@@ -86,7 +86,7 @@ func (s *Server) stopDeployment(ctx context.Context, id, by string, now time.Tim
 			return store.ErrNoChange
 		}
 		heartbeat := now.Sub(s.heartbeats.lastOf(j.Seq)) <= s.options.HeartbeatLimit // since expire read it
-		if by == endedByNoHeartbeat && heartbeat || j.jobState.stop(by) != nil {
+		if by == endedByNoHeartbeat && heartbeat || j.stop(by) != nil {
 			return store.ErrNoChange
 		}
 		s.heartbeats.forget(j.Seq)

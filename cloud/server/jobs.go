@@ -9,28 +9,6 @@ import (
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
-// job is the job of a deployment or of a lease, with its steps. Each deployment and each
-// lease has one job.
-type job struct {
-	jobState
-	store.JobKey
-	id       string    // of the deployment or the lease
-	job      string    // id of the job
-	version  int       // of the deployment; 0 for a lease
-	modified time.Time // the end of the job if it has ended
-}
-
-// leased reports whether the job belongs to a lease, and not to a deployment.
-func (j *job) leased() bool { return j.Kind == store.LeaseJob }
-
-// asJob returns a job of the database.
-func asJob(row store.Job, found bool, err error) (*job, bool, error) {
-	return &job{
-		jobState: jobState{row.Status, row.Ended, row.Steps},
-		JobKey:   row.JobKey, id: row.ID, job: row.Job, version: row.Version, modified: row.Modified,
-	}, found, err
-}
-
 // jobFromPath loads the job that a path names. It refuses a caller with the token of another
 // job.
 func jobFromPath(t *store.Tx, c *call) (*job, error) {
@@ -41,7 +19,7 @@ func jobFromPath(t *store.Tx, c *call) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !found || j.id != c.caller.subject {
+	if !found || j.ID != c.caller.subject {
 		return nil, notFound("the token does not belong to job %q", c.PathValue("job"))
 	}
 	return j, nil
@@ -56,10 +34,10 @@ func jobFromPath(t *store.Tx, c *call) (*job, error) {
 // job of a lease has succeeded, save completes the activity, which is the scan or the policy
 // evaluation of the lease.
 func (j *job) save(t *store.Tx, step int, now time.Time) error {
-	if err := t.SetJob(j.JobKey, j.status, j.ended, now); err != nil {
+	if err := t.SetJob(j.JobKey, j.Status, j.Ended, now); err != nil {
 		return err
 	}
-	for i, s := range j.steps {
+	for i, s := range j.Steps {
 		if step >= 0 && i != step {
 			continue
 		}
@@ -67,26 +45,26 @@ func (j *job) save(t *store.Tx, step int, now time.Time) error {
 			return err
 		}
 	}
-	if j.ended == "" {
+	if j.Ended == "" {
 		return nil
 	}
-	if err := t.ExpireJobTokens(j.id, now.Add(tokenRetention)); err != nil {
+	if err := t.ExpireJobTokens(j.ID, now.Add(tokenRetention)); err != nil {
 		return err
 	}
 	if j.leased() {
 		return completeBySteps(t, j, now)
 	}
-	locked, err := t.LockedByDeployment(j.id)
+	locked, err := t.LockedByDeployment(j.ID)
 	if err != nil {
 		return err
 	}
 	if locked {
-		return t.ExpireTokens(string(stackToken), j.id, now.Add(stopTime))
+		return t.ExpireTokens(string(stackToken), j.ID, now.Add(stopTime))
 	}
 	if err := t.Release(j.Seq); err != nil {
 		return err
 	}
-	return dropTokens(t, principal{stackToken, j.id})
+	return dropTokens(t, principal{stackToken, j.ID})
 }
 
 // pollView is a claimed job.
@@ -190,7 +168,7 @@ func (s *Server) heartbeat(c *call) (reply, error) {
 		}
 		return j.checkReport(0)
 	})
-	if err == nil && j.ended == "" && !j.leased() { // a lease is renewed by its agent
+	if err == nil && j.Ended == "" && !j.leased() { // a lease is renewed by its agent
 		s.heartbeats.record(j.Seq, c.now)
 	}
 	return reply{body: empty{}}, err

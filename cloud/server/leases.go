@@ -136,7 +136,7 @@ func heldLease(t *store.Tx, c *call) (*activity, *job, error) {
 	if !found || !a.held() { // 1.
 		return nil, nil, lost
 	}
-	l, _, err := t.Lease(j.id)
+	l, _, err := t.Lease(j.ID)
 	if err == nil && !l.Expires.After(c.now) {
 		err = lost
 	}
@@ -152,14 +152,14 @@ func loadLeased(t *store.Tx, id string, now time.Time) (*job, bool, error) {
 	if err != nil || !found {
 		return j, found, err
 	}
-	l, _, err := t.Lease(j.id)
+	l, _, err := t.Lease(j.ID)
 	if err != nil {
 		return nil, false, err
 	}
 	_, last, err := t.ActivityOf(j.Seq)
 	lost := !last || l.Ended == "" && !l.Expires.After(now)
 	if lost && j.stop(endedByLease) != nil {
-		j.ended = endedByLease // stop fails for a job that has already ended
+		j.Ended = endedByLease // stop fails for a job that has already ended
 	}
 	return j, true, err
 }
@@ -211,13 +211,13 @@ func (s *Server) completeLease(c *call) (reply, error) {
 		if a, j, err = heldLease(t, c); err != nil {
 			return err
 		}
-		if err := a.complete(result.Result, result.Reason, j.status == succeeded, c.now); err != nil {
+		if err := a.complete(result.Result, result.Reason, j.Status == succeeded, c.now); err != nil {
 			return err
 		}
 		if err := t.SetLeaseResult(j.Seq, result.Result); err != nil {
 			return err
 		}
-		if j.ended == "" {
+		if j.Ended == "" {
 			_ = j.stop(endedByAgent) // cannot fail: the job has not ended
 			if err := j.save(t, -1, c.now); err != nil {
 				return err
@@ -236,7 +236,7 @@ func (s *Server) completeLease(c *call) (reply, error) {
 // activity then never runs again, even if its agent does not complete the lease. A failed
 // step ends only the job: the agent decides whether the activity is retried.
 func completeBySteps(t *store.Tx, j *job, now time.Time) error {
-	if j.status != succeeded {
+	if j.Status != succeeded {
 		return nil
 	}
 	row, found, err := t.ActivityOf(j.Seq)
@@ -305,7 +305,7 @@ func (s *Server) endExpiredLeases(t *store.Tx, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if j.ended == "" {
+		if j.Ended == "" {
 			_ = j.stop(endedByLease) // cannot fail: the job has not ended
 			if err := j.save(t, -1, now); err != nil {
 				return err
@@ -316,7 +316,7 @@ func (s *Server) endExpiredLeases(t *store.Tx, now time.Time) error {
 		if err := t.SetActivity(a.Activity, now); err != nil {
 			return err
 		}
-		s.log.Warn("lease expired", "component", "leases", "activity", a.ID, "lease", j.id, "status", a.Status,
+		s.log.Warn("lease expired", "component", "leases", "activity", a.ID, "lease", j.ID, "status", a.Status,
 			"retries", a.Retries)
 	}
 	return nil

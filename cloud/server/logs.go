@@ -41,7 +41,7 @@ func (s *Server) readLogs(c *call, t *store.Tx, j *job) (page logPage, err error
 	// Read the log of all steps from a token on.
 	query := c.URL.Query()
 	if !query.Has("step") {
-		from, err := parseCursor(query.Get("continuationToken"), len(j.steps))
+		from, err := parseCursor(query.Get("continuationToken"), len(j.Steps))
 		if err != nil {
 			return page, err
 		}
@@ -56,8 +56,8 @@ func (s *Server) readLogs(c *call, t *store.Tx, j *job) (page logPage, err error
 	if err != nil {
 		return page, err
 	}
-	if int(step) >= len(j.steps) {
-		return page, notFound("the job has steps 0 to %d", len(j.steps)-1)
+	if int(step) >= len(j.Steps) {
+		return page, notFound("the job has steps 0 to %d", len(j.Steps)-1)
 	}
 	offset, count := int64(0), int64(100)
 	if query.Has("offset") {
@@ -75,7 +75,7 @@ func (s *Server) readLogs(c *call, t *store.Tx, j *job) (page logPage, err error
 		return page, err
 	}
 	page.Lines = viewLines(lines)
-	if next < j.steps[step].Lines || j.steps[step].Status == running {
+	if next < j.Steps[step].Lines || j.Steps[step].Status == running {
 		page.NextOffset = &next
 	}
 	return page, nil
@@ -103,8 +103,8 @@ func parseCursor(token string, steps int) (cursor, error) {
 func (s *Server) pageFrom(t *store.Tx, j *job, at cursor) (page logPage, err error) {
 	page.Lines = []lineView{}
 	space := pageBytes
-	for at.step < len(j.steps) && len(page.Lines) < pageLines && space > 0 {
-		st := j.steps[at.step]
+	for at.step < len(j.Steps) && len(page.Lines) < pageLines && space > 0 {
+		st := j.Steps[at.step]
 		if st.Status == notStarted {
 			break
 		}
@@ -135,9 +135,9 @@ func (s *Server) pageFrom(t *store.Tx, j *job, at cursor) (page logPage, err err
 	}
 
 	// The log is complete if the job has ended and no step follows.
-	if j.ended != "" && (at.step >= len(j.steps) || j.steps[at.step].Status == notStarted) {
-		if j.ended != endedBySteps {
-			page.Lines = append(page.Lines, lineView{Header: s.describeEnd(j), Timestamp: j.modified})
+	if j.Ended != "" && (at.step >= len(j.Steps) || j.Steps[at.step].Status == notStarted) {
+		if j.Ended != endedBySteps {
+			page.Lines = append(page.Lines, lineView{Header: s.describeEnd(j), Timestamp: j.Modified})
 		}
 		return page, nil
 	}
@@ -151,9 +151,9 @@ func (s *Server) describeEnd(j *job) string {
 	if j.leased() {
 		return describeLeaseEnd(j)
 	}
-	switch j.ended {
+	switch j.Ended {
 	case endedByCancel:
-		return "deployment cancelled at " + j.modified.Format(time.RFC3339)
+		return "deployment cancelled at " + j.Modified.Format(time.RFC3339)
 	case endedByNoHeartbeat:
 		return fmt.Sprintf("deployment failed: no heartbeat for %s", s.options.HeartbeatLimit)
 	case endedByQueueLimit:
@@ -163,14 +163,16 @@ func (s *Server) describeEnd(j *job) string {
 	case endedByPool:
 		return "deployment skipped: its pool was deleted"
 	default:
-		return "deployment " + j.status
+		return "deployment " + j.Status
 	}
 }
 
 // readLines returns at most count lines of a step from an offset, and the offset after
 // them. It reads batches until it has size bytes. In place of lines that are not stored
 // there is one line that describes them.
-func (s *Server) readLines(t *store.Tx, j *job, step, offset, count, size int) (all []cloud.LogLine, next int, err error) {
+func (s *Server) readLines(
+	t *store.Tx, j *job, step, offset, count, size int,
+) (all []cloud.LogLine, next int, err error) {
 	for next = offset; count > 0 && size > 0; {
 		b, found, err := t.BatchAt(j.JobKey, step, next)
 		if err != nil {
@@ -181,7 +183,7 @@ func (s *Server) readLines(t *store.Tx, j *job, step, offset, count, size int) (
 		}
 		lines, err := unpackLines(b.Packed)
 		if err != nil || b.Cut == "" && len(lines) != b.Count || b.Cut != "" && len(lines) != 1 {
-			return nil, 0, fmt.Errorf("read the log of job %s, step %d: %w", j.job, step, errors.Join(errPacked, err))
+			return nil, 0, fmt.Errorf("read the log of job %s, step %d: %w", j.JobID, step, errors.Join(errPacked, err))
 		}
 
 		if b.Cut != "" {

@@ -30,37 +30,39 @@ const (
 	endedByAgent       = "agent"      // its agent completed the lease before the steps ended
 )
 
-// jobState is the state of a job. Its methods decide which reports of a runner are
+// job is the job of a deployment or of a lease. Its methods decide which reports of a runner are
 // accepted.
-type jobState struct {
-	status string
-	ended  string // reason for the end of the job; empty before the end
-	steps  []store.Step
-}
+type job struct{ store.Job }
 
-// outcome returns the status, or cancelled for a job that a user has cancelled.
-func (j *jobState) outcome() string {
-	if j.ended == endedByCancel {
+// asJob returns a job of the database.
+func asJob(row store.Job, found bool, err error) (*job, bool, error) { return &job{row}, found, err }
+
+// leased reports whether the job belongs to a lease, and not to a deployment.
+func (j *job) leased() bool { return j.Kind == store.LeaseJob }
+
+// outcome returns a status, or cancelled if a user has cancelled the job.
+func outcome(status, ended string) string {
+	if ended == endedByCancel {
 		return cancelled
 	}
-	return j.status
+	return status
 }
 
 // checkReport checks what every report must satisfy: the step exists, the job is claimed, and
 // the service has not ended it.
-func (j *jobState) checkReport(step int) error {
+func (j *job) checkReport(step int) error {
 	switch {
-	case step < 0 || step >= len(j.steps):
-		return notFound("the job has steps 0 to %d", len(j.steps)-1)
-	case j.ended == endedByCancel:
+	case step < 0 || step >= len(j.Steps):
+		return notFound("the job has steps 0 to %d", len(j.Steps)-1)
+	case j.Ended == endedByCancel:
 		return conflict("the job was cancelled")
-	case j.ended == endedByNoHeartbeat:
+	case j.Ended == endedByNoHeartbeat:
 		return conflict("the job has failed, because it sent no heartbeat for too long")
-	case j.ended == endedByLease:
+	case j.Ended == endedByLease:
 		return conflict("the lease of the job has expired")
-	case j.ended == endedByPool && j.status == failed:
+	case j.Ended == endedByPool && j.Status == failed:
 		return conflict("the pool of the job was deleted")
-	case j.status == notStarted || j.status == skipped:
+	case j.Status == notStarted || j.Status == skipped:
 		return conflict("the job is not claimed")
 	}
 	return nil
@@ -74,7 +76,7 @@ func (j *jobState) checkReport(step int) error {
 //  2. A step runs only when all steps before it have succeeded.
 //  3. The first running step makes the job running. The success of the last step makes
 //     the job succeeded. Any failed step makes it failed. These two statuses are final.
-func (j *jobState) report(step int, to string) (changed bool, err error) {
+func (j *job) report(step int, to string) (changed bool, err error) {
 	switch to {
 	case notStarted, running, succeeded, failed:
 	default:
@@ -85,28 +87,28 @@ func (j *jobState) report(step int, to string) (changed bool, err error) {
 	}
 
 	// Change the status of the step (1), and with it that of the job (3).
-	from := j.steps[step].Status
+	from := j.Steps[step].Status
 	switch {
 	case from == to:
 		return false, nil
-	case j.ended != "":
-		return false, conflict("the job has already ended: %s", j.status)
+	case j.Ended != "":
+		return false, conflict("the job has already ended: %s", j.Status)
 	case from == notStarted && to == running:
 		// 2. All steps before it have succeeded.
-		if step > 0 && j.steps[step-1].Status != succeeded {
+		if step > 0 && j.Steps[step-1].Status != succeeded {
 			return false, conflict("step %d cannot run before step %d has succeeded", step, step-1)
 		}
-		j.status = running
+		j.Status = running
 	case from == running && to == succeeded:
-		if step == len(j.steps)-1 {
-			j.status, j.ended = succeeded, endedBySteps
+		if step == len(j.Steps)-1 {
+			j.Status, j.Ended = succeeded, endedBySteps
 		}
 	case from == running && to == failed:
-		j.status, j.ended = failed, endedBySteps
+		j.Status, j.Ended = failed, endedBySteps
 	default:
 		return false, conflict("step %d is %s and cannot become %s", step, from, to)
 	}
-	j.steps[step].Status = to
+	j.Steps[step].Status = to
 	return true, nil
 }
 
@@ -122,16 +124,16 @@ const (
 // running, without gaps. A retry of a stored batch is accepted also later. If a job was
 // cancelled during the step, new lines are accepted until the job's token expires: the
 // runner still has to interrupt the step, and logs how the step has ended.
-func (j *jobState) placeBatch(step, offset int) (batchAction, error) {
-	interrupted := j.ended == endedByCancel && step >= 0 && step < len(j.steps) && j.steps[step].Status == failed
+func (j *job) placeBatch(step, offset int) (batchAction, error) {
+	interrupted := j.Ended == endedByCancel && step >= 0 && step < len(j.Steps) && j.Steps[step].Status == failed
 	if err := j.checkReport(step); err != nil && !interrupted {
 		return 0, err
 	}
-	s := j.steps[step]
+	s := j.Steps[step]
 	switch {
 	case offset < s.Lines:
 		return compareBatch, nil
-	case !interrupted && (s.Status != running || j.ended != ""):
+	case !interrupted && (s.Status != running || j.Ended != ""):
 		return 0, conflict("step %d is %s: lines are accepted while it is running", step, s.Status)
 	case offset > s.Lines:
 		return 0, wrongOffset(s.Lines, "offset must be %d, the number of stored lines of step %d", s.Lines, step)
@@ -141,19 +143,19 @@ func (j *jobState) placeBatch(step, offset int) (batchAction, error) {
 
 // stop ends a job without a report. A queued job becomes skipped. A claimed job and its
 // running step become failed.
-func (j *jobState) stop(by string) error {
-	switch j.status {
+func (j *job) stop(by string) error {
+	switch j.Status {
 	case notStarted:
-		j.status = skipped
+		j.Status = skipped
 	case accepted, running:
-		j.status = failed
+		j.Status = failed
 	default:
-		return conflict("the deployment has already ended: %s", j.status)
+		return conflict("the deployment has already ended: %s", j.Status)
 	}
-	j.ended = by
-	for i := range j.steps {
-		if j.steps[i].Status == running {
-			j.steps[i].Status = failed
+	j.Ended = by
+	for i := range j.Steps {
+		if j.Steps[i].Status == running {
+			j.Steps[i].Status = failed
 		}
 	}
 	return nil

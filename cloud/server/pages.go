@@ -116,7 +116,7 @@ func (s *Server) deploymentsOfPage(rows []store.Deployment) []page.Deployment {
 		d := page.Deployment{
 			Key: row.Seq, Stack: s.pageName(row.Project, row.Stack), Version: int64(row.Version),
 			Operation: row.Operation,
-			Status:    (&jobState{status: row.Status, ended: row.Ended}).outcome(),
+			Status:    outcome(row.Status, row.Ended),
 			Pool:      row.PoolName, Agent: row.Agent, Requester: row.Requester, Initiator: row.Initiator,
 			Created: row.Created, Started: row.Claimed,
 		}
@@ -155,7 +155,7 @@ func (s *Server) pageOfDeployment(
 			return err
 		}
 		d = s.deploymentsOfPage([]store.Deployment{row})[0]
-		for _, view := range viewSteps(j.steps, j.ended) {
+		for _, view := range viewSteps(j.Steps, j.Ended) {
 			step := page.Step{Name: view.Name, Status: view.Outcome, Started: view.Started}
 			if view.Status == succeeded || view.Status == failed {
 				step.Ended = view.LastUpdated
@@ -177,7 +177,7 @@ func (s *Server) pageOfDeployment(
 
 // logOfPage returns a page of the log of all steps.
 func (s *Server) logOfPage(t *store.Tx, j *job, from string) (page.Log, error) {
-	at, err := parseCursor(from, len(j.steps))
+	at, err := parseCursor(from, len(j.Steps))
 	if err != nil {
 		return page.Log{}, err
 	}
@@ -186,7 +186,7 @@ func (s *Server) logOfPage(t *store.Tx, j *job, from string) (page.Log, error) {
 		return page.Log{}, err
 	}
 	all := page.Log{Next: part.NextToken}
-	all.More = all.Next != "" && (j.ended != "" || len(part.Lines) >= pageLines)
+	all.More = all.Next != "" && (j.Ended != "" || len(part.Lines) >= pageLines)
 	for _, line := range part.Lines {
 		all.Lines = append(all.Lines, page.Line{Header: line.Header, Time: line.Timestamp, Text: line.Line})
 	}

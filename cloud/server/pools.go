@@ -114,7 +114,8 @@ func (s *Server) listPools(c *call) (reply, error) {
 		pools, err := t.Pools(organization)
 		for _, p := range pools {
 			answer.Pools = append(answer.Pools, poolView{
-				ID: p.ID, Name: p.Name, Description: p.Description, Created: seconds(p.Created), LastSeen: seconds(p.Seen),
+				ID: p.ID, Name: p.Name, Description: p.Description,
+				Created: seconds(p.Created), LastSeen: seconds(p.Seen),
 				Status: agentStatus(p.Seen, c.now), IsDefault: p.ID == answer.Default,
 			})
 		}

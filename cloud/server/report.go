@@ -56,7 +56,7 @@ func (s *Server) recordHeartbeat(c *call, j *job) {
 	if j.leased() {
 		return
 	}
-	if j.ended == "" {
+	if j.Ended == "" {
 		s.heartbeats.record(j.Seq, c.now)
 		return
 	}
@@ -106,10 +106,10 @@ func sameBatch(t *store.Tx, j *job, step int, batch cloud.LogBatch, packed []byt
 		return err
 	case found && b.Start == batch.Offset && bytes.Equal(b.Packed, packed):
 		return store.ErrNoChange
-	case found && b.Cut != "" && batch.Offset+len(batch.Lines) <= j.steps[step].Lines:
+	case found && b.Cut != "" && batch.Offset+len(batch.Lines) <= j.Steps[step].Lines:
 		return store.ErrNoChange
 	default:
-		lines := j.steps[step].Lines
+		lines := j.Steps[step].Lines
 		return wrongOffset(lines, "offset %d is before the end of the log of step %d, and these lines are not a "+
 			"retry of a stored batch: continue at offset %d", batch.Offset, step, lines)
 	}

@@ -26,7 +26,7 @@ func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if !found || j.status != accepted {
+		if !found || j.Status != accepted {
 			return store.ErrNoChange
 		}
 		fetched, err := t.HasToken(string(stackToken), id)

@@ -71,7 +71,7 @@ func (s *Server) describeCut(cut string, bytes, lines int) string {
 // middle are removed, so that its beginning and its end are kept.
 func (s *Server) storeBatch(t *store.Tx, j *job, step int, batch cloud.LogBatch, packed []byte, now time.Time) error {
 	added := batchOf(batch.Offset, batch.Lines, packed)
-	end, stored, limit := batch.Offset+len(batch.Lines), j.steps[step].Stored, s.options.MaxLogBytes
+	end, stored, limit := batch.Offset+len(batch.Lines), j.Steps[step].Stored, s.options.MaxLogBytes
 	var err error
 	switch {
 	case s.checkSpace() != nil:
@@ -157,7 +157,7 @@ func cutMiddle(t *store.Tx, j *job, step int, batch cloud.LogBatch, limit, exces
 			return 0, 0, err
 		}
 		if !found || row.Start != end {
-			return 0, 0, fmt.Errorf("cut the log of job %s, step %d: %w", j.job, step, errPacked)
+			return 0, 0, fmt.Errorf("cut the log of job %s, step %d: %w", j.JobID, step, errPacked)
 		}
 		if err := t.DropBatch(j.JobKey, step, end); err != nil {
 			return 0, 0, err

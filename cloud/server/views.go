@@ -56,7 +56,7 @@ func viewDeployment(t *store.Tx, d store.Deployment) (deploymentView, error) {
 	v := deploymentView{
 		ID: d.ID, Version: d.Version, Status: d.Status, Operation: d.Operation, Project: d.Project, Stack: d.Stack,
 		Created: d.Created.Format(time.RFC3339Nano), Modified: d.Modified.Format(time.RFC3339Nano),
-		Outcome:   (&jobState{status: d.Status, ended: d.Ended}).outcome(),
+		Outcome:   outcome(d.Status, d.Ended),
 		Requester: shortUser(d.Requester), Initiator: d.Initiator, Inherits: d.Inherits,
 		Agent: d.Agent,
 	}
@@ -116,19 +116,19 @@ func (s *Server) definition(c *call) (reply, error) {
 		if err := j.checkReport(0); err != nil {
 			return err
 		}
-		if j.ended != "" {
-			return conflict("the job has already ended: %s", j.status)
+		if j.Ended != "" {
+			return conflict("the job has already ended: %s", j.Status)
 		}
 
 		if j.leased() {
 			definition, err = s.leasedDefinition(t, c, j)
 			return err
 		}
-		if definition, _, _, err = s.openDefinition(c.Context(), t, j.id); err != nil {
+		if definition, _, _, err = s.openDefinition(c.Context(), t, j.ID); err != nil {
 			return err
 		}
 		addEnvironment(&definition, s.base(c), token)
-		return saveToken(t, token, principal{stackToken, j.id})
+		return saveToken(t, token, principal{stackToken, j.ID})
 	})
 	if err != nil {
 		return reply{}, err

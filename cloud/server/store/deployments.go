@@ -176,11 +176,11 @@ func (t *Tx) NextWaiting(pool string) (w Waiting, found bool, err error) {
 	return w, found, err
 }
 
-// Claim gives a queued deployment to an agent of a pool. Claimed is false if another pool was faster, or if the stack has another
-// claimed or running deployment.
+// Claim gives a queued deployment to an agent of a pool. Claimed is false if another agent was faster, or if the stack
+// has another claimed or running deployment.
 func (t *Tx) Claim(seq int64, pool, agent string, now time.Time) (claimed bool, err error) {
-	changed, err := t.exec(`UPDATE deployments SET status = 'accepted', running_stack = stack, claimed = ?, modified = ?,
-		requested = pool, pool = ?, agent = ? WHERE seq = ? AND status = 'not-started'`,
+	changed, err := t.exec(`UPDATE deployments SET status = 'accepted', running_stack = stack, claimed = ?,
+		modified = ?, requested = pool, pool = ?, agent = ? WHERE seq = ? AND status = 'not-started'`,
 		ToNanos(now), ToNanos(now), pool, agent, seq)
 	if errors.Is(err, ErrDuplicate) {
 		return false, nil

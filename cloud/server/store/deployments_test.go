@@ -28,7 +28,8 @@ func TestClaim(t *testing.T) {
 			}
 			id := strconv.Itoa(version)
 			if err := x.Enqueue(NewDeployment{
-				ID: "d" + id, Job: "j" + id, Stack: "stack", Organization: "acme", Version: version, Definition: []byte{1},
+				ID: "d" + id, Job: "j" + id, Stack: "stack", Organization: "acme", Version: version,
+				Definition: []byte{1},
 			}, now); err != nil {
 				return err
 			}

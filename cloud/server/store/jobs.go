@@ -9,9 +9,10 @@ import (
 // columns.
 type JobKind int
 
+// The kinds of jobs.
 const (
-	DeploymentJob JobKind = iota
-	LeaseJob
+	DeploymentJob JobKind = iota // of a deployment
+	LeaseJob                     // of a lease
 )
 
 // JobKey is the key of a job in the database. Seq is that of its deployment or lease.
@@ -24,8 +25,8 @@ type JobKey struct {
 type Job struct {
 	JobKey
 	ID       string // of the deployment or the lease
-	Job      string // id of the job
-	Version  int    // of the deployment; 0 for a lease
+	JobID    string
+	Version  int // of the deployment; 0 for a lease
 	Status   string
 	Ended    string    // reason for the end; empty before the end
 	Modified time.Time // the end of the job if it has ended
@@ -74,7 +75,7 @@ func (t *Tx) Job(kind JobKind, id string) (Job, bool, error) {
 func (t *Tx) job(kind JobKind, query string, key any) (Job, bool, error) {
 	j := Job{JobKey: JobKey{Kind: kind}}
 	var modified int64
-	found, err := t.get([]any{&j.Seq, &j.ID, &j.Job, &j.Status, &j.Ended, &j.Version, &modified}, query, key)
+	found, err := t.get([]any{&j.Seq, &j.ID, &j.JobID, &j.Status, &j.Ended, &j.Version, &modified}, query, key)
 	if err != nil || !found {
 		return j, false, err
 	}

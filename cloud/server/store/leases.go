@@ -27,7 +27,8 @@ func scanLease(scan func(...any) error) (l Lease, err error) {
 // AddLease adds a lease of an activity and its job, and returns its seq.
 func (t *Tx) AddLease(activity int64, id, job, agent string, steps []string, expires, now time.Time) (int64, error) {
 	seq, err := t.insert(`INSERT INTO leases (activity, id, job, agent, status, acquired, expires, modified)
-		VALUES (?, ?, ?, ?, 'accepted', ?, ?, ?)`, activity, id, job, agent, ToNanos(now), ToNanos(expires), ToNanos(now))
+		VALUES (?, ?, ?, ?, 'accepted', ?, ?, ?)`,
+		activity, id, job, agent, ToNanos(now), ToNanos(expires), ToNanos(now))
 	if err != nil {
 		return 0, err
 	}

@@ -44,7 +44,8 @@ func (t *Tx) EndOfHead(j JobKey, step int, size int64) (line int, found bool, er
 	var at *int
 	_, err = t.get([]any{&at}, j.Kind.sql(`SELECT min(start) FROM (
 		SELECT start, sum(CASE cut WHEN '' THEN length(packed) + ? ELSE 0 END) OVER (ORDER BY start) AS total
-			FROM {batches} WHERE {owner} = ? AND step = ?) AS totals WHERE total > ?`), BatchOverhead, j.Seq, step, size)
+			FROM {batches} WHERE {owner} = ? AND step = ?) AS totals WHERE total > ?`),
+		BatchOverhead, j.Seq, step, size)
 	if err != nil || at == nil {
 		return 0, false, err
 	}

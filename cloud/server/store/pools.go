@@ -34,7 +34,8 @@ func (t *Tx) Pool(organization, id string) (Pool, bool, error) {
 
 // Pools returns the pools of an organization, the oldest first.
 func (t *Tx) Pools(organization string) ([]Pool, error) {
-	return rows(t, scanPool, `SELECT `+poolColumns+` FROM pools WHERE organization = ? ORDER BY created, id`, organization)
+	return rows(t, scanPool, `SELECT `+poolColumns+` FROM pools WHERE organization = ? ORDER BY created, id`,
+		organization)
 }
 
 // Routing returns the default pool of an organization, which may be empty, and the number of its pools.
@@ -105,8 +106,8 @@ func (t *Tx) RecordAgent(pool string, a Agent, now, oldest time.Time) error {
 	if err != nil || known > 0 {
 		return err
 	}
-	_, err = t.exec(`INSERT INTO agents (pool, hostname, ip, pid, version, platform, seen) VALUES (?, ?, ?, ?, ?, ?, ?)`,
-		pool, a.Hostname, a.IP, a.PID, a.Version, a.Platform, ToNanos(now))
+	_, err = t.exec(`INSERT INTO agents (pool, hostname, ip, pid, version, platform, seen)
+		VALUES (?, ?, ?, ?, ?, ?, ?)`, pool, a.Hostname, a.IP, a.PID, a.Version, a.Platform, ToNanos(now))
 	return err
 }
 

@@ -156,7 +156,9 @@ func rows[T any](t *Tx, scan func(scan func(...any) error) (T, error), query str
 }
 
 // one returns the first row of a query. Found is false if the query has no row.
-func one[T any](t *Tx, scan func(func(...any) error) (T, error), query string, args ...any) (row T, found bool, err error) {
+func one[T any](
+	t *Tx, scan func(func(...any) error) (T, error), query string, args ...any,
+) (row T, found bool, err error) {
 	all, err := rows(t, scan, query, args...)
 	if err != nil || len(all) == 0 {
 		return row, false, err
