@@ -54,7 +54,8 @@
 //     its only pool. If there are several pools and no default, the deployment is refused. If
 //     there is no pool, the deployment waits for the first one.
 //   - Each pool claims deployments in the order of the queue, and each stack has at most
-//     one running deployment.
+//     one running deployment: a unique column refuses a second one. Most polls find no job, so
+//     a poll first reads, and does not wait for the changes of other calls.
 //   - A step goes from not-started to running, and then to a final status. It starts only
 //     after the success of the step before it. A retry of a status, or of a stored batch of
 //     lines, is accepted. The status of the refusal is 409 for an invalid change of a step's
