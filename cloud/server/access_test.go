@@ -160,7 +160,8 @@ var accessRows = []struct{ want, routes string }{
 func updateRoutes(routes string) string {
 	var all strings.Builder
 	for _, kind := range updateKinds() {
-		all.WriteString("\n" + strings.ReplaceAll(strings.TrimSpace(routes), " /", " /api/stacks/{org}/{project}/{stack}/"+kind+"/{update}/"))
+		all.WriteString("\n" + strings.ReplaceAll(strings.TrimSpace(routes), " /",
+			" /api/stacks/{org}/{project}/{stack}/"+kind+"/{update}/"))
 	}
 	return all.String()
 }

@@ -148,7 +148,8 @@ func TestServerHostileBodies(t *testing.T) {
 func TestServerHostileValues(t *testing.T) {
 	fields := strings.Fields(`name description stackName tags status entries events deployment version config options
 		metadata plaintext ciphertext plaintexts ciphertexts newName newProject expires admin roleID operation
-		agentPoolID cmwaSteps cmwaTimeout offset lines token duration isInvalid untypedDeployment features journalVersion value
+		agentPoolID cmwaSteps cmwaTimeout offset lines token duration isInvalid untypedDeployment
+		features journalVersion value
 		inheritSettings executorContext sourceContext operationContext setDefaultAgentPoolID revokeOthers kind
 		result cmwaKinds message environment runtime main state force image steps`)
 	for _, value := range []string{

@@ -100,8 +100,8 @@ func TestExchangeToken(t *testing.T) {
 			{"a personal token, which no rule allows", "invalid_scope", good, []string{"requested_token_type",
 				typePersonal, "scope", "user:local"}},
 			{"a personal token without a user", "invalid_scope", good, []string{"requested_token_type", typePersonal}},
-			{"a token of the organization, which no rule allows", "invalid_scope", good, []string{"requested_token_type",
-				typeOrganization, "scope", ""}},
+			{"a token of the organization, which no rule allows", "invalid_scope", good, []string{
+				"requested_token_type", typeOrganization, "scope", ""}},
 			{"a token of the organization with a pool", "invalid_scope", good, []string{"requested_token_type",
 				typeOrganization}},
 			{"no audience", "invalid_target", good, []string{"audience", ""}},
@@ -198,8 +198,9 @@ func TestExchangeToken(t *testing.T) {
 	t.Run("a token is exchanged for the access tokens that its claims allow", func(t *testing.T) {
 		provider := newProvider(t)
 		w := newWorld(t, func(o *Options) {
-			for _, conditions := range []string{"sub=ci,token=member", "sub=root,token=admin", "sub=me,token=user:local",
-				"sub=me,token=user:gone"} {
+			for _, conditions := range []string{
+				"sub=ci,token=member", "sub=root,token=admin", "sub=me,token=user:local", "sub=me,token=user:gone",
+			} {
 				issuer, _, err := idtoken.ParseIssuer(issuerURL + "=file," + conditions)
 				if err != nil {
 					t.Fatal(err)
@@ -226,7 +227,8 @@ func TestExchangeToken(t *testing.T) {
 			{"me", typeRunner, "runner:" + p.ID, ""},
 		} {
 			what := c.sub + " " + c.scope
-			got := w.ask("", "POST", "/api/oauth/token", exchange(p, provider.token(rsaHeader(), claims(object{"sub": c.sub})),
+			token := provider.token(rsaHeader(), claims(object{"sub": c.sub}))
+			got := w.ask("", "POST", "/api/oauth/token", exchange(p, token,
 				"requested_token_type", c.typ, "scope", c.scope, "expiration", "60").Encode())
 			if c.kind == "" {
 				checkDenial(t, what, got, 400, "invalid_scope")
