@@ -155,8 +155,8 @@ func (s *Server) getEvents(c *call) (reply, error) {
 	return reply{body: view}, err
 }
 
-// eventsFrom returns the events of an update from a sequence on, about eventPage bytes, and the sequence after them. Over
-// is true when the update has ended and no events follow.
+// eventsFrom returns the events of an update from a sequence on, about eventPage bytes, and the sequence after them.
+// Over is true when the update has ended and no events follow.
 func eventsFrom(
 	t *store.Tx, u store.Update, from int64, now time.Time,
 ) (events []event, next int64, over bool, err error) {

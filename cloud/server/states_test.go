@@ -93,8 +93,8 @@ func TestExportStackRewritesProvider(t *testing.T) {
 	w := newWorld(t)
 	w.stack("s")
 	sent := `{"version":4,"features":["f"],"deployment":{` +
-		`"manifest":{"time":"2026-01-02T03:04:05Z","magic":"","version":""},"unknown":1.50,"secrets_providers":{"type":"service","state":{"url":"http://old","owner":"o","project":"p",` +
-		`"stack":"x"}}}}`
+		`"manifest":{"time":"2026-01-02T03:04:05Z","magic":"","version":""},"unknown":1.50,` +
+		`"secrets_providers":{"type":"service","state":{"url":"http://old","owner":"o","project":"p","stack":"x"}}}}`
 	w.want(200, w.user, "POST", stackPath+"s/import", sent, nil)
 	want := strings.NewReplacer("http://old", "http://example.com", `"o"`, `"organization"`, `"p"`, `"project"`,
 		`"x"`, `"s"`).Replace(sent)

@@ -374,7 +374,8 @@ func TestKill(t *testing.T) {
 	for query, want := range map[string]string{
 		`PRAGMA integrity_check`: "ok",
 		`SELECT count(*) FROM updates WHERE version IS NOT NULL
-			AND (SELECT count(*) FROM states s WHERE s.stack = updates.stack AND s.version = updates.version) <> 1`: "0",
+			AND (SELECT count(*) FROM states s
+				WHERE s.stack = updates.stack AND s.version = updates.version) <> 1`: "0",
 	} {
 		var got string
 		if err := db.QueryRowContext(t.Context(), query).Scan(&got); err != nil || got != want {
