@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +70,17 @@ outputs:
 	if err := os.WriteFile(filepath.Join(c.project, "Pulumi.yaml"), []byte(text), 0o600); err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+// template returns a directory from which pulumi new makes the project.
+func (c *pulumiCLI) template() string {
+	c.t.Helper()
+	directory := c.t.TempDir()
+	text := "name: ${PROJECT}\nruntime: yaml\ntemplate: {description: For tests.}\n"
+	if err := os.WriteFile(filepath.Join(directory, "Pulumi.yaml"), []byte(text), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	return directory
 }
 
 // command returns a command of pulumi that has not started.
@@ -142,11 +154,14 @@ func TestCLIDay(t *testing.T) {
 			t.Parallel()
 			service := newService(t)
 			c := newCLI(t, service, service.url, setting)
-			c.program("first")
+			c.env = append(c.env, "PULUMI_BACKEND_URL=") // the login chooses the service
+			c.pulumi("login", service.url)
 			if got := c.pulumi("whoami"); strings.TrimSpace(got) != "local" {
 				t.Errorf("whoami printed %q", got)
 			}
-			c.init("dev")
+			c.pulumi("new", c.template(), "--yes", "--name", "shop", "--stack", "dev")
+			c.program("first")
+			c.pulumi("config", "set", "--secret", "password", "hunter2")
 			c.pulumi("config", "set", "greeting", "good day")
 
 			c.pulumi("preview", "--stack", "dev")
@@ -178,6 +193,18 @@ func TestCLIDay(t *testing.T) {
 			c.pulumi("refresh", "--yes", "--skip-preview", "--stack", "dev")
 			c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
 
+			// A file that exists becomes a resource. The program does not name it, so the next update would delete it.
+			found := filepath.Join(c.project, "found")
+			if err := os.WriteFile(found, []byte("found"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c.pulumi("import", "cmwatest:index:File", "found", found, "--yes", "--protect=false", "--stack", "dev",
+				"--generate-code=false")
+			c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+			if _, err := os.Stat(found); err == nil {
+				t.Error("the imported file still exists")
+			}
+
 			// History, tags, lists.
 			var history []struct {
 				Kind            string
@@ -196,7 +223,7 @@ func TestCLIDay(t *testing.T) {
 					t.Errorf("update %d of the history is %+v", i, h)
 				}
 			}
-			if got := strings.Join(kinds, " "); got != "update refresh update update" {
+			if got := strings.Join(kinds, " "); got != "update update update refresh update update" {
 				t.Errorf("the history shows %s", got)
 			}
 			c.pulumi("stack", "tag", "set", "team", "shop", "--stack", "dev")
@@ -290,6 +317,17 @@ func TestCLILock(t *testing.T) {
 			t.Error("the interrupted update succeeded")
 		}
 		c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev") // the lock is free
+	})
+	t.Run("SIGTERM frees the lock at once", func(t *testing.T) {
+		first, _ := c.startSlow("dev")
+		if err := first.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := first.Wait(); err == nil {
+			t.Error("the terminated update succeeded")
+		}
+		c.program("y")
+		c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
 	})
 	t.Run("pulumi cancel frees the lock", func(t *testing.T) {
 		first, log := c.startSlow("dev")
