@@ -42,7 +42,7 @@
 // A state is an object (package objects), and a row that refers to it. The object is synced before the row. The row of
 // a version exists from the start of its update: first with the object of the version before, then with that of the
 // last checkpoint, whose object replaces the one before. The entries of a journal are rows. They are checked when they
-// are stored, and become an object when the update ends (package state). Also an update that fails, that is cancelled, or
+// are stored, and become an object when the update ends (package state). Also an update that fails, is cancelled, or
 // whose lease is lost makes a version, because its state describes what exists. Objects without a row, which crashes
 // leave, are deleted after a day.
 //

@@ -55,7 +55,8 @@ func (w *world) explain(query string, args []any) ([]string, error) {
 func tableOf(query, name string) string {
 	name, _, _ = strings.Cut(name, " ")
 	const before = `(?i)(?:\b(?:FROM|JOIN|INTO|UPDATE)|,)\s+`
-	if named := regexp.MustCompile(before + `(\w+)\s+(?:AS\s+)?` + name + `\b`).FindStringSubmatch(query); named != nil {
+	named := regexp.MustCompile(before + `(\w+)\s+(?:AS\s+)?` + name + `\b`).FindStringSubmatch(query)
+	if named != nil {
 		return named[1]
 	}
 	if regexp.MustCompile(before + name + `\b`).MatchString(query) {
