@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,7 +15,7 @@ import (
 )
 
 // TestDemo runs the program of make demo with each target, one after the other, because the
-// program builds into bin. It checks that the demo succeeds, shows the outputs of the stack,
+// program builds into bin. It checks that the demo succeeds, shows what the user's pulumi prints,
 // and leaves only caches.
 func TestDemo(t *testing.T) {
 	t.Parallel()
@@ -49,12 +50,16 @@ func runDemo(t *testing.T, target string) string {
 	}
 	before := volumes()
 	cmd := exec.Command("../../examples/demo/run")
-	cmd.Env = append(os.Environ(), "TARGET="+target, "TMPDIR="+directory)
+	cmd.Env = append(os.Environ(), "TARGET="+target, "TMPDIR="+directory,
+		"PULUMI_ACCESS_TOKEN=of-an-account", "PULUMI_BACKEND_URL=https://account.invalid") // the demo uses neither
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("the demo fails: %v\n%s", err, out)
 	}
-	for _, want := range []string{"== the deployment succeeded", "Current stack outputs", "Hello, cmwa!"} {
+	for _, want := range []string{
+		"Logged in to http://", "Created stack 'local'", "Stack demo-local created", "Current stack outputs",
+		"Hello, cmwa!",
+	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the demo does not show %q:\n%s", want, out)
 		}
@@ -68,7 +73,7 @@ func runDemo(t *testing.T, target string) string {
 	return string(out)
 }
 
-// tryDemo runs the commands that the demo prints for a user, in their order.
+// tryDemo opens the web page that the demo names, and runs the commands that it prints for a user, in their order.
 func tryDemo(t *testing.T) {
 	cmd := exec.Command("../../examples/demo/run")
 	cmd.Env = append(os.Environ(), "TARGET=process", "KEEP=1", "TMPDIR="+t.TempDir())
@@ -87,6 +92,17 @@ func tryDemo(t *testing.T) {
 			t.Fatalf("the demo has ended:\n%s", shown.String())
 		}
 		shown.WriteString(lines.Text() + "\n")
+	}
+
+	page := regexp.MustCompile(`The web page is (\S+)`).FindStringSubmatch(shown.String())
+	if page == nil {
+		t.Fatalf("the demo names no web page:\n%s", shown.String())
+	}
+	answer, err := http.Get(page[1])
+	noError(t, err)
+	_ = answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		t.Errorf("the web page %s answers %s", page[1], answer.Status)
 	}
 
 	var export, printed string
@@ -108,7 +124,7 @@ func tryDemo(t *testing.T) {
 		printed += string(out)
 	}
 	for _, want := range []string{
-		"max_concurrent_workflows 1 -> 4", "polling_interval +1s -> 5s", "Hello, you!", "== the deployment succeeded",
+		"max_concurrent_workflows 1 -> 4", "polling_interval +1s -> 5s", "Hello, you!", "Stack demo-local deleted",
 	} {
 		if !regexp.MustCompile(want).MatchString(printed) {
 			t.Errorf("the commands do not print %q:\n%s", want, printed)

@@ -1,9 +1,9 @@
 # The script run sources this file: the parts of the demo in a Kubernetes cluster.
-# shellcheck shell=bash disable=SC2154 # HERE comes from lib.sh; root, work, url, image, place, pids from run
+# shellcheck shell=bash disable=SC2154 # HERE comes from lib.sh; root, work, workspace, url, image and place from run
 
-# choose_cluster: sets kubectl to a command for the test cluster, namespace to a new
-# name, and address to the address of the node. If the cluster does not run,
-# choose_cluster starts it, and the demo removes it at the end.
+# choose_cluster: sets kubectl to a command for the test cluster, and address to the address
+# of the node. If the cluster does not run, choose_cluster starts it, and the demo removes it
+# at the end.
 choose_cluster() {
   local kubeconfig version
   . "$HERE/kube.sh"
@@ -13,14 +13,13 @@ choose_cluster() {
   }
   kubeconfig=$("$HERE/kube-up") || exit 1
   kubectl=("$CACHE/kube/bin/kubectl" --kubeconfig "$kubeconfig")
-  namespace=$(basename "$work" | tr 'A-Z.' 'a-z-')
   address=$KUBE_NODE_IP
   at_exit remove_namespace
   version=$("${kubectl[@]}" get nodes --output 'jsonpath={.items[0].status.nodeInfo.kubeletVersion}')
-  note "Kubernetes $version, namespace $namespace"
+  note "Kubernetes $version, namespace $workspace"
 }
 
-remove_namespace() { "${kubectl[@]}" delete namespace "$namespace" --ignore-not-found --timeout 2m >/dev/null; }
+remove_namespace() { "${kubectl[@]}" delete namespace "$workspace" --ignore-not-found --timeout 2m >/dev/null; }
 
 # load_images: copies the images of the agent and of jobs to the cluster.
 load_images() {
@@ -33,11 +32,8 @@ load_images() {
 # node of the cluster.
 start_workspace() {
   mkdir "$work/demo"
-  "${kubectl[@]}" create namespace "$namespace" >/dev/null
-  "${kubectl[@]}" --namespace "$namespace" create secret generic workspace \
-    --from-env-file <(printf '%s=%s\n' PULUMI_BACKEND_URL "$PULUMI_BACKEND_URL" \
-      PULUMI_CONFIG_PASSPHRASE "$PULUMI_CONFIG_PASSPHRASE") >/dev/null
-  "${kubectl[@]}" --namespace "$namespace" apply --filename - >/dev/null <<END
+  "${kubectl[@]}" create namespace "$workspace" >/dev/null
+  "${kubectl[@]}" --namespace "$workspace" apply --filename - >/dev/null <<END
 apiVersion: v1
 kind: Pod
 metadata: {name: workspace}
@@ -49,11 +45,11 @@ spec:
       image: $image
       imagePullPolicy: Never
       command: [sleep, infinity]
-      envFrom: [{secretRef: {name: workspace}}]
+      workingDir: $place/source
       volumeMounts: [{name: demo, mountPath: $place}]
   volumes: [{name: demo, hostPath: {path: $work/demo}}]
 END
-  "${kubectl[@]}" --namespace "$namespace" wait --for condition=Ready --timeout 1m pod/workspace >/dev/null
+  "${kubectl[@]}" --namespace "$workspace" wait --for condition=Ready --timeout 1m pod/workspace >/dev/null
 }
 
 # install_agent: installs the agent with the files in examples/kubernetes, and waits until
@@ -62,7 +58,7 @@ install_agent() {
   mkdir "$work/overlay"
   cp "$work/pool.token" "$work/overlay/token"
   cat >"$work/overlay/kustomization.yaml" <<END
-namespace: $namespace
+namespace: $workspace
 resources: [$(realpath --relative-to "$work/overlay" "$root/examples/kubernetes/base")]
 images: [{name: registry.invalid/cmwa, newName: cmwa/cmwa, newTag: demo}]
 configMapGenerator:
@@ -86,11 +82,11 @@ pod_template:
 END
   "$root/bin/cmwa" vet "$work/overlay/pulumi-workflow-agent.yaml" || die "the agent's configuration is invalid"
   "${kubectl[@]}" apply --kustomize "$work/overlay" >"$work/apply.log" 2>&1 || fail "kubectl: $(cat "$work/apply.log")"
-  "${kubectl[@]}" --namespace "$namespace" rollout status deployment/workflow-agent --timeout 1m \
+  "${kubectl[@]}" --namespace "$workspace" rollout status deployment/workflow-agent --timeout 1m \
     >"$work/apply.log" 2>&1 || {
-    "${kubectl[@]}" --namespace "$namespace" logs deployment/workflow-agent >"$work/agent.log" 2>&1 || true
+    "${kubectl[@]}" --namespace "$workspace" logs deployment/workflow-agent >"$work/agent.log" 2>&1 || true
     fail "the agent is not ready: $(tail -n 1 "$work/apply.log")"
   }
-  start agent "${kubectl[@]}" --namespace "$namespace" logs --follow deployment/workflow-agent
+  start agent "${kubectl[@]}" --namespace "$workspace" logs --follow deployment/workflow-agent
   note "installed with kubectl apply -k; polls for jobs of the pool demo"
 }
