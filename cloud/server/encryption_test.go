@@ -53,8 +53,10 @@ func TestEncryptValue(t *testing.T) {
 		path  string
 		body  any
 	}{
-		"ciphertext of another stack":  {400, w.user, other + "/decrypt", object{"ciphertext": one.Ciphertext}},
-		"batch of another stack":       {400, w.user, other + "/batch-decrypt", object{"ciphertexts": [][]byte{one.Ciphertext}}},
+		"ciphertext of another stack": {400, w.user, other + "/decrypt", object{"ciphertext": one.Ciphertext}},
+		"batch of another stack": {
+			400, w.user, other + "/batch-decrypt", object{"ciphertexts": [][]byte{one.Ciphertext}},
+		},
 		"ciphertext of a setting":      {400, w.user, own + "/decrypt", object{"ciphertext": setting.Ciphertext}},
 		"changed ciphertext":           {400, w.user, own + "/decrypt", object{"ciphertext": changed}},
 		"short ciphertext":             {400, w.user, own + "/decrypt", object{"ciphertext": []byte{1}}},

@@ -65,9 +65,11 @@ var (
 
 	// queryParameters are the parameters of routes beside those in the path.
 	queryParameters = map[string][]string{
-		"GET /api/user/tokens":                                            {"filter"},
-		"GET /api/orgs/{org}/tokens":                                      {"filter"},
-		"GET /api/user/stacks":                                            {"organization", "project", "tagName", "tagValue", "continuationToken"},
+		"GET /api/user/tokens":       {"filter"},
+		"GET /api/orgs/{org}/tokens": {"filter"},
+		"GET /api/user/stacks": {
+			"organization", "project", "tagName", "tagValue", "continuationToken",
+		},
 		"DELETE /api/stacks/{org}/{project}/{stack}":                      {"force"},
 		"GET /api/stacks/{org}/{project}/{stack}/updates":                 {"page", "pageSize", "output-type"},
 		"GET /api/stacks/{org}/{project}/{stack}/updates/latest/previews": {"page", "pageSize", "asc"},

@@ -37,7 +37,8 @@ func TestOpenAPI(t *testing.T) {
 	described, ids := map[string]bool{"/api/": true}, map[string]bool{}
 	for path, operations := range document.Paths {
 		for method, o := range operations {
-			r := httptest.NewRequest(strings.ToUpper(method), regexp.MustCompile(`[{}]`).ReplaceAllString(path, ""), nil)
+			filled := regexp.MustCompile(`[{}]`).ReplaceAllString(path, "")
+			r := httptest.NewRequest(strings.ToUpper(method), filled, nil)
 			_, pattern := mux.Handler(r)
 			described[pattern] = true
 			if regexp.MustCompile(`\{.*?\}`).ReplaceAllString(pattern, "{}") !=
@@ -57,7 +58,8 @@ func TestOpenAPI(t *testing.T) {
 					t.Errorf("%s %s has the parameter %+v", method, path, p)
 				}
 			}
-			if want := regexp.MustCompile(`\{.*?\}`).FindAllString(path, -1); strings.Join(names, " ") != strings.Join(want, " ") {
+			want := regexp.MustCompile(`\{.*?\}`).FindAllString(path, -1)
+			if strings.Join(names, " ") != strings.Join(want, " ") {
 				t.Errorf("%s %s has the parameters %v, want %v", method, path, names, want)
 			}
 			if (o.Security != nil) != (actions[pattern] == answerAnyone) || len(o.Tags) != 1 || o.Tags[0] == "" {

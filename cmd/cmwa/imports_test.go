@@ -149,9 +149,15 @@ var never = []rule{
 	{"cloud", "./reconcile*", "the wire protocol does not depend on how pools are reconciled"},
 	{"cloud", "./runtime/*", "the wire protocol does not depend on an executor"},
 	{"cloud", "./cloud/server", "the client does not contain the self-hosted service"},
-	{"cloud/server/store", "./cloud ./cloud/server/state ./schema* net/http", "the database knows neither HTTP nor what it stores"},
+	{
+		"cloud/server/store", "./cloud ./cloud/server/state ./schema* net/http",
+		"the database knows neither HTTP nor what it stores",
+	},
 	{"cloud/server/objects", "./cloud* ./schema* net/http", "objects are bytes with keys"},
-	{"cloud/server/keys", "./cloud* ./schema* net/http database/sql", "keys are wrapped without knowing what they encrypt"},
+	{
+		"cloud/server/keys", "./cloud* ./schema* net/http database/sql",
+		"keys are wrapped without knowing what they encrypt",
+	},
 	{"cloud/server/state", "./* net/http database/sql os", "it computes with values, without a database or files"},
 	{"cloud/server/page", "./cloud* database/sql", "pages get values from the functions of a Source"},
 	{"cloud/server/idtoken", "./cloud*", "tokens are verified without a service or a client"},
