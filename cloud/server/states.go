@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -387,12 +389,21 @@ func (s *Server) exportStack(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	d = state.RewriteProvider(d, requestURL(c), st.Organization, st.Project, st.Name)
+	d = state.RewriteProvider(d, s.clientURL(c), st.Organization, st.Project, st.Name)
 	return reply{body: rawJSON(d.Encode())}, nil
 }
 
 // rawJSON is the body of a response as JSON text.
 type rawJSON []byte
+
+// clientURL returns the URL that the client has logged in to: that of the call, except that a proxy which ends TLS sends
+// calls of an https URL on as http. Such a proxy must keep the header Host.
+func (s *Server) clientURL(c *call) string {
+	if public, err := url.Parse(s.options.PublicURL); err == nil && strings.EqualFold(public.Host, c.Host) {
+		return s.options.PublicURL
+	}
+	return requestURL(c)
+}
 
 // requestURL returns the URL to which a call was sent, without a path.
 func requestURL(c *call) string {

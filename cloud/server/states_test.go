@@ -89,17 +89,26 @@ func TestExportStackChecksHash(t *testing.T) {
 	w.want(500, w.user, "GET", stackPath+"s/export", nil, nil)
 }
 
+// TestExportStackRewritesProvider compares the URL with the one that the client has logged in to. A proxy that ends TLS
+// sends calls of https://example.com on as http.
 func TestExportStackRewritesProvider(t *testing.T) {
-	w := newWorld(t)
-	w.stack("s")
-	sent := `{"version":4,"features":["f"],"deployment":{` +
-		`"manifest":{"time":"2026-01-02T03:04:05Z","magic":"","version":""},"unknown":1.50,` +
-		`"secrets_providers":{"type":"service","state":{"url":"http://old","owner":"o","project":"p","stack":"x"}}}}`
-	w.want(200, w.user, "POST", stackPath+"s/import", sent, nil)
-	want := strings.NewReplacer("http://old", "http://example.com", `"o"`, `"organization"`, `"p"`, `"project"`,
-		`"x"`, `"s"`).Replace(sent)
-	if got := w.want(200, w.user, "GET", stackPath+"s/export", nil, nil).body; got != want {
-		t.Errorf("exported %s, want %s", got, want)
+	for public, url := range map[string]string{
+		"":                           "http://example.com",
+		"https://example.com":        "https://example.com",
+		"https://public.example.com": "http://example.com", // this client has not logged in there
+	} {
+		w := newWorld(t, func(o *Options) { o.PublicURL = public })
+		w.stack("s")
+		sent := `{"version":4,"features":["f"],"deployment":{` +
+			`"manifest":{"time":"2026-01-02T03:04:05Z","magic":"","version":""},"unknown":1.50,` +
+			`"secrets_providers":{"type":"service","state":{"url":"http://old","owner":"o","project":"p",` +
+			`"stack":"x"}}}}`
+		w.want(200, w.user, "POST", stackPath+"s/import", sent, nil)
+		want := strings.NewReplacer("http://old", url, `"o"`, `"organization"`, `"p"`, `"project"`,
+			`"x"`, `"s"`).Replace(sent)
+		if got := w.want(200, w.user, "GET", stackPath+"s/export", nil, nil).body; got != want {
+			t.Errorf("with the public URL %q exported %s, want %s", public, got, want)
+		}
 	}
 }
 

@@ -143,11 +143,7 @@ func (s *Server) base(c *call) string {
 	if s.options.PublicURL != "" {
 		return s.options.PublicURL
 	}
-	scheme := "http"
-	if c.TLS != nil {
-		scheme = "https"
-	}
-	return scheme + "://" + c.Host
+	return requestURL(c)
 }
 
 // console returns the URL of the web page for links.
