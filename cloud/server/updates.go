@@ -23,11 +23,12 @@ const (
 // updateKinds are the kinds of updates that a client creates. Each is the last part of a path.
 func updateKinds() []string { return []string{"update", "preview", "refresh", "destroy"} }
 
-// sentObject is a JSON object as the client has sent it. The zero value is the empty object.
-type sentObject struct{ text []byte }
+// sentObject is a JSON object as the client has sent it, whose fields are of type V: clients cannot read a history with
+// other values. The zero value is the empty object.
+type sentObject[V any] struct{ text []byte }
 
-func (o *sentObject) UnmarshalJSON(text []byte) error {
-	var fields map[string]json.RawMessage
+func (o *sentObject[V]) UnmarshalJSON(text []byte) error {
+	var fields map[string]V
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return err
 	}
@@ -37,11 +38,18 @@ func (o *sentObject) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-func (o sentObject) String() string {
+func (o sentObject[V]) String() string {
 	if o.text == nil {
 		return "{}"
 	}
 	return string(o.text)
+}
+
+// configValue is a value of the configuration of an update (ConfigValue in Pulumi's apitype).
+type configValue struct {
+	String string `json:"string"`
+	Secret bool   `json:"secret"`
+	Object bool   `json:"object"`
 }
 
 // createUpdate creates an update of a kind, which the client starts afterwards. An update with the option dryRun, and
@@ -52,10 +60,10 @@ func (s *Server) createUpdate(kind string) handler {
 			Options struct {
 				DryRun bool `json:"dryRun"`
 			} `json:"options"`
-			Config   sentObject `json:"config"`
+			Config   sentObject[configValue] `json:"config"`
 			Metadata struct {
-				Message     string     `json:"message"`
-				Environment sentObject `json:"environment"`
+				Message     string             `json:"message"`
+				Environment sentObject[string] `json:"environment"`
 			} `json:"metadata"`
 		}
 		if err := c.decode(maxBody, &body); err != nil {

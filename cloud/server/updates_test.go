@@ -417,3 +417,17 @@ func TestUpdateTags(t *testing.T) {
 	w.update("s", object{}).startWith(object{"tags": object{"c": "3"}}).complete("succeeded")
 	shows("map[c:3]")
 }
+
+// TestCreateUpdateRefusals sends what clients and the web page could not read in the history of the stack.
+func TestCreateUpdateRefusals(t *testing.T) {
+	w := newWorld(t)
+	w.stack("s")
+	for _, body := range []string{
+		`{"metadata":{"environment":{"a":1}}}`, `{"metadata":{"environment":[]}}`, `{"metadata":{"environment":{"a":{}}}}`,
+		`{"config":{"a":"b"}}`, `{"config":{"a":{"secret":"yes"}}}`, `{"config":[]}`, `{"config":{"a":{"string":1}}}`,
+	} {
+		w.want(400, w.user, "POST", stackPath+"s/update", body, nil)
+	}
+	w.want(200, w.user, "POST", stackPath+"s/update",
+		`{"config":{"a":{"string":"b","secret":true,"later":1}},"metadata":{"environment":{"a":"b"}}}`, nil)
+}
