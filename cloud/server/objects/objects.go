@@ -163,18 +163,15 @@ func (d *Directory) Put(_ context.Context, key string, content []byte) error {
 // putAttempts limits the attempts of Put when Delete removes the directory that Put has just made, because it is empty.
 const putAttempts = 100
 
-// makeDirectories makes a directory below the root, and those above it.
+// makeDirectories makes a directory below the root, and those above it. It also syncs the names of those that exist:
+// another Put may have made them and not have synced them yet.
 func (d *Directory) makeDirectories(path string) error {
-	err := os.Mkdir(path, 0o700)
-	switch {
-	case errors.Is(err, fs.ErrExist):
-		return nil
-	case errors.Is(err, fs.ErrNotExist) && path != d.root:
+	if path != d.root {
 		if err := d.makeDirectories(filepath.Dir(path)); err != nil {
 			return err
 		}
-		return d.makeDirectories(path)
-	case err != nil:
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return secret.SyncDirectory(filepath.Dir(path))
