@@ -222,24 +222,19 @@ func (s *Server) getDeploymentPart(c *call) (reply, error) {
 	case !slices.Contains([]string{"logs", "updates"}, part):
 		return reply{}, notFound("a deployment has logs and updates, and no %q", part)
 	}
-	var body any
+	if part == "updates" {
+		return s.getUpdatesOfDeployment(c)
+	}
+	var page logPage
 	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		j, err := s.deploymentFromPath(t, c)
 		if err != nil {
 			return err
 		}
-		if part == "logs" {
-			body, err = s.readLogs(c, t, j)
-			return err
-		}
-		st, err := s.stackFromPath(t, c)
-		if err != nil {
-			return err
-		}
-		body, err = s.readUpdates(t, st, j.ID, c.now)
+		page, err = s.readLogs(c, t, j)
 		return err
 	})
-	return reply{body: body}, err
+	return reply{body: page}, err
 }
 
 func (s *Server) getDeployment(c *call) (reply, error) {

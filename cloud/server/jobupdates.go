@@ -1,7 +1,10 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server/store"
@@ -32,17 +35,56 @@ func viewJobUpdates(all []store.Update) []jobUpdateView {
 	return views
 }
 
-// readUpdates returns the updates of a deployment, for a client that follows their events. Updates that have not
-// started are omitted, because they have no events.
-func (s *Server) readUpdates(t *store.Tx, st stack, deployment string, now time.Time) (any, error) {
-	all, err := t.DeploymentUpdates(deployment)
-	views := []updateView{}
-	for _, u := range all {
-		if u.Status != notStarted {
-			views = append(views, viewUpdate(st, u, now))
+// getUpdatesOfDeployment returns the updates of a deployment, for a client that follows their events. Updates that have
+// not started are omitted, because they have no events.
+//
+// Pulumi's CLI asks when the log shows the step of pulumi, and gives up after 5 seconds without an update: a pulumi on
+// a busy machine needs longer to start one. Therefore the response waits while this step runs, at most updateWait.
+func (s *Server) getUpdatesOfDeployment(c *call) (reply, error) {
+	ctx, cancel := context.WithTimeout(c.Context(), updateWait)
+	defer cancel()
+	ticker := time.NewTicker(updateWait / 50)
+	defer ticker.Stop()
+	for {
+		views, more, err := s.readUpdates(c)
+		if err != nil || len(views) > 0 || !more {
+			return reply{body: views}, err
+		}
+		select {
+		case <-ctx.Done():
+			return reply{body: views}, nil
+		case <-ticker.C:
 		}
 	}
-	return views, err
+}
+
+// updateWait is how long a response waits for the first update of a job.
+const updateWait = 10 * time.Second
+
+// readUpdates returns the started updates of a deployment. More reports whether its step of pulumi runs.
+func (s *Server) readUpdates(c *call) (views []updateView, more bool, err error) {
+	views = []updateView{}
+	err = s.db.Read(c.Context(), func(t *store.Tx) error {
+		st, err := s.stackFromPath(t, c)
+		if err != nil {
+			return err
+		}
+		j, err := s.deploymentFromPath(t, c)
+		if err != nil {
+			return err
+		}
+		more = slices.ContainsFunc(j.Steps, func(step store.Step) bool {
+			return step.Status == running && strings.HasPrefix(step.Name, stepPulumi)
+		})
+		all, err := t.DeploymentUpdates(j.ID)
+		for _, u := range all {
+			if u.Status != notStarted {
+				views = append(views, viewUpdate(st, u, c.now))
+			}
+		}
+		return err
+	})
+	return views, more, err
 }
 
 // stopTime is how long the programs of a cancelled job may take to stop. In this time pulumi stores what exists. Agents

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -58,6 +59,26 @@ func TestReadUpdates(t *testing.T) {
 	if len(view.Updates) != 1 || view.Updates[0].UpdateID != u.id || view.Updates[0].Result != succeeded ||
 		view.Updates[0].Version != 1 || view.Updates[0].EndTime == 0 {
 		t.Errorf("the deployment shows the updates %+v", view.Updates)
+	}
+}
+
+// TestGetUpdatesOfDeploymentWaits asks for the updates while the step of pulumi runs, before pulumi starts one.
+func TestGetUpdatesOfDeploymentWaits(t *testing.T) {
+	w := newWorld(t)
+	p, at := w.pool("p"), w.stack("s")
+	id := w.deploy(at, object{"operation": "update"})
+	c := w.mustClaim(p)
+	job := c.inJob()
+	c.runs(0, 1)
+	if got := c.status(2, running); got != 200 {
+		t.Fatalf("the step of pulumi: %d", got)
+	}
+	answered := make(chan answer, 1)
+	go func() { answered <- w.ask(w.user, "GET", at+"/"+id+"/updates", nil) }()
+	u := job.update("s", object{}).start()
+	var all []updateView
+	if got := <-answered; json.Unmarshal([]byte(got.body), &all) != nil || len(all) != 1 || all[0].UpdateID != u.id {
+		t.Errorf("the response is %d %s, want update %s", got.code, got.body, u.id)
 	}
 }
 

@@ -396,8 +396,8 @@ func (s *Server) exportStack(c *call) (reply, error) {
 // rawJSON is the body of a response as JSON text.
 type rawJSON []byte
 
-// clientURL returns the URL that the client has logged in to: that of the call, except that a proxy which ends TLS sends
-// calls of an https URL on as http. Such a proxy must keep the header Host.
+// clientURL returns the URL that the client has logged in to: that of the call, except that a proxy which ends TLS
+// sends calls of an https URL on as http. Such a proxy must keep the header Host.
 func (s *Server) clientURL(c *call) string {
 	if public, err := url.Parse(s.options.PublicURL); err == nil && strings.EqualFold(public.Host, c.Host) {
 		return s.options.PublicURL
