@@ -423,7 +423,8 @@ func TestCreateUpdateRefusals(t *testing.T) {
 	w := newWorld(t)
 	w.stack("s")
 	for _, body := range []string{
-		`{"metadata":{"environment":{"a":1}}}`, `{"metadata":{"environment":[]}}`, `{"metadata":{"environment":{"a":{}}}}`,
+		`{"metadata":{"environment":{"a":1}}}`, `{"metadata":{"environment":[]}}`,
+		`{"metadata":{"environment":{"a":{}}}}`,
 		`{"config":{"a":"b"}}`, `{"config":{"a":{"secret":"yes"}}}`, `{"config":[]}`, `{"config":{"a":{"string":1}}}`,
 	} {
 		w.want(400, w.user, "POST", stackPath+"s/update", body, nil)
