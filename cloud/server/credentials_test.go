@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -38,10 +39,13 @@ func fetchCredentials(t *testing.T, settings string, env ...string) (output stri
 // TestCredentialsScriptAWS exchanges the token at a server that takes the place of AWS STS.
 func TestCredentialsScriptAWS(t *testing.T) {
 	const token = "header.body+/=.signature"
+	var mu sync.Mutex // of the following
 	var form map[string][]string
 	code, answer := 200, `{"AssumeRoleWithWebIdentityResponse": {"AssumeRoleWithWebIdentityResult": {"Credentials": {
 		"AccessKeyId": "AKIA1", "SecretAccessKey": "se/cr+et=", "SessionToken": "session=="}}}}`
 	sts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
 		if r.ParseForm() == nil {
 			form = r.PostForm
 		}
@@ -68,14 +72,18 @@ func TestCredentialsScriptAWS(t *testing.T) {
 		"RoleArn": {"arn:aws:iam::1:role/it's"}, "RoleSessionName": {"s-1"}, "DurationSeconds": {"3600"},
 		"PolicyArns.member.1.arn": {"arn:p"},
 	}
+	mu.Lock()
 	if diff := cmp.Diff(wantForm, form); diff != "" {
 		t.Errorf("the step sends another form:\n%s", diff)
 	}
+	mu.Unlock()
 	if strings.Contains(output, "se/cr") || strings.Contains(output, token) {
 		t.Errorf("the log shows a secret:\n%s", output)
 	}
 
+	mu.Lock()
 	code, answer = 400, `{"Error": {"Code": "InvalidIdentityToken", "Message": "No OpenIDConnect provider found"}}`
+	mu.Unlock()
 	output, set, err = fetchCredentials(t, settings, env...)
 	if err == nil || len(set) > 0 || !strings.Contains(output, "status 400: No OpenIDConnect provider found") {
 		t.Errorf("the refusal of AWS gives error %v, variables %v, log %q", err, set, output)
