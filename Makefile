@@ -20,8 +20,11 @@ UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 
 # Packages whose tests run without the race detector. Those of schema start no goroutine: the race detector would find
 # nothing, and make the tests seven times slower. The tests of cmd/cmwa build the programs that they run with the race
-# detector. For the same reason the property test of reconcile.Diff and the tests of large texts run without it.
-PLAIN = $(addprefix github.com/cmwa-project/cmwa/,schema schema/effective schema/podtemplate cmd/cmwa)
+# detector. Those of cmd/cmwa-cloud mostly wait for other programs, and the service that they start is tested with the
+# race detector in cloud/server. For the same reason the property test of reconcile.Diff, the tests of large texts, and
+# the tests of the service that make thousands of calls one after the other run without it.
+PLAIN = $(addprefix github.com/cmwa-project/cmwa/,schema schema/effective schema/podtemplate cmd/cmwa cmd/cmwa-cloud)
+sequential = ServerHostile|UpdateProperty
 
 # The packages that run longest are tested first. Most of their tests wait for a cluster or for processes, so a third
 # package is tested at the same time.
@@ -88,8 +91,9 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 		cd $(ORACLE) && CGO_ENABLED=0 $(compile) -trimpath ./... >/dev/null
 	@echo "== running all tests, and comparing: Pod templates with the API server, journals with pulumi's library"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
-		go test -count=1 -race -p 2 -parallel 3 -timeout 44m $(RACE) & race=$$!; \
+		go test -count=1 -race -p 2 -parallel 3 -timeout 44m -skip '$(sequential)' $(RACE) & race=$$!; \
 		{ $(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner && \
+			$(plain_test) -run '$(sequential)' ./cloud/server && \
 			$(journal) && $(oracle); } & rest=$$!; \
 		code=0; $(plain_test) -parallel 4 -timeout 44m $(PLAIN) || code=1; \
 		wait $$race || code=1; wait $$rest || code=1; exit $$code; }
