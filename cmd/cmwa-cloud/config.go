@@ -16,19 +16,16 @@ func configCommand(s stdio) command.Command {
 			"Secrets are not printed.",
 		Forms: []command.Form{{command.AnyOf(flags.options()...)}},
 		Run: func(context.Context, []string) error {
-			env, notices, err := readEnvironment(variableNames(), s.environ)
+			v, err := flags.service(s)
 			if err != nil {
 				return err
 			}
-			if _, err := flags.service(env, s); err != nil {
-				return err
-			}
-			for _, notice := range notices {
+			for _, notice := range v.notices {
 				fmt.Fprintln(s.stderr, "warning: "+notice)
 			}
 			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(table, "SETTING\tVALUE\tORIGIN")
-			for _, one := range flags.choose(env) {
+			for _, one := range v.settings {
 				fmt.Fprintf(table, "%s\t%s\t%s\n", one.name, one.shown(), one.origin)
 			}
 			for _, issuer := range flags.issuers {

@@ -19,147 +19,123 @@ import (
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
-// effect is what a variable does.
-type effect int
-
-const (
-	honoured effect = iota
-	accepted        // the service needs nothing of it
-	ignored         // has no effect yet, which changes neither data nor protection
-	refused         // ignoring it would lose data or protection
-)
-
 // variable is an environment variable of Pulumi's self-hosted service.
 type variable struct {
-	name   string
-	effect effect
-	secret bool                     // the value can also be in the file that NAME_FILE names
-	check  func(value string) error // nil accepts every value; the error follows the name and contains no value
-	note   string                   // why the variable has no effect, or is refused
+	name    string
+	secret  bool                     // the value can also be in the file that NAME_FILE names
+	check   func(value string) error // nil accepts every value; the error follows the name and contains no value
+	note    string                   // why the variable has no effect, or is refused; empty if it has an effect
+	refused bool                     // ignoring it would lose data or protection
 }
 
-// Notes of more than one variable.
+// withoutEffect contains variables that the service knows, but does not use.
+type withoutEffect struct {
+	note    string
+	refused bool
+	check   func(value string) error
+	names   string // separated by white space
+	secrets string // also names
+}
+
+// Notes of more than one group of variables.
 const (
-	noMySQL    = "MySQL is not supported yet: unset it, and the database is SQLite in --data"
-	noMigrator = "the service migrates its own database at the start"
-	noBucket   = "buckets are not supported yet: unset it, and use PULUMI_LOCAL_OBJECTS or --data"
-	noKeys     = "key services are not supported yet: unset it, and use PULUMI_LOCAL_KEYS or --data"
-	noCloud    = "no bucket and no key service is configured"
-	noExport   = "traces are not exported yet"
-	noMail     = "the service sends no mail"
-	noSignIn   = "people sign in with tokens"
-	noSearch   = "there is no search yet"
-	noRegistry = "there are no registry and no environments"
-	ofScript   = "only a start script reads it: use --data"
-	anyEvents  = "the service has one form of events"
+	noExport = "traces are not exported yet"
+	noMail   = "the service sends no mail"
+	noSignIn = "people sign in with tokens"
 )
 
-// variables returns all variables that the service knows. The names are those of Pulumi's documentation and installers.
-func variables() []variable {
-	return []variable{
-		{name: "PULUMI_API_CONTAINER_MODE", check: checkMode},
-		{name: "PULUMI_LICENSE_KEY", effect: accepted, secret: true, note: "the service needs no licence"},
-		{name: "PULUMI_ENTERPRISE", effect: accepted, note: "the service needs no licence"},
-		{name: "PULUMI_API_DOMAIN", check: checkDomain},
-		{name: "PULUMI_CONSOLE_DOMAIN", check: checkDomain},
-		{name: "PORT", check: checkPort},
-		{name: "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE", check: checkImage},
-		{name: "PULUMI_DATA_PATH", effect: ignored, note: ofScript},
-		{name: "PULUMI_LOCAL_DATABASE_NAME", effect: ignored, note: ofScript},
-		{name: "PULUMI_LOCAL_DATABASE_PORT", effect: ignored, note: ofScript},
-
-		{name: "PULUMI_DATABASE_ENDPOINT", effect: refused, note: noMySQL},
-		{name: "PULUMI_DATABASE_NAME", effect: refused, note: noMySQL},
-		{name: "PULUMI_DATABASE_USER_NAME", effect: refused, note: noMySQL},
-		{name: "PULUMI_DATABASE_USER_PASSWORD", effect: refused, secret: true, note: noMySQL},
-		{name: "DATABASE_CA_CERTIFICATE", effect: refused, note: noMySQL},
-		{name: "DATABASE_MIN_TLS_VERSION", effect: refused, note: noMySQL},
-		{name: "MYSQL_ROOT_USERNAME", effect: ignored, note: noMigrator},
-		{name: "MYSQL_ROOT_PASSWORD", effect: ignored, secret: true, note: noMigrator},
-		{name: "MYSQL_ROOT_CREDENTIALS", effect: ignored, secret: true, note: noMigrator},
-		{name: "MYSQL_ALLOW_EMPTY_PASSWORD", effect: ignored, note: noMigrator},
-		{name: "MYSQL_PORT", effect: ignored, note: noMigrator},
-		{name: "PULUMI_DATABASE_PING_ENDPOINT", effect: ignored, note: noMigrator},
-		{name: "RUN_MIGRATIONS_EXTERNALLY", effect: ignored, note: noMigrator},
-		{name: "SKIP_CREATE_DB_USER", effect: ignored, note: noMigrator},
-		{name: "METADATA_LOCK_WAIT_TIMEOUT", effect: ignored, note: noMigrator},
-		{name: "METADATA_LOCK_RETRIES", effect: ignored, note: noMigrator},
-		{name: "MIGRATIONS_TABLE_NAME", effect: ignored, note: noMigrator},
-
-		{name: "PULUMI_LOCAL_OBJECTS", check: checkPath},
+// unused returns the variables without an effect. The names are those of Pulumi's documentation and installers.
+func unused() []withoutEffect {
+	return []withoutEffect{
+		{note: "the service needs no licence", names: "PULUMI_ENTERPRISE", secrets: "PULUMI_LICENSE_KEY"},
 		{
-			name: "PULUMI_POLICY_PACK_LOCAL_HTTP_OBJECTS", effect: ignored, check: checkPath,
-			note: "there are no policy packs",
-		},
-		{name: "PULUMI_CHECKPOINT_BLOB_STORAGE_ENDPOINT", effect: refused, note: noBucket},
-		{name: "PULUMI_ENGINE_EVENTS_BLOB_STORAGE_ENDPOINT", effect: refused, note: noBucket},
-		{name: "PULUMI_SERVICE_METADATA_BLOB_STORAGE_ENDPOINT", effect: refused, note: noBucket},
-		{name: "PULUMI_POLICY_PACK_BLOB_STORAGE_ENDPOINT", effect: refused, note: noBucket},
-		{name: "PULUMI_OBJECTS_BUCKET", effect: refused, note: noBucket},
-		{name: "PULUMI_POLICY_PACK_BUCKET", effect: refused, note: noBucket},
-		{name: "PULUMI_REGISTRY_PUBLIC_BLOB_STORAGE_ENDPOINT", effect: ignored, note: noRegistry},
-		{name: "PULUMI_REGISTRY_PRIVATE_BLOB_STORAGE_ENDPOINT", effect: ignored, note: noRegistry},
-		{name: "AZURE_STORAGE_ACCOUNT", effect: ignored, note: noCloud},
-		{name: "AZURE_STORAGE_KEY", effect: ignored, secret: true, note: noCloud},
-		{name: "AZURE_STORAGE_DOMAIN", effect: ignored, note: noCloud},
-
-		{name: "PULUMI_LOCAL_KEYS", check: checkPath},
-		{name: "PULUMI_KMS_KEY", effect: refused, note: noKeys},
-		{name: "PULUMI_AZURE_KV_URI", effect: refused, note: noKeys},
-		{name: "PULUMI_AZURE_KV_KEY_NAME", effect: refused, note: noKeys},
-		{name: "PULUMI_AZURE_KV_KEY_VERSION", effect: refused, note: noKeys},
-
-		{name: "AWS_REGION", effect: ignored, note: noCloud},
-		{name: "AWS_ACCESS_KEY_ID", effect: ignored, note: noCloud},
-		{name: "AWS_SECRET_ACCESS_KEY", effect: ignored, secret: true, note: noCloud},
-		{name: "AWS_SESSION_TOKEN", effect: ignored, secret: true, note: noCloud},
-		{name: "AWS_PROFILE", effect: ignored, note: noCloud},
-		{name: "AWS_ROLE_ARN", effect: ignored, note: noCloud},
-		{name: "AZURE_CLIENT_ID", effect: ignored, note: noCloud},
-		{name: "AZURE_CLIENT_SECRET", effect: ignored, secret: true, note: noCloud},
-		{name: "AZURE_TENANT_ID", effect: ignored, note: noCloud},
-		{name: "AZURE_SUBSCRIPTION_ID", effect: ignored, note: noCloud},
-
-		{name: "API_TLS_CERTIFICATE"},
-		{name: "API_TLS_PRIVATE_KEY", secret: true},
-		{name: "API_MIN_TLS_VERSION", check: oneOf("1.2", "1.3")},
-
-		{name: "METRICS_WEBHOOK_SECRET", secret: true},
-		{name: "OTEL_EXPORTER_OTLP_ENDPOINT", effect: ignored, check: checkURL, note: noExport},
-		{
-			name: "OTEL_EXPORTER_OTLP_PROTOCOL", effect: ignored, check: oneOf("grpc", "http", "http/protobuf"),
-			note: noExport,
+			note:  "only a start script reads it: use --data",
+			names: "PULUMI_DATA_PATH PULUMI_LOCAL_DATABASE_NAME PULUMI_LOCAL_DATABASE_PORT",
 		},
 		{
-			name: "PULUMI_ENABLE_DEPRECATED_METRICS", effect: ignored, check: oneOf("true", "false"),
-			note: "metrics are on /metrics",
+			note: "MySQL is not supported yet: unset it, and the database is SQLite in --data", refused: true,
+			names: `PULUMI_DATABASE_ENDPOINT PULUMI_DATABASE_NAME PULUMI_DATABASE_USER_NAME DATABASE_CA_CERTIFICATE
+				DATABASE_MIN_TLS_VERSION`,
+			secrets: "PULUMI_DATABASE_USER_PASSWORD",
 		},
-
 		{
-			name: "PULUMI_AUDIT_LOGS_DYNAMO_TABLE", effect: refused,
-			note: "audit logs in DynamoDB are not supported yet: unset it",
+			note: "the service migrates its own database at the start",
+			names: `MYSQL_ROOT_USERNAME MYSQL_ALLOW_EMPTY_PASSWORD MYSQL_PORT PULUMI_DATABASE_PING_ENDPOINT
+				RUN_MIGRATIONS_EXTERNALLY SKIP_CREATE_DB_USER METADATA_LOCK_WAIT_TIMEOUT METADATA_LOCK_RETRIES
+				MIGRATIONS_TABLE_NAME`,
+			secrets: "MYSQL_ROOT_PASSWORD MYSQL_ROOT_CREDENTIALS",
 		},
-		{name: "SMTP_SERVER", effect: ignored, check: checkAddress, note: noMail},
-		{name: "SMTP_USERNAME", effect: ignored, note: noMail},
-		{name: "SMTP_PASSWORD", effect: ignored, secret: true, note: noMail},
-		{name: "SMTP_GENERIC_SENDER", effect: ignored, note: noMail},
-		{name: "PULUMI_DISABLE_EMAIL_LOGIN", effect: accepted, note: noSignIn},
-		{name: "PULUMI_DISABLE_EMAIL_SIGNUP", effect: accepted, note: noSignIn},
-		{name: "RECAPTCHA_SECRET_KEY", effect: ignored, secret: true, note: noSignIn},
-		{name: "GITHUB_OAUTH_ENDPOINT", effect: ignored, check: checkURL, note: noSignIn},
-		{name: "GITHUB_API_ENDPOINT", effect: ignored, check: checkURL, note: noSignIn},
-		{name: "GITLAB_OAUTH_ID", effect: ignored, note: noSignIn},
-		{name: "GITLAB_OAUTH_SECRET", effect: ignored, secret: true, note: noSignIn},
-		{name: "GITLAB_OAUTH_ENDPOINT", effect: ignored, check: checkURL, note: noSignIn},
-		{name: "SAML_CERTIFICATE_PUBLIC_KEY", effect: ignored, note: noSignIn},
-		{name: "SAML_CERTIFICATE_PRIVATE_KEY", effect: ignored, secret: true, note: noSignIn},
-		{name: "PULUMI_SEARCH_DOMAIN", effect: ignored, note: noSearch},
-		{name: "PULUMI_SEARCH_USER", effect: ignored, note: noSearch},
-		{name: "PULUMI_SEARCH_PASSWORD", effect: ignored, secret: true, note: noSearch},
-		{name: "PULUMI_DISABLE_ESC_SSRF_PROTECTION", effect: ignored, note: noRegistry},
-		{name: "PULUMI_ENGINE_EVENTS_SCHEMA_V2", effect: ignored, note: anyEvents},
-		{name: "PULUMI_ENGINE_EVENTS_SCHEMA_V2_LEGACY_WRITE", effect: ignored, note: anyEvents},
+		{note: "there are no policy packs", check: checkPath, names: "PULUMI_POLICY_PACK_LOCAL_HTTP_OBJECTS"},
+		{
+			note: "buckets are not supported yet: unset it, and use PULUMI_LOCAL_OBJECTS or --data", refused: true,
+			names: `PULUMI_CHECKPOINT_BLOB_STORAGE_ENDPOINT PULUMI_ENGINE_EVENTS_BLOB_STORAGE_ENDPOINT
+				PULUMI_SERVICE_METADATA_BLOB_STORAGE_ENDPOINT PULUMI_POLICY_PACK_BLOB_STORAGE_ENDPOINT
+				PULUMI_OBJECTS_BUCKET PULUMI_POLICY_PACK_BUCKET`,
+		},
+		{
+			note: "key services are not supported yet: unset it, and use PULUMI_LOCAL_KEYS or --data", refused: true,
+			names: "PULUMI_KMS_KEY PULUMI_AZURE_KV_URI PULUMI_AZURE_KV_KEY_NAME PULUMI_AZURE_KV_KEY_VERSION",
+		},
+		{
+			note: "no bucket and no key service is configured",
+			names: `AZURE_STORAGE_ACCOUNT AZURE_STORAGE_DOMAIN AZURE_CLIENT_ID AZURE_TENANT_ID AZURE_SUBSCRIPTION_ID
+				AWS_REGION AWS_ACCESS_KEY_ID AWS_PROFILE AWS_ROLE_ARN`,
+			secrets: "AZURE_STORAGE_KEY AZURE_CLIENT_SECRET AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN",
+		},
+		{note: noExport, check: checkURL, names: "OTEL_EXPORTER_OTLP_ENDPOINT"},
+		{note: noExport, check: oneOf("grpc", "http", "http/protobuf"), names: "OTEL_EXPORTER_OTLP_PROTOCOL"},
+		{note: "metrics are on /metrics", check: oneOf("true", "false"), names: "PULUMI_ENABLE_DEPRECATED_METRICS"},
+		{
+			note: "audit logs in DynamoDB are not supported yet: unset it", refused: true,
+			names: "PULUMI_AUDIT_LOGS_DYNAMO_TABLE",
+		},
+		{note: noMail, check: checkAddress, names: "SMTP_SERVER"},
+		{note: noMail, names: "SMTP_USERNAME SMTP_GENERIC_SENDER", secrets: "SMTP_PASSWORD"},
+		{
+			note: noSignIn, check: checkURL,
+			names: "GITHUB_OAUTH_ENDPOINT GITHUB_API_ENDPOINT GITLAB_OAUTH_ENDPOINT",
+		},
+		{
+			note: noSignIn,
+			names: `PULUMI_DISABLE_EMAIL_LOGIN PULUMI_DISABLE_EMAIL_SIGNUP GITLAB_OAUTH_ID
+				SAML_CERTIFICATE_PUBLIC_KEY`,
+			secrets: "RECAPTCHA_SECRET_KEY GITLAB_OAUTH_SECRET SAML_CERTIFICATE_PRIVATE_KEY",
+		},
+		{
+			note: "there is no search yet", names: "PULUMI_SEARCH_DOMAIN PULUMI_SEARCH_USER",
+			secrets: "PULUMI_SEARCH_PASSWORD",
+		},
+		{
+			note: "there are no registry and no environments",
+			names: `PULUMI_REGISTRY_PUBLIC_BLOB_STORAGE_ENDPOINT PULUMI_REGISTRY_PRIVATE_BLOB_STORAGE_ENDPOINT
+				PULUMI_DISABLE_ESC_SSRF_PROTECTION`,
+		},
+		{
+			note:  "the service has one form of events",
+			names: "PULUMI_ENGINE_EVENTS_SCHEMA_V2 PULUMI_ENGINE_EVENTS_SCHEMA_V2_LEGACY_WRITE",
+		},
 	}
+}
+
+// variables returns all variables that the service knows.
+func variables() []variable {
+	all := []variable{{name: "PULUMI_API_CONTAINER_MODE", check: checkMode}}
+	for _, p := range parameters() {
+		if p.variable.name != "" {
+			all = append(all, p.variable)
+		}
+	}
+	for _, group := range unused() {
+		one := variable{check: group.check, note: group.note, refused: group.refused}
+		for _, one.name = range strings.Fields(group.names) {
+			all = append(all, one)
+		}
+		one.secret = true
+		for _, one.name = range strings.Fields(group.secrets) {
+			all = append(all, one)
+		}
+	}
+	return all
 }
 
 // together lists variables of which either all or none must be set.
@@ -212,13 +188,13 @@ func readEnvironment(
 		case problem != "":
 			problems = append(problems, v.name+" "+problem)
 		case value == "":
-		case v.effect == refused:
+		case v.refused:
 			problems = append(problems, v.name+" is set, but "+v.note)
-		case v.effect == honoured:
-			env[v.name] = secret.New(value)
 		default:
 			env[v.name] = secret.New(value)
-			notices = append(notices, v.name+" has no effect: "+v.note)
+			if v.note != "" {
+				notices = append(notices, v.name+" has no effect: "+v.note)
+			}
 		}
 	}
 

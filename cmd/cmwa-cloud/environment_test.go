@@ -272,8 +272,8 @@ func TestReadEnvironmentConflicts(t *testing.T) {
 		"all problems at once": {
 			map[string]string{"PORT": "x", "PULUMI_KMS_KEY": "a", "PULUMI_API_DOMAIN": "http://a"},
 			[]string{
-				"PULUMI_API_DOMAIN must be HOST or HOST:PORT, without a scheme and without a path",
 				"PORT must be a number from 1 to 65535",
+				"PULUMI_API_DOMAIN must be HOST or HOST:PORT, without a scheme and without a path",
 				"PULUMI_KMS_KEY is set, but key services are not supported yet: unset it, " +
 					"and use PULUMI_LOCAL_KEYS or --data",
 			},

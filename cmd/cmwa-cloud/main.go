@@ -2,8 +2,9 @@
 // Pulumi Cloud, and the client for it. One data directory contains everything, and no account is
 // needed.
 //
-// serve takes its settings from flags and from the variables of Pulumi's self-hosted service: parameters.go and
-// environment.go have one table each. backup and restore use the data directory, and not the API.
+// serve takes its settings from flags and from the variables of Pulumi's self-hosted service: the table of parameters
+// has the flag, variable, default and check of each, and that of unused the other variables. backup and restore use the
+// data directory, and not the API.
 package main
 
 import (

@@ -2,10 +2,10 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server"
 	"github.com/cmwa-project/cmwa/cloud/server/keys"
@@ -20,9 +20,9 @@ type parameter struct {
 	name     string // of the flag, without dashes
 	takes    command.Values
 	help     string
-	fallback string // default
-	variable string // empty if no variable sets it
-	hidden   bool   // the value is secret, so there is no flag
+	fallback string   // default
+	variable variable // without a name if no variable sets it
+	hidden   bool     // the value is secret, so there is no flag
 }
 
 // Names of parameters that are used more than once.
@@ -42,37 +42,42 @@ func parameters() []parameter {
 	return []parameter{
 		{name: dataFlag, takes: text("DIRECTORY"), help: "directory of all data (required); made if it does not exist"},
 		{
-			name: listenFlag, takes: text("HOST:PORT"), fallback: "127.0.0.1:8585", variable: "PORT",
-			help: "address of the service; port 0 chooses a free one",
+			name: listenFlag, takes: text("HOST:PORT"), fallback: "127.0.0.1:8585",
+			variable: variable{name: "PORT", check: checkPort},
+			help:     "address of the service; port 0 chooses a free one",
 		},
 		{
-			name: objectsFlag, takes: text("DIRECTORY"), variable: "PULUMI_LOCAL_OBJECTS",
-			help: "directory of the states of stacks; otherwise objects in --data",
+			name: objectsFlag, takes: text("DIRECTORY"),
+			variable: variable{name: "PULUMI_LOCAL_OBJECTS", check: checkPath},
+			help:     "directory of the states of stacks; otherwise objects in --data",
 		},
 		{
-			name: masterKeyFlag, takes: command.File, variable: "PULUMI_LOCAL_KEYS",
+			name: masterKeyFlag, takes: command.File, variable: variable{name: "PULUMI_LOCAL_KEYS", check: checkPath},
 			help: "file with the 32 bytes of the master key, or its directory; otherwise master.key in --data, " +
 				"which is made at the first start",
 		},
 		{
-			name: publicFlag, takes: command.URL, variable: "PULUMI_API_DOMAIN",
+			name: publicFlag, takes: command.URL, variable: variable{name: "PULUMI_API_DOMAIN", check: checkDomain},
 			help: "URL of the service for jobs and people; otherwise the URL at which they call it",
 		},
-		{name: "console-url", takes: command.URL, variable: "PULUMI_CONSOLE_DOMAIN",
-			help: "URL of the web page in links; otherwise that of the service"},
 		{
-			name: certificateFlag, takes: command.File, variable: "API_TLS_CERTIFICATE",
+			name: "console-url", takes: command.URL,
+			variable: variable{name: "PULUMI_CONSOLE_DOMAIN", check: checkDomain},
+			help:     "URL of the web page in links; otherwise that of the service",
+		},
+		{
+			name: certificateFlag, takes: command.File, variable: variable{name: "API_TLS_CERTIFICATE"},
 			help: "file with the certificates for HTTPS as PEM, that of the service first; read again when it changes",
 		},
 		{
-			name: keyFlag, takes: command.File, variable: "API_TLS_PRIVATE_KEY",
+			name: keyFlag, takes: command.File, variable: variable{name: "API_TLS_PRIVATE_KEY", secret: true},
 			help: "file with the private key of the certificate as PEM; read again when it changes",
 		},
 		{
 			name: "tls-min-version", takes: command.OneOf("1.2", "1.3"), fallback: "1.2",
-			variable: "API_MIN_TLS_VERSION", help: "lowest version of TLS",
+			variable: variable{name: "API_MIN_TLS_VERSION", check: oneOf("1.2", "1.3")}, help: "lowest version of TLS",
 		},
-		{name: "metrics-secret", hidden: true, variable: "METRICS_WEBHOOK_SECRET"},
+		{name: "metrics-secret", hidden: true, variable: variable{name: "METRICS_WEBHOOK_SECRET", secret: true}},
 		{name: "log-format", takes: command.OneOf("text", "json"), help: "format of the log", fallback: "text"},
 		{
 			name: "heartbeat-limit", takes: text("DURATION"), fallback: "10m",
@@ -88,7 +93,8 @@ func parameters() []parameter {
 		},
 		{
 			name: "default-image", takes: command.Image, fallback: "pulumi/pulumi",
-			variable: "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE", help: "container image of jobs that name none",
+			variable: variable{name: "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE", check: checkImage},
+			help:     "container image of jobs that name none",
 		},
 		{
 			name: "organization", takes: command.Name, fallback: "organization",
@@ -136,8 +142,8 @@ func (f *serveFlags) options() (all []command.Option) {
 		if p.fallback != "" {
 			help += " (default " + p.fallback + ")"
 		}
-		if p.variable != "" {
-			help += "; also " + p.variable
+		if p.variable.name != "" {
+			help += "; also " + p.variable.name
 		}
 		all = append(all, command.String(f.values[p.name], p.name, p.takes, help))
 	}
@@ -168,12 +174,12 @@ func (f *serveFlags) choose(env environment) (all []setting) {
 		switch flag := *f.values[p.name]; {
 		case flag != "":
 			s.value, s.origin = secret.New(flag), "--"+p.name
-		case p.variable != "" && env.get(p.variable) != "":
-			s.value, s.origin = secret.New(env.get(p.variable)), p.variable
+		case env.get(p.variable.name) != "":
+			s.value, s.origin = secret.New(env.get(p.variable.name)), p.variable.name
 			if value, found := derived[p.name]; found {
 				s.value = secret.New(value)
 			}
-			s.masked = p.hidden || isPEM(env.get(p.variable))
+			s.masked = p.hidden || isPEM(env.get(p.variable.name))
 		}
 		all = append(all, s)
 	}
@@ -197,21 +203,27 @@ func (f *serveFlags) scheme(env environment, domain string) string {
 
 // service is what serve needs.
 type service struct {
+	settings    []setting
+	notices     []string // about environment variables, for the log
 	listen      string
 	certificate *certificate // nil for plain HTTP
 	minTLS      uint16
 	options     server.Options
 }
 
-// service checks the settings, and reads the files that they name.
-func (f *serveFlags) service(env environment, s stdio) (service, error) {
-	get := map[string]string{}
-	for _, one := range f.choose(env) {
+// service reads the environment, checks the settings, and reads the files that they name.
+func (f *serveFlags) service(s stdio) (service, error) {
+	env, notices, err := readEnvironment(variableNames(), s.environ)
+	if err != nil {
+		return service{}, err
+	}
+	v, get := service{settings: f.choose(env), notices: notices}, map[string]string{}
+	for _, one := range v.settings {
 		get[one.name] = one.value.Reveal()
 	}
-	v := service{listen: get[listenFlag], minTLS: tlsVersion(get["tls-min-version"])}
+	v.listen, v.minTLS = get[listenFlag], tlsVersion(get["tls-min-version"])
 	v.options = server.Options{
-		Directory: get[dataFlag], Objects: get[objectsFlag], Version: cli.Version(),
+		Directory: get[dataFlag], Objects: get[objectsFlag], MasterKey: get[masterKeyFlag], Version: cli.Version(),
 		Log:       newLogger(s.stderr, get["log-format"]),
 		PublicURL: get[publicFlag], ConsoleURL: get["console-url"], DefaultImage: get["default-image"],
 		Organization: get["organization"], MetricsSecret: secret.New(get["metrics-secret"]),
@@ -219,20 +231,18 @@ func (f *serveFlags) service(env environment, s stdio) (service, error) {
 	if v.options.Directory == "" {
 		return v, cli.Usagef("serve needs --data DIRECTORY: the directory of all data")
 	}
-	var err error
-	if v.options.MasterKey = get[masterKeyFlag]; v.options.MasterKey != "" {
+	if v.options.MasterKey != "" {
 		if _, err := keys.OpenLocal(v.options.MasterKey); err != nil {
 			return v, cli.Usagef("--%s or PULUMI_LOCAL_KEYS: %w", masterKeyFlag, err)
 		}
 	}
-	if v.options.HeartbeatLimit, err = positive("--heartbeat-limit", get["heartbeat-limit"]); err != nil {
-		return v, err
-	}
-	if v.options.LeaseDuration, err = positive("--lease-duration", get["lease-duration"]); err != nil {
-		return v, err
-	}
-	if v.options.LeaseStop, err = positive("--lease-stop-time", get["lease-stop-time"]); err != nil {
-		return v, err
+	for name, duration := range map[string]*time.Duration{
+		"heartbeat-limit": &v.options.HeartbeatLimit, "lease-duration": &v.options.LeaseDuration,
+		"lease-stop-time": &v.options.LeaseStop,
+	} {
+		if *duration, err = positive("--"+name, get[name]); err != nil {
+			return v, err
+		}
 	}
 	retention := retentionFlags{get["max-log-bytes"], get["keep-deployments"], get["keep-age"], get["min-free-disk"]}
 	if v.options.Retention, err = retention.parse(); err != nil {
@@ -245,22 +255,17 @@ func (f *serveFlags) service(env environment, s stdio) (service, error) {
 		}
 		v.options.Issuers = append(v.options.Issuers, issuer)
 	}
-	v.certificate, err = f.openCertificate(get[certificateFlag], secret.New(get[keyFlag]), v.options.Log)
-	return v, err
-}
 
-// openCertificate returns nil without a certificate.
-func (f *serveFlags) openCertificate(chain string, key secret.String, log *slog.Logger) (*certificate, error) {
-	switch {
+	switch chain, key := get[certificateFlag], secret.New(get[keyFlag]); {
 	case chain == "" && key.Empty():
-		return nil, nil
+		return v, nil
 	case chain == "" || key.Empty():
-		return nil, cli.Usagef("--%s and --%s need each other: set both, or none for plain HTTP",
+		return v, cli.Usagef("--%s and --%s need each other: set both, or none for plain HTTP",
 			certificateFlag, keyFlag)
+	default:
+		if v.certificate, err = openCertificate(chain, key, v.options.Log); err != nil {
+			err = cli.Usage(fmt.Errorf("read the certificate and its key: %w", err))
+		}
+		return v, err
 	}
-	c, err := openCertificate(chain, key, log)
-	if err != nil {
-		return nil, cli.Usage(fmt.Errorf("read the certificate and its key: %w", err))
-	}
-	return c, nil
 }

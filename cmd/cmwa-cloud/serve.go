@@ -44,15 +44,11 @@ func serveCommand(s stdio) command.Command {
 			"cmwa-cloud config for the settings that result.",
 		Forms: []command.Form{{command.AnyOf(flags.options()...)}},
 		Run: func(ctx context.Context, _ []string) error {
-			env, notices, err := readEnvironment(variableNames(), s.environ)
+			v, err := flags.service(s)
 			if err != nil {
 				return err
 			}
-			v, err := flags.service(env, s)
-			if err != nil {
-				return err
-			}
-			for _, notice := range notices {
+			for _, notice := range v.notices {
 				v.options.Log.Warn(notice, "component", "environment")
 			}
 			return v.serve(ctx, s)
