@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server"
@@ -46,12 +43,8 @@ var poolOfActivity = command.Argument("POOL", command.Text("POOL"))
 
 // openActivities returns a client, and the API path of the activities of a pool.
 func (f *poolFlags) openActivities(ctx context.Context, pool string) (*client, string, error) {
-	c, pools, err := f.open(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	id, err := c.findPool(ctx, pools, pool)
-	return c, pools + "/" + url.PathEscape(id) + "/activities", err
+	c, path, err := f.openPool(ctx, pool)
+	return c, path + "/activities", err
 }
 
 // activityFlags are the flags of activity create that set fields of the request.
@@ -89,17 +82,10 @@ var activityFields = strings.NewReplacer(
 
 // request returns the body of the request.
 func (f *activityFlags) request(s stdio) (object, error) {
-	body := object{}
-	if f.file != "" {
-		text, err := os.ReadFile(f.file)
-		if err != nil {
-			return nil, fmt.Errorf("read the request: %w", err)
-		}
-		if err := json.Unmarshal(text, &body); err != nil || body == nil {
-			return nil, cli.Usagef("%s is not a JSON object", f.file)
-		}
+	body, err := readRequest(f.file)
+	if err != nil {
+		return nil, err
 	}
-
 	for name, value := range map[string]string{"kind": f.kind, "name": f.name, "image": f.image, "shell": f.shell,
 		"timeout": f.timeout, "retryDelay": f.delay} {
 		if value != "" {
@@ -154,8 +140,8 @@ func activityCreate(s stdio) command.Command {
 
 			var answer struct{ ID string }
 			err = c.call(ctx, http.MethodPost, path, body, &answer)
-			if err != nil && f.file == "" {
-				return withFlags(err, activityFields)
+			if f.file == "" {
+				err = withFlags(err, activityFields)
 			}
 			if err != nil {
 				return err
@@ -240,8 +226,7 @@ func activityList(s stdio) command.Command {
 			if err := c.call(ctx, http.MethodGet, path, nil, &all); err != nil {
 				return err
 			}
-			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "ID\tKIND\tSTATUS\tRETRIES LEFT\tCREATED\tNAME")
+			table := s.table("ID\tKIND\tSTATUS\tRETRIES LEFT\tCREATED\tNAME")
 			for _, a := range all.Activities {
 				fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%s\t%s\n", a.ID, a.Kind, a.Status, a.RetriesLeft,
 					localTime(a.Created), a.Name)
@@ -278,7 +263,7 @@ func activityStatus(s stdio) command.Command {
 				return err
 			}
 			fmt.Fprintf(s.stdout, "%s (%s %s, %d retries left)\n", a.describe(), a.Kind, a.ID, a.RetriesLeft)
-			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
+			table := s.table()
 			for i, lease := range a.Leases {
 				fmt.Fprintf(table, "lease %d\t%s\t%s\t%s\n", i+1, lease.Agent, localTime(lease.Acquired), lease.Status)
 				for number, step := range lease.Steps {

@@ -91,6 +91,16 @@ func (c *connection) open() (*client, error) {
 	return &client{strings.TrimRight(c.url, "/"), secret.New(token), caller}, nil
 }
 
+// openStack returns a client, and the API path of the stack ORG/PROJECT/STACK.
+func (c *connection) openStack(name string) (*client, string, error) {
+	path, err := stackPath(name)
+	if err != nil {
+		return nil, "", err
+	}
+	opened, err := c.open()
+	return opened, path, err
+}
+
 // statusError is a response with an error status.
 type statusError struct {
 	code    int

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"text/tabwriter"
 
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 )
@@ -23,8 +22,7 @@ func configCommand(s stdio) command.Command {
 			for _, notice := range v.notices {
 				fmt.Fprintln(s.stderr, "warning: "+notice)
 			}
-			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "SETTING\tVALUE\tORIGIN")
+			table := s.table("SETTING\tVALUE\tORIGIN")
 			for _, one := range v.settings {
 				fmt.Fprintf(table, "%s\t%s\t%s\n", one.name, one.shown(), one.origin)
 			}

@@ -86,15 +86,9 @@ func (d *deployFlags) request(s stdio) (object, error) {
 
 // body returns the fields that the flags and the file set.
 func (d *deployFlags) body(s stdio) (object, error) {
-	body := object{}
-	if d.file != "" {
-		text, err := os.ReadFile(d.file)
-		if err != nil {
-			return nil, fmt.Errorf("read the request: %w", err)
-		}
-		if err := json.Unmarshal(text, &body); err != nil || body == nil {
-			return nil, cli.Usagef("%s is not a JSON object", d.file)
-		}
+	body, err := readRequest(d.file)
+	if err != nil {
+		return nil, err
 	}
 	if d.branch != "" && d.commit != "" {
 		return nil, cli.Usagef("--branch and --commit exclude each other")
@@ -123,6 +117,22 @@ func (d *deployFlags) body(s stdio) (object, error) {
 	}
 	if len(d.preRun) > 0 {
 		put(body, d.preRun, "operationContext", "preRunCommands")
+	}
+	return body, nil
+}
+
+// readRequest returns the JSON object in a file, or an empty one without a file.
+func readRequest(path string) (object, error) {
+	body := object{}
+	if path == "" {
+		return body, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read the request: %w", err)
+	}
+	if err := json.Unmarshal(text, &body); err != nil || body == nil {
+		return nil, cli.Usagef("%s is not a JSON object", path)
 	}
 	return body, nil
 }
@@ -156,7 +166,7 @@ func deployCommand(s stdio) command.Command {
 		Name: "deploy", Help: "queue a deployment, and make its stack if it does not exist",
 		Forms: connection.form([]command.Item{stackArgument}, options...),
 		Run: func(ctx context.Context, args []string) error {
-			stack, err := stackPath(args[0])
+			c, stack, err := connection.openStack(args[0])
 			if err != nil {
 				return err
 			}
@@ -164,29 +174,11 @@ func deployCommand(s stdio) command.Command {
 			if err != nil {
 				return err
 			}
-			c, err := connection.open()
-			if err != nil {
-				return err
-			}
-			if d.pool != "" {
-				organization := strings.Split(args[0], "/")[0]
-				if body["agentPoolID"], err = c.poolID(ctx, organization, d.pool); err != nil {
-					return err
-				}
-			}
-
-			if err := ensureStack(ctx, c, stack); err != nil {
-				return err
-			}
 			var answer struct {
 				ID      string
 				Version int
 			}
-			err = c.call(ctx, http.MethodPost, stack+"/deployments", body, &answer)
-			if err != nil && d.file == "" {
-				return withFlags(err, deployFields)
-			}
-			if err != nil {
+			if err := d.post(ctx, c, stack, "/deployments", body, &answer); err != nil {
 				return err
 			}
 			fmt.Fprintf(s.stdout, "deployment %d of %s is queued: %s\n", answer.Version, args[0], answer.ID)
@@ -196,6 +188,27 @@ func deployCommand(s stdio) command.Command {
 			return c.follow(ctx, stack+"/deployments/"+answer.ID, s)
 		},
 	}
+}
+
+// post makes a stack if it does not exist, and sends it the fields. In its errors are the names of flags, unless a file
+// has the fields.
+func (d *deployFlags) post(ctx context.Context, c *client, stack, path string, body object, answer any) error {
+	if d.pool != "" {
+		organization := strings.Split(strings.TrimPrefix(stack, "/api/stacks/"), "/")[0]
+		id, err := c.poolID(ctx, organizationsPath+organization, d.pool)
+		if err != nil {
+			return err
+		}
+		body["agentPoolID"] = id
+	}
+	if err := ensureStack(ctx, c, stack); err != nil {
+		return err
+	}
+	err := c.call(ctx, http.MethodPost, stack+path, body, answer)
+	if d.file == "" {
+		return withFlags(err, deployFields)
+	}
+	return err
 }
 
 // ensureStack makes a stack if it does not exist.

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
@@ -76,11 +75,7 @@ func deploymentCommand(s stdio, name, help string, do deploymentAction, options 
 		Name: name, Help: help, Forms: connection.form(arguments, options...),
 		Long: "VERSION is the number of the deployment. Without it, the last deployment of the stack is used.",
 		Run: func(ctx context.Context, args []string) error {
-			stack, err := stackPath(args[0])
-			if err != nil {
-				return err
-			}
-			c, err := connection.open()
+			c, stack, err := connection.openStack(args[0])
 			if err != nil {
 				return err
 			}
@@ -100,7 +95,7 @@ func deploymentCommand(s stdio, name, help string, do deploymentAction, options 
 func statusCommand(s stdio) command.Command {
 	show := func(_ context.Context, _ *client, d deployment, _ string) error {
 		fmt.Fprintf(s.stdout, "%s: deployment %d, %s\n", d.outcome(), d.Version, d.ID)
-		table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
+		table := s.table()
 		for _, job := range d.Jobs {
 			for i, step := range job.Steps {
 				fmt.Fprintf(table, "  %d\t%s\t%s\n", i, step.Name, outcome(step.Status, step.Outcome))
@@ -167,11 +162,7 @@ func listCommand(s stdio) command.Command {
 		Name: "list", Help: "list the last 100 deployments of a stack",
 		Forms: connection.form([]command.Item{stackArgument}),
 		Run: func(ctx context.Context, args []string) error {
-			stack, err := stackPath(args[0])
-			if err != nil {
-				return err
-			}
-			c, err := connection.open()
+			c, stack, err := connection.openStack(args[0])
 			if err != nil {
 				return err
 			}
@@ -179,8 +170,7 @@ func listCommand(s stdio) command.Command {
 			if err := c.call(ctx, http.MethodGet, stack+"/deployments?page=1&pageSize=100", nil, &all); err != nil {
 				return err
 			}
-			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "VERSION\tOPERATION\tSTATUS\tCREATED\tID")
+			table := s.table("VERSION\tOPERATION\tSTATUS\tCREATED\tID")
 			for _, d := range all.Deployments {
 				fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", d.Version, d.Operation, d.outcome(),
 					localTime(d.Created), d.ID)

@@ -9,10 +9,12 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
+	"text/tabwriter"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
@@ -23,6 +25,15 @@ type stdio struct {
 	environ func(name string) (string, bool)
 	stdout  io.Writer
 	stderr  io.Writer
+}
+
+// table returns a writer that aligns columns, with a line of titles if there are any. The caller flushes it.
+func (s stdio) table(titles ...string) *tabwriter.Writer {
+	table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
+	for _, line := range titles {
+		fmt.Fprintln(table, line)
+	}
+	return table
 }
 
 // variable returns an environment variable, or an empty text.

@@ -10,8 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
@@ -32,25 +30,33 @@ func (f *poolFlags) form(arguments []command.Item, options ...command.Option) []
 	return f.connection.form(arguments, append(options, org)...)
 }
 
-// open returns a client, and the API path of the pools of the organization.
-func (f *poolFlags) open(ctx context.Context) (c *client, pools string, err error) {
+// organizationsPath is the API path of organizations, before a name.
+const organizationsPath = "/api/orgs/"
+
+// open returns a client, and the API path of the organization.
+func (f *poolFlags) open(ctx context.Context) (c *client, organization string, err error) {
 	if c, err = f.connection.open(); err != nil {
 		return nil, "", err
 	}
-	organization := f.organization
-	if organization == "" {
+	name := f.organization
+	if name == "" {
 		var answer struct{ GitHubLogin string }
 		if err := c.call(ctx, http.MethodGet, "/api/user/organizations/default", nil, &answer); err != nil {
 			return nil, "", err
 		}
-		organization = answer.GitHubLogin
+		name = answer.GitHubLogin
 	}
-	return c, poolsPath(organization), nil
+	return c, organizationsPath + url.PathEscape(name), nil
 }
 
-// poolsPath returns the API path of the pools of an organization.
-func poolsPath(organization string) string {
-	return "/api/orgs/" + url.PathEscape(organization) + "/agent-pools"
+// openPool returns a client, and the API path of the pool that has a name or an id.
+func (f *poolFlags) openPool(ctx context.Context, name string) (*client, string, error) {
+	c, organization, err := f.open(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	id, err := c.poolID(ctx, organization, name)
+	return c, organization + "/agent-pools/" + url.PathEscape(id), err
 }
 
 // agentPool is an agent pool in a response of the service.
@@ -60,23 +66,18 @@ type agentPool struct {
 	IsDefault        bool
 }
 
-// pools returns the pools at an API path.
-func (c *client) pools(ctx context.Context, path string) ([]agentPool, error) {
+// pools returns the pools of the organization with an API path.
+func (c *client) pools(ctx context.Context, organization string) ([]agentPool, error) {
 	var answer struct {
 		Pools []agentPool `json:"agentPools"`
 	}
-	err := c.call(ctx, http.MethodGet, path, nil, &answer)
+	err := c.call(ctx, http.MethodGet, organization+"/agent-pools", nil, &answer)
 	return answer.Pools, err
 }
 
 // poolID returns the id of the pool that has a name or an id.
 func (c *client) poolID(ctx context.Context, organization, name string) (string, error) {
-	return c.findPool(ctx, poolsPath(organization), name)
-}
-
-// findPool returns the id of the pool at an API path that has a name or an id.
-func (c *client) findPool(ctx context.Context, path, name string) (string, error) {
-	pools, err := c.pools(ctx, path)
+	pools, err := c.pools(ctx, organization)
 	if err != nil {
 		return "", err
 	}
@@ -103,8 +104,7 @@ func poolCreate(s stdio) command.Command {
 				"printed"),
 			command.Bool(&standard, "default", "make the new pool the default pool of the organization")),
 		Run: func(ctx context.Context, args []string) error {
-			// Prepare the file before the token exists.
-			c, pools, err := flags.open(ctx)
+			c, organization, err := flags.open(ctx)
 			if err != nil {
 				return err
 			}
@@ -119,7 +119,7 @@ func poolCreate(s stdio) command.Command {
 				Token secret.String `json:"tokenValue"`
 			}
 			body := map[string]string{"name": args[0], "description": description}
-			if err := c.call(ctx, http.MethodPost, pools, body, &answer); err != nil {
+			if err := c.call(ctx, http.MethodPost, organization+"/agent-pools", body, &answer); err != nil {
 				return err
 			}
 			if err := sink.write(answer.Token); err != nil {
@@ -129,8 +129,8 @@ func poolCreate(s stdio) command.Command {
 			if !standard {
 				return nil
 			}
-			return c.call(ctx, http.MethodPatch, strings.TrimSuffix(pools, "/agent-pools"),
-				map[string]string{"setDefaultAgentPoolID": answer.ID}, nil)
+			body = map[string]string{"setDefaultAgentPoolID": answer.ID}
+			return c.call(ctx, http.MethodPatch, organization, body, nil)
 		},
 	}
 }
@@ -147,12 +147,7 @@ func poolToken(s stdio) command.Command {
 			command.String(&output, "output", command.File, "new file for the token; otherwise it is printed"),
 			command.Bool(&revoke, "revoke-others", "make all other tokens of the pool invalid")),
 		Run: func(ctx context.Context, args []string) error {
-			// Prepare the file before the token exists.
-			c, pools, err := flags.open(ctx)
-			if err != nil {
-				return err
-			}
-			id, err := c.findPool(ctx, pools, args[0])
+			c, path, err := flags.openPool(ctx, args[0])
 			if err != nil {
 				return err
 			}
@@ -166,7 +161,7 @@ func poolToken(s stdio) command.Command {
 				Token secret.String `json:"tokenValue"`
 			}
 			body := map[string]bool{"revokeOthers": revoke}
-			if err := c.call(ctx, http.MethodPost, pools+"/"+url.PathEscape(id)+"/tokens", body, &answer); err != nil {
+			if err := c.call(ctx, http.MethodPost, path+"/tokens", body, &answer); err != nil {
 				return err
 			}
 			return sink.write(answer.Token)
@@ -183,16 +178,10 @@ func poolDelete(s stdio) command.Command {
 			command.Bool(&force, "force",
 				"delete the pool even if it has running jobs or agents, or if a stack's settings refer to it")),
 		Run: func(ctx context.Context, args []string) error {
-			c, pools, err := flags.open(ctx)
+			c, path, err := flags.openPool(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			id, err := c.findPool(ctx, pools, args[0])
-			if err != nil {
-				return err
-			}
-
-			path := pools + "/" + url.PathEscape(id)
 			if force {
 				path += "?force=true"
 			}
@@ -219,17 +208,14 @@ func poolList(s stdio) command.Command {
 				return err
 			}
 
-			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "ID\tNAME\tSTATUS\tLAST SEEN\tDEFAULT")
+			table := s.table("ID\tNAME\tSTATUS\tLAST SEEN\tDEFAULT")
 			for _, pool := range pools {
-				seen, standard := "never", ""
-				if pool.LastSeen > 0 {
-					seen = time.Unix(pool.LastSeen, 0).Format(time.DateTime)
-				}
+				standard := ""
 				if pool.IsDefault {
 					standard = "yes"
 				}
-				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", pool.ID, pool.Name, pool.Status, seen, standard)
+				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", pool.ID, pool.Name, pool.Status,
+					unixTime(pool.LastSeen), standard)
 			}
 			return table.Flush()
 		},
@@ -242,27 +228,22 @@ func poolShow(s stdio) command.Command {
 		Name: "show", Help: "show a pool, and the agents that used it in the last hour",
 		Forms: flags.form([]command.Item{poolArgument}),
 		Run: func(ctx context.Context, args []string) error {
-			c, pools, err := flags.open(ctx)
-			if err != nil {
-				return err
-			}
-			id, err := c.findPool(ctx, pools, args[0])
+			c, path, err := flags.openPool(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			var pool struct {
-				Name, Description string
-				Created           int64
-				Agents            []struct {
+				ID, Name, Description string
+				Created               int64
+				Agents                []struct {
 					Hostname, IP, PID, Platform, Version, Status string
 					LastSeen                                     int64
 				}
 			}
-			if err := c.call(ctx, http.MethodGet, pools+"/"+url.PathEscape(id), nil, &pool); err != nil {
+			if err := c.call(ctx, http.MethodGet, path, nil, &pool); err != nil {
 				return err
 			}
-			fmt.Fprintf(s.stdout, "%s: id %s, made at %s\n", pool.Name, id,
-				time.Unix(pool.Created, 0).Format(time.DateTime))
+			fmt.Fprintf(s.stdout, "%s: id %s, made at %s\n", pool.Name, pool.ID, unixTime(pool.Created))
 			if pool.Description != "" {
 				fmt.Fprintln(s.stdout, pool.Description)
 			}
@@ -270,12 +251,10 @@ func poolShow(s stdio) command.Command {
 				_, err := fmt.Fprintln(s.stdout, "no agent used it in the last hour")
 				return err
 			}
-			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "HOST\tPID\tADDRESS\tVERSION\tPLATFORM\tSTATUS\tLAST SEEN")
+			table := s.table("HOST\tPID\tADDRESS\tVERSION\tPLATFORM\tSTATUS\tLAST SEEN")
 			for _, a := range pool.Agents {
 				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(a.Hostname, "-"), cmp.Or(a.PID, "-"), a.IP,
-					cmp.Or(a.Version, "-"), cmp.Or(a.Platform, "-"), a.Status,
-					time.Unix(a.LastSeen, 0).Format(time.DateTime))
+					cmp.Or(a.Version, "-"), cmp.Or(a.Platform, "-"), a.Status, unixTime(a.LastSeen))
 			}
 			return table.Flush()
 		},

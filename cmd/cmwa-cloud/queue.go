@@ -6,19 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
-	"text/tabwriter"
-	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 )
-
-// organizationPath returns the API path of the organization of a command.
-func (f *poolFlags) organizationPath(ctx context.Context) (*client, string, error) {
-	c, pools, err := f.open(ctx)
-	return c, strings.TrimSuffix(pools, "/agent-pools"), err
-}
 
 func queueCommand(s stdio) command.Command {
 	flags := newPoolFlags(s)
@@ -26,7 +17,7 @@ func queueCommand(s stdio) command.Command {
 		Name: "queue", Help: "list the last 100 deployments of an organization, with the agent that ran each",
 		Forms: flags.form(nil),
 		Run: func(ctx context.Context, _ []string) error {
-			c, organization, err := flags.organizationPath(ctx)
+			c, organization, err := flags.open(ctx)
 			if err != nil {
 				return err
 			}
@@ -39,8 +30,7 @@ func queueCommand(s stdio) command.Command {
 			if err := c.call(ctx, http.MethodGet, organization+page, nil, &all); err != nil {
 				return err
 			}
-			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "STACK\tVERSION\tOPERATION\tSTATUS\tPOOL\tAGENT\tCREATED")
+			table := s.table("STACK\tVERSION\tOPERATION\tSTATUS\tPOOL\tAGENT\tCREATED")
 			for _, d := range all.Deployments {
 				fmt.Fprintf(table, "%s/%s\t%d\t%s\t%s\t%s\t%s\t%s\n", d.Project, d.Stack, d.Version, d.Operation,
 					d.outcome(), cmp.Or(d.Pool.Name, "-"), cmp.Or(d.Agent, "-"), localTime(d.Created))
@@ -69,13 +59,10 @@ func pauseCommand(s stdio, name, help, done string) command.Command {
 			case len(args) > 0 && flags.organization != "":
 				return cli.Usagef("name a stack or --org, not both")
 			case len(args) > 0:
-				if path, err = stackPath(args[0]); err != nil {
-					return err
-				}
+				c, path, err = flags.connection.openStack(args[0])
 				subject = args[0]
-				c, err = flags.connection.open()
 			default:
-				c, path, err = flags.organizationPath(ctx)
+				c, path, err = flags.open(ctx)
 				subject = "the organization"
 			}
 			if err != nil {
@@ -95,7 +82,7 @@ type listedStack struct {
 	Organization string `json:"orgName"`
 	Project      string `json:"projectName"`
 	Name         string `json:"stackName"`
-	LastUpdate   *int64 // seconds since 1970; nil before the first update
+	LastUpdate   int64  // seconds since 1970; 0 before the first update
 	Resources    *int   `json:"resourceCount"`
 }
 
@@ -109,8 +96,7 @@ func stackList(s stdio) command.Command {
 			if err != nil {
 				return err
 			}
-			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "STACK\tRESOURCES\tLAST UPDATE")
+			table := s.table("STACK\tRESOURCES\tLAST UPDATE")
 			query := url.Values{}
 			if organization != "" {
 				query.Set("organization", organization)
@@ -124,15 +110,12 @@ func stackList(s stdio) command.Command {
 					return err
 				}
 				for _, one := range page.Stacks {
-					resources, updated := "-", "never"
+					resources := "-"
 					if one.Resources != nil {
 						resources = fmt.Sprint(*one.Resources)
 					}
-					if one.LastUpdate != nil {
-						updated = time.Unix(*one.LastUpdate, 0).Format(time.DateTime)
-					}
 					name := one.Organization + "/" + one.Project + "/" + one.Name
-					fmt.Fprintf(table, "%s\t%s\t%s\n", name, resources, updated)
+					fmt.Fprintf(table, "%s\t%s\t%s\n", name, resources, unixTime(one.LastUpdate))
 				}
 				if page.Next == "" || page.Next == query.Get("continuationToken") {
 					return table.Flush()

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
@@ -18,11 +17,7 @@ func settingsGet(s stdio) command.Command {
 		Name: "get", Help: "print the deployment settings of a stack as JSON; secrets stay encrypted",
 		Forms: connection.form([]command.Item{stackArgument}),
 		Run: func(ctx context.Context, args []string) error {
-			stack, err := stackPath(args[0])
-			if err != nil {
-				return err
-			}
-			c, err := connection.open()
+			c, stack, err := connection.openStack(args[0])
 			if err != nil {
 				return err
 			}
@@ -48,7 +43,7 @@ func settingsSet(s stdio) command.Command {
 		Long:  "Settings that neither a flag nor the file names stay. In the file, null removes a setting.",
 		Forms: connection.form([]command.Item{stackArgument}, d.settings()...),
 		Run: func(ctx context.Context, args []string) error {
-			stack, err := stackPath(args[0])
+			c, stack, err := connection.openStack(args[0])
 			if err != nil {
 				return err
 			}
@@ -59,24 +54,7 @@ func settingsSet(s stdio) command.Command {
 			if len(body) == 0 {
 				return cli.Usagef("settings set needs a setting: see cmwa-cloud settings set --help")
 			}
-			c, err := connection.open()
-			if err != nil {
-				return err
-			}
-			if d.pool != "" {
-				organization, _, _ := strings.Cut(args[0], "/")
-				if body["agentPoolID"], err = c.poolID(ctx, organization, d.pool); err != nil {
-					return err
-				}
-			}
-			if err := ensureStack(ctx, c, stack); err != nil {
-				return err
-			}
-			err = c.call(ctx, http.MethodPost, stack+"/deployments/settings", body, nil)
-			if err != nil && d.file == "" {
-				return withFlags(err, deployFields)
-			}
-			if err != nil {
+			if err := d.post(ctx, c, stack, "/deployments/settings", body, nil); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(s.stdout, "the settings of %s are changed\n", args[0])

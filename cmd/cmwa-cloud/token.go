@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
@@ -34,7 +33,7 @@ func (f *tokenFlags) path() string {
 	if f.organization == "" {
 		return "/api/user/tokens"
 	}
-	return "/api/orgs/" + url.PathEscape(f.organization) + "/tokens"
+	return organizationsPath + url.PathEscape(f.organization) + "/tokens"
 }
 
 // accessToken is an access token in a response of the service.
@@ -123,8 +122,7 @@ func tokenList(s stdio) command.Command {
 			if err := c.call(ctx, http.MethodGet, path, nil, &answer); err != nil {
 				return err
 			}
-			table := tabwriter.NewWriter(s.stdout, 0, 0, 2, ' ', 0)
-			fmt.Fprintln(table, "ID\tNAME\tADMIN\tCREATED\tEXPIRES\tLAST USED\tDESCRIPTION")
+			table := s.table("ID\tNAME\tADMIN\tCREATED\tEXPIRES\tLAST USED\tDESCRIPTION")
 			for _, one := range answer.Tokens {
 				admin := ""
 				if one.Admin {
