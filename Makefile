@@ -24,7 +24,7 @@ UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 # race detector in cloud/server. For the same reason the property test of reconcile.Diff, the tests of large texts, and
 # the tests of the service that make thousands of calls one after the other run without it.
 PLAIN = $(addprefix github.com/cmwa-project/cmwa/,schema schema/effective schema/podtemplate cmd/cmwa cmd/cmwa-cloud)
-sequential = ServerHostile|UpdateProperty
+sequential = ^Test(ServerHostile|UpdateProperty|StoreBatchProperty|Prune)
 
 # The packages that run longest are tested first. Most of their tests wait for a cluster or for processes, so a third
 # package is tested at the same time.

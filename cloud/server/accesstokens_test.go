@@ -47,7 +47,7 @@ func (w *world) names(path string) (names string) {
 // TestUserTokens makes, uses and deletes a token of a user, next to tokens of a pool and of a job, which no list shows.
 func TestUserTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newEmptyWorld(t)
 		defer w.close()
 		p := w.pool("p")
 		w.deploy(w.stack("s"), steps(1))

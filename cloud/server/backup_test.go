@@ -148,7 +148,7 @@ func TestBackupMasterKey(t *testing.T) {
 	if err := os.WriteFile(key, bytes.Repeat([]byte{7}, 32), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, func(o *Options) { o.MasterKey = key })
+	w := newEmptyWorld(t, func(o *Options) { o.MasterKey = key })
 	file := filepath.Join(t.TempDir(), "backup")
 	if _, err := Backup(t.Context(), Options{Directory: w.directory}, file); err != nil {
 		t.Fatal(err)

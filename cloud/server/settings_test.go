@@ -81,7 +81,7 @@ func TestEffectiveSettings(t *testing.T) {
 // TestSecrets uses every kind of secret, and searches for each in all files of the data
 // directory and in the settings that the service returns.
 func TestSecrets(t *testing.T) {
-	w := newWorld(t)
+	w := newEmptyWorld(t)
 	p, at := w.pool("p"), w.stack("s")
 	secrets := map[string]string{}
 	value := func(name string) object {

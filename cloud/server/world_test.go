@@ -31,9 +31,49 @@ type world struct {
 func newWorld(t testing.TB, change ...func(*Options)) *world {
 	t.Helper()
 	w := &world{t: t, directory: filepath.Join(t.TempDir(), "data")}
+	if err := os.CopyFS(w.directory, os.DirFS(firstDirectory)); err != nil {
+		t.Fatal(err)
+	}
+	return w.run(change...)
+}
+
+// newEmptyWorld is like newWorld, but the service creates its data directory.
+func newEmptyWorld(t testing.TB, change ...func(*Options)) *world {
+	t.Helper()
+	w := &world{t: t, directory: filepath.Join(t.TempDir(), "data")}
+	return w.run(change...)
+}
+
+// run starts the service until the end of the test.
+func (w *world) run(change ...func(*Options)) *world {
+	w.t.Helper()
 	w.open(change...)
-	t.Cleanup(w.close)
+	w.t.Cleanup(w.close)
 	return w
+}
+
+// firstDirectory is a data directory after the first start of a service. Tests start with a copy of it, because the
+// migration of a new database takes most of a second under the race detector.
+var firstDirectory string
+
+func TestMain(m *testing.M) {
+	code := func() int {
+		parent, err := os.MkdirTemp("", "cmwa-cloud-")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(parent)
+		firstDirectory = filepath.Join(parent, "data")
+		s, err := Open(context.Background(), Options{Directory: firstDirectory})
+		if err != nil {
+			panic(err)
+		}
+		if err := s.Close(); err != nil {
+			panic(err)
+		}
+		return m.Run()
+	}()
+	os.Exit(code)
 }
 
 func (w *world) open(change ...func(*Options)) {
