@@ -2,13 +2,11 @@ package server
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	stdhash "hash"
 	"io"
 	"io/fs"
 	"os"
@@ -25,87 +23,35 @@ import (
 
 // A backup is a tar archive of a data directory: the database, the objects to which it refers, the access token of the
 // first start, and the master key, unless that key is kept in another place. So a reader of the archive can read
-// everything, and the archive is a file that only its owner can read. The last entry is backupManifest: an
-// archive without it is not complete.
-
-// backupManifest is the name of the last entry of a backup.
-const backupManifest = "backup.json"
+// everything, and the archive is a file that only its owner can read. The SHA-256 hash of the archive is the end of the
+// file: a file without it is not complete. Programs that read tar archives ignore it.
 
 // objectsDirectory is the directory of objects in the data directory.
 const objectsDirectory = "objects"
 
-// manifest is the last entry of a backup.
-type manifest struct {
-	Release string `json:"release"` // version of the program
-	Files   int    `json:"files"`   // entries before this one
-	SHA256  string `json:"sha256"`  // of these entries: see digest
-}
-
 // Backup writes a backup of a data directory to a new file, while another process may serve the directory. It returns
-// the number of bytes. Of the options it uses Directory, Objects and Version. The backup has the state of one moment.
+// the number of bytes. Of the options it uses Directory and Objects. The backup has the state of one moment.
 // It needs free space for a copy of the database.
 func Backup(ctx context.Context, options Options, file string) (size int64, err error) {
 	options = options.withDefaults()
-	directory, bucket := options.Directory, options.Objects
-	if _, err := os.Stat(filepath.Join(directory, store.File)); err != nil {
-		return 0, fmt.Errorf("%s is not the data directory of a service: %w", directory, err)
+	if _, err := os.Stat(filepath.Join(options.Directory, store.File)); err != nil {
+		return 0, fmt.Errorf("%s is not the data directory of a service: %w", options.Directory, err)
 	}
 	if _, err := os.Lstat(file); err == nil {
 		return 0, fmt.Errorf("%s exists: name a new file", file)
 	}
 	out, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*") // mode 0600
-	if err != nil {
-		return 0, fmt.Errorf("write the backup: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, out.Close(), os.Remove(out.Name()))
-		}
-	}()
-
-	if _, err := objects.Open(bucket); err != nil {
-		return 0, err
-	}
-	if err := removeOldLinks(bucket); err != nil {
-		return 0, err
-	}
-	// Links keep the objects until they are in the archive. They need the file system of the objects.
-	links, err := os.MkdirTemp(bucket, "backup-*")
-	if err != nil {
-		return 0, fmt.Errorf("write the backup: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(links)) }()
-	keys, err := copyDatabase(ctx, directory, bucket, links)
-	if err != nil {
-		return 0, err
-	}
-
-	archive := &archiveWriter{Writer: tar.NewWriter(out), digest: newDigest()}
-	if err := archive.add(store.File, filepath.Join(links, store.File)); err != nil {
-		return 0, err
-	}
-	for _, name := range []string{masterKeyFile, AccessTokenFile} {
-		err := archive.add(name, filepath.Join(directory, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return 0, err
-		}
-	}
-	for i, key := range keys {
-		if ctx.Err() != nil {
-			return 0, ctx.Err()
-		}
-		if err := archive.add(path.Join(objectsDirectory, key), linkOf(links, i)); err != nil {
-			return 0, err
-		}
-	}
-	if err := archive.finish(options.Version); err != nil {
-		return 0, err
-	}
-	if size, err = out.Seek(0, io.SeekCurrent); err == nil {
-		err = errors.Join(out.Sync(), out.Close())
-	}
 	if err == nil {
-		err = os.Rename(out.Name(), file)
+		if err = writeBackup(ctx, options, out); err == nil {
+			size, err = out.Seek(0, io.SeekCurrent)
+		}
+		err = errors.Join(err, out.Sync(), out.Close())
+		if err == nil {
+			err = os.Rename(out.Name(), file)
+		}
+		if err != nil {
+			err = errors.Join(err, os.Remove(out.Name()))
+		}
 	}
 	if err == nil {
 		err = secret.SyncDirectory(filepath.Dir(file))
@@ -114,6 +60,64 @@ func Backup(ctx context.Context, options Options, file string) (size int64, err 
 		return 0, fmt.Errorf("write the backup: %w", err)
 	}
 	return size, nil
+}
+
+func writeBackup(ctx context.Context, options Options, out io.Writer) (err error) {
+	if _, err := objects.Open(options.Objects); err != nil {
+		return err
+	}
+	if err := removeOldLinks(options.Objects); err != nil {
+		return err
+	}
+	// Links keep the objects until they are in the archive. They need the file system of the objects.
+	links, err := os.MkdirTemp(options.Objects, "backup-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(links)) }()
+	keys, err := copyDatabase(ctx, options.Directory, options.Objects, links)
+	if err != nil {
+		return err
+	}
+
+	sum := sha256.New()
+	archive := tar.NewWriter(io.MultiWriter(out, sum))
+	if err := addFile(archive, store.File, filepath.Join(links, store.File)); err != nil {
+		return err
+	}
+	for _, name := range []string{masterKeyFile, AccessTokenFile} {
+		err := addFile(archive, name, filepath.Join(options.Directory, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for i, key := range keys {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := addFile(archive, path.Join(objectsDirectory, key), linkOf(links, i)); err != nil {
+			return err
+		}
+	}
+	if err := archive.Close(); err != nil {
+		return err
+	}
+	_, err = out.Write(sum.Sum(nil))
+	return err
+}
+
+func addFile(archive *tar.Writer, name, path string) error {
+	file, info, err := secret.OpenRegular(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	header := &tar.Header{Name: name, Mode: 0o600, Size: info.Size(), ModTime: info.ModTime(), Format: tar.FormatPAX}
+	if err := archive.WriteHeader(header); err != nil {
+		return err
+	}
+	_, err = io.CopyN(archive, file, info.Size())
+	return err
 }
 
 // linkAge is the age of links that a crash of an earlier backup has left.
@@ -167,56 +171,6 @@ func copyDatabase(ctx context.Context, directory, bucket, links string) (keys []
 // linkOf returns the link to an object.
 func linkOf(links string, i int) string { return filepath.Join(links, fmt.Sprintf("%08d", i)) }
 
-// digest is the hash of entries: of the name, a zero byte and the content of each.
-type digest struct {
-	stdhash.Hash
-	files int
-}
-
-func newDigest() *digest { return &digest{Hash: sha256.New()} }
-
-func (d *digest) begin(name string) {
-	d.files++
-	_, _ = io.WriteString(d, name+"\x00")
-}
-
-// archiveWriter writes a backup.
-type archiveWriter struct {
-	*tar.Writer
-	digest *digest
-}
-
-func (w *archiveWriter) add(name, path string) error {
-	file, info, err := secret.OpenRegular(path)
-	if err != nil {
-		return fmt.Errorf("write the backup: %w", err)
-	}
-	defer file.Close()
-	header := &tar.Header{Name: name, Mode: 0o600, Size: info.Size(), ModTime: info.ModTime(), Format: tar.FormatPAX}
-	if err := w.WriteHeader(header); err != nil {
-		return fmt.Errorf("write the backup: %w", err)
-	}
-	w.digest.begin(name)
-	if _, err := io.CopyN(io.MultiWriter(w, w.digest), file, info.Size()); err != nil {
-		return fmt.Errorf("write the backup: %w", err)
-	}
-	return nil
-}
-
-func (w *archiveWriter) finish(release string) error {
-	text, err := json.Marshal(manifest{release, w.digest.files, hex.EncodeToString(w.digest.Sum(nil))})
-	if err == nil {
-		err = w.WriteHeader(&tar.Header{Name: backupManifest, Mode: 0o600, Size: int64(len(text))})
-	}
-	if err == nil {
-		_, err = w.Write(text)
-	}
-	if err = errors.Join(err, w.Close()); err != nil {
-		return fmt.Errorf("write the backup: %w", err)
-	}
-	return nil
-}
-
 // restoring is the directory in the data directory in which Restore checks a backup.
 const restoring = ".restore"
 
@@ -224,7 +178,7 @@ const restoring = ".restore"
 // database, Restore checks every file, the pages of the database, every state, and the master key. MasterKey is
 // as in [Options]. The states are then in the data directory, also if they were in another one.
 func Restore(ctx context.Context, directory, masterKey, file string) (err error) {
-	in, _, err := secret.OpenRegular(file)
+	in, info, err := secret.OpenRegular(file)
 	if err != nil {
 		return fmt.Errorf("read the backup: %w", err)
 	}
@@ -254,7 +208,7 @@ func Restore(ctx context.Context, directory, masterKey, file string) (err error)
 			err = errors.Join(err, os.RemoveAll(part))
 		}
 	}()
-	if err := unpack(part, in); err != nil {
+	if err := unpack(part, in, info.Size()); err != nil {
 		return err
 	}
 	// 2. Check what the files contain, with the code of the service.
@@ -262,7 +216,10 @@ func Restore(ctx context.Context, directory, masterKey, file string) (err error)
 		return fmt.Errorf("check the backup: %w", err)
 	}
 	// 3. Move the files to their places, the database last.
-	return moveRestored(directory, part)
+	if err := moveRestored(directory, part); err != nil {
+		return fmt.Errorf("unpack the backup: %w", err)
+	}
+	return nil
 }
 
 // checkEmpty returns an error if a directory has files other than the lock and what a new file system has.
@@ -279,42 +236,55 @@ func checkEmpty(directory string) error {
 	return nil
 }
 
-// unpack unpacks a backup into a directory. It returns an error if an entry is not one of a backup, is
-// missing or has changed.
-func unpack(directory string, in io.Reader) error {
+// errDamaged is the error for a file that does not end with the hash of what is before.
+var errDamaged = errors.New("the file is not a complete backup, or it is damaged: use another backup")
+
+// unpack unpacks a backup of a size into a directory. It returns an error if an entry is not one of a backup, is missing
+// or has changed.
+func unpack(directory string, in io.Reader, size int64) error {
 	root, err := os.OpenRoot(directory)
 	if err != nil {
 		return fmt.Errorf("unpack the backup: %w", err)
 	}
 	defer root.Close()
-	archive, sum := tar.NewReader(in), newDigest()
+	sum := sha256.New()
+	archive := io.TeeReader(io.LimitReader(in, size-sha256.Size), sum)
+	if err := unpackEntries(root, tar.NewReader(archive)); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, archive) // the end of the archive
+	want, readErr := io.ReadAll(in)
+	if err := errors.Join(err, readErr); err != nil {
+		return fmt.Errorf("read the backup: %w", err)
+	}
+	if !bytes.Equal(sum.Sum(nil), want) {
+		return errDamaged
+	}
+	return nil
+}
+
+func unpackEntries(root *os.Root, archive *tar.Reader) error {
 	for {
 		header, err := archive.Next()
 		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-			return errIncomplete
+		case errors.Is(err, io.EOF):
+			return nil
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return errDamaged
 		case err != nil:
 			return fmt.Errorf("the file is not a backup of this service: %w", err)
-		}
-		if header.Name == backupManifest {
-			return checkManifest(archive, sum)
-		}
-		if header.Typeflag != tar.TypeReg || !inBackup(header.Name) {
+		case header.Typeflag != tar.TypeReg || !inBackup(header.Name):
 			return fmt.Errorf("the file is not a backup of this service: it contains %q", header.Name)
 		}
-		sum.begin(header.Name)
-		err = writeEntry(root, header.Name, io.TeeReader(archive, sum))
+		err = writeEntry(root, header.Name, archive)
 		switch {
 		case errors.Is(err, io.ErrUnexpectedEOF):
-			return errIncomplete
+			return errDamaged
 		case err != nil:
 			return fmt.Errorf("unpack the backup: %w", err)
 		}
 	}
 }
-
-// errIncomplete is the error for a backup that was cut.
-var errIncomplete = errors.New("the file is not a complete backup: its last part is missing")
 
 // inBackup reports whether a backup can contain an entry with this name.
 func inBackup(name string) bool {
@@ -332,25 +302,6 @@ func writeEntry(root *os.Root, name string, content io.Reader) error {
 	}
 	_, err = io.Copy(file, content)
 	return errors.Join(err, file.Sync(), file.Close())
-}
-
-// maxManifest limits the last entry of a backup, in bytes.
-const maxManifest = 64 << 10
-
-// checkManifest compares the last entry with what was unpacked.
-func checkManifest(in io.Reader, sum *digest) error {
-	text, err := io.ReadAll(io.LimitReader(in, maxManifest))
-	if err != nil {
-		return fmt.Errorf("the file is not a complete backup: %w", err)
-	}
-	var want manifest
-	if err := json.Unmarshal(text, &want); err != nil {
-		return fmt.Errorf("the file is not a backup of this service: %s: %w", backupManifest, err)
-	}
-	if want.Files != sum.files || want.SHA256 != hex.EncodeToString(sum.Sum(nil)) {
-		return errors.New("the backup is damaged: its content is not what was written: use another backup")
-	}
-	return nil
 }
 
 // checkRestored opens a data directory, as at the start of the service, and checks its content.
@@ -374,10 +325,10 @@ func checkRestored(ctx context.Context, directory, masterKey string) error {
 	return errors.Join(err, s.Close())
 }
 
-// moveRestored moves the files of a directory into the data directory.
+// moveRestored moves the files of a directory into the data directory, the database last.
 func moveRestored(directory, part string) error {
 	if err := os.Remove(filepath.Join(part, store.LockFile)); err != nil {
-		return fmt.Errorf("unpack the backup: %w", err)
+		return err
 	}
 	err := filepath.WalkDir(part, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() {
@@ -386,28 +337,16 @@ func moveRestored(directory, part string) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("unpack the backup: %w", err)
+		return err
 	}
-	entries, err := os.ReadDir(part)
-	if err != nil {
-		return fmt.Errorf("unpack the backup: %w", err)
-	}
-	names := []string{}
-	for _, entry := range entries {
-		if entry.Name() != store.File {
-			names = append(names, entry.Name())
-		}
-	}
-	for _, name := range append(names, store.File) {
-		if err := os.Rename(filepath.Join(part, name), filepath.Join(directory, name)); err != nil {
-			return fmt.Errorf("unpack the backup: %w", err)
+	for _, name := range []string{objectsDirectory, masterKeyFile, AccessTokenFile, store.File} {
+		err := os.Rename(filepath.Join(part, name), filepath.Join(directory, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
 		if err := secret.SyncDirectory(directory); err != nil {
-			return fmt.Errorf("unpack the backup: %w", err)
+			return err
 		}
 	}
-	if err := os.Remove(part); err != nil {
-		return fmt.Errorf("unpack the backup: %w", err)
-	}
-	return nil
+	return os.Remove(part)
 }

@@ -4,12 +4,14 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -243,7 +245,8 @@ func TestRestoreRefused(t *testing.T) {
 			_, _ = archive.Write(content)
 		}
 		_ = archive.Close()
-		return out.Bytes()
+		sum := sha256.Sum256(out.Bytes())
+		return append(out.Bytes(), sum[:]...)
 	}
 	renamed := func(to string) func(*tar.Header, []byte) ([]byte, bool) {
 		return func(header *tar.Header, content []byte) ([]byte, bool) {
@@ -253,18 +256,24 @@ func TestRestoreRefused(t *testing.T) {
 			return content, true
 		}
 	}
+	flipped := slices.Clone(good)
+	flipped[len(good)/2] ^= 1 // in the database, which is most of the archive
 	cases := map[string]struct {
 		content []byte
 		want    string
 	}{
-		"an empty file":         {nil, "its last part is missing"},
-		"a part of a header":    {good[:300], "its last part is missing"},
+		"an empty file":         {nil, "not a complete backup"},
+		"a part of a header":    {good[:300], "not a complete backup"},
 		"another kind of file":  {[]byte(strings.Repeat("text ", 1000)), "not a backup of this service"},
-		"half of a backup":      {good[:len(good)/2], "its last part is missing"},
+		"half of a backup":      {good[:len(good)/2], "not a complete backup"},
+		"an archive of nothing": {make([]byte, 1024), "not a complete backup"},
+		"no hash":               {good[:len(good)-sha256.Size], "not a complete backup"},
+		"more after the hash":   {append(slices.Clone(good), 0), "not a complete backup"},
 		"a path above":          {changed(t, renamed("../evil")), `it contains "../evil"`},
 		"a path in objects":     {changed(t, renamed("objects/../../evil")), `it contains "objects/../../evil"`},
 		"an absolute path":      {changed(t, renamed("/tmp/evil")), `it contains "/tmp/evil"`},
 		"a file of another use": {changed(t, renamed("lock")), `it contains "lock"`},
+		"a file twice":          {changed(t, renamed(AccessTokenFile)), "file exists"},
 		"a link": {changed(t, func(header *tar.Header, content []byte) ([]byte, bool) {
 			if header.Name == masterKeyFile {
 				header.Typeflag, header.Linkname = tar.TypeSymlink, "/etc/passwd"
@@ -272,24 +281,19 @@ func TestRestoreRefused(t *testing.T) {
 			}
 			return content, true
 		}), `it contains "master.key"`},
-		"a changed byte": {changed(t, func(header *tar.Header, content []byte) ([]byte, bool) {
-			if header.Name == store.File {
-				content[len(content)/2] ^= 1
-			}
-			return content, true
-		}), "the backup is damaged"},
+		"a changed byte": {flipped, "it is damaged"},
+		"no database": {changed(t, func(header *tar.Header, content []byte) ([]byte, bool) {
+			return content, header.Name != store.File
+		}), "it has no database"},
 		"a missing object": {changed(t, func(header *tar.Header, content []byte) ([]byte, bool) {
 			return content, !strings.HasPrefix(header.Name, objectsDirectory)
-		}), "the backup is damaged"},
-		"no last entry": {changed(t, func(header *tar.Header, content []byte) ([]byte, bool) {
-			return content, header.Name != backupManifest
-		}), "its last part is missing"},
-		"a last entry that is no JSON": {changed(t, func(header *tar.Header, content []byte) ([]byte, bool) {
-			if header.Name == backupManifest {
-				content = []byte("{")
+		}), "no such file"},
+		"another master key": {changed(t, func(header *tar.Header, content []byte) ([]byte, bool) {
+			if header.Name == masterKeyFile {
+				content = make([]byte, len(content))
 			}
 			return content, true
-		}), "not a backup of this service"},
+		}), "master key"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

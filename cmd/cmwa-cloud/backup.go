@@ -32,7 +32,6 @@ func backupCommand(s stdio) command.Command {
 				return cli.Usagef("backup needs --data DIRECTORY: the data directory of the service")
 			}
 			options.Objects = cmp.Or(options.Objects, s.variable("PULUMI_LOCAL_OBJECTS"))
-			options.Version = cli.Version()
 			size, err := server.Backup(ctx, options, args[0])
 			if err != nil {
 				return err
