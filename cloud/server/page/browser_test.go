@@ -198,6 +198,7 @@ func TestPagesInBrowser(t *testing.T) {
 	const stack = "/acme/website/production"
 
 	t.Run("sign in with the keyboard", func(t *testing.T) {
+		t.Parallel()
 		b := newTab(t, browser, serve(t, newService()))
 		b.open(stack)
 		b.keys("wrong" + kb.Enter)
@@ -222,6 +223,7 @@ func TestPagesInBrowser(t *testing.T) {
 	})
 
 	t.Run("follow a deployment", func(t *testing.T) {
+		t.Parallel()
 		s := newService()
 		b := newTab(t, browser, serve(t, s))
 		b.open(stack + "/deployments/42")
@@ -257,6 +259,7 @@ func TestPagesInBrowser(t *testing.T) {
 	})
 
 	t.Run("a log of several pages", func(t *testing.T) {
+		t.Parallel()
 		s := newService()
 		s.lines, s.deployment.Ended = 2, time.Now()
 		b := newTab(t, browser, serve(t, s))
@@ -272,6 +275,7 @@ func TestPagesInBrowser(t *testing.T) {
 	})
 
 	t.Run("a row that is new", func(t *testing.T) {
+		t.Parallel()
 		s := newService()
 		b := newTab(t, browser, serve(t, s))
 		b.open("/")
@@ -290,6 +294,7 @@ func TestPagesInBrowser(t *testing.T) {
 	})
 
 	t.Run("a service that stops", func(t *testing.T) {
+		t.Parallel()
 		s := newService()
 		handler := newBrowser(t, s, "").handler
 		server := httptest.NewServer(handler)
@@ -309,6 +314,7 @@ func TestPagesInBrowser(t *testing.T) {
 	})
 
 	t.Run("without JavaScript", func(t *testing.T) {
+		t.Parallel()
 		b := newTab(t, browser, serve(t, newService()))
 		call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 		b.open(stack + "/deployments/42")
@@ -320,45 +326,42 @@ func TestPagesInBrowser(t *testing.T) {
 		b.unproblematic()
 	})
 
-	for _, screen := range []struct {
-		name          string
-		width, height int64
-		dark          bool
-	}{
-		{"desktop", 1280, 800, false}, {"dark", 1280, 800, true},
-		{"phone", 360, 740, false}, {"phone dark", 360, 740, true},
-	} {
-		t.Run(screen.name, func(t *testing.T) {
-			b := newTab(t, browser, serve(t, newService()))
-			scheme := "light"
-			if screen.dark {
-				scheme = "dark"
-			}
-			run(b, chromedp.EmulateViewport(screen.width, screen.height))
-			call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
-				{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
-			}})
-			for i, path := range []string{
-				"/sign-in", "/", "/stacks", stack, stack + "/updates", stack + "/updates/11", stack + "/resources",
-				stack + "/deployments/42", "/pools", "/none", "/?before=1",
+	t.Run("screens", func(t *testing.T) {
+		t.Parallel()
+		b := newTab(t, browser, serve(t, newService()))
+		for i, path := range []string{
+			"/sign-in", "/", "/stacks", stack, stack + "/updates", stack + "/updates/11", stack + "/resources",
+			stack + "/deployments/42", "/pools", "/none", "/?before=1",
+		} {
+			b.open(path)
+			b.shown("main")
+			for _, screen := range []struct {
+				name          string
+				width, height int64
+				scheme        string
+			}{
+				{"desktop", 1280, 800, "light"}, {"dark", 1280, 800, "dark"},
+				{"phone", 360, 740, "light"}, {"phone dark", 360, 740, "dark"},
 			} {
-				b.open(path)
-				b.shown("main")
+				run(b, chromedp.EmulateViewport(screen.width, screen.height))
+				call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+					{Name: "prefers-color-scheme", Value: screen.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"},
+				}})
 				image := run(b, chromedp.FullScreenshot(100))
 				file := fmt.Sprintf("%s-%02d%s.png", screen.name, i, strings.ReplaceAll(path, "/", "-"))
 				if err := os.WriteFile(filepath.Join(shots, file), image, 0o600); err != nil {
 					t.Fatal(err)
 				}
 				if got := b.eval("document.documentElement.scrollWidth - innerWidth"); got != "0" {
-					t.Errorf("%s is %s pixels wider than the screen", path, got)
+					t.Errorf("%s: %s is %s pixels wider than the screen", screen.name, path, got)
 				}
 				if got := b.eval(faint); got != "" {
-					t.Errorf("%s has texts with too little contrast: %s", path, got)
-				}
-				if i == 0 {
-					b.signIn()
+					t.Errorf("%s: %s has texts with too little contrast: %s", screen.name, path, got)
 				}
 			}
-		})
-	}
+			if i == 0 {
+				b.signIn()
+			}
+		}
+	})
 }
