@@ -162,7 +162,7 @@ func (s *Server) pageOfDeployment(
 			}
 			d.Steps = append(d.Steps, step)
 		}
-		updates, err := t.UpdatesOfDeployment(id)
+		updates, err := t.DeploymentUpdates(id)
 		if err != nil {
 			return err
 		}

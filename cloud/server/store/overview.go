@@ -47,11 +47,6 @@ func (t *Tx) UpdatesBefore(stack string, created time.Time, id string, limit int
 		ORDER BY created DESC, id DESC LIMIT ?`, stack, before, before, id, limit)
 }
 
-// UpdatesOfDeployment returns the updates that the job of a deployment made, the first one first.
-func (t *Tx) UpdatesOfDeployment(deployment string) ([]Update, error) {
-	return rows(t, scanUpdate, selectUpdates+`WHERE deployment = ? ORDER BY created`, deployment)
-}
-
 // DeploymentVersion returns the version of a deployment.
 func (t *Tx) DeploymentVersion(id string) (version int64, found bool, err error) {
 	found, err = t.get([]any{&version}, `SELECT version FROM deployments WHERE id = ?`, id)
