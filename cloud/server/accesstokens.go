@@ -87,17 +87,10 @@ func (s *Server) listTokens(c *call, subject string, ofUser bool) (reply, error)
 }
 
 func viewAccessToken(a store.AccessToken) accessTokenView {
-	view := accessTokenView{
+	return accessTokenView{
 		ID: a.ID, Name: a.Name, Description: a.Description, Created: a.Created, CreatedBy: a.CreatedBy,
-		Admin: kind(a.Kind) == administratorToken,
+		Expires: seconds(a.Expires), LastUsed: seconds(a.LastUsed), Admin: kind(a.Kind) == administratorToken,
 	}
-	if !a.Expires.IsZero() {
-		view.Expires = a.Expires.Unix()
-	}
-	if !a.LastUsed.IsZero() {
-		view.LastUsed = a.LastUsed.Unix()
-	}
-	return view
 }
 
 // tokenRequest is the body of a request for an access token. Tokens of users have only a description and an end.

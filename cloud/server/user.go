@@ -20,10 +20,8 @@ type userView struct {
 	ID            string             `json:"id,omitempty"`
 	GitHubLogin   string             `json:"githubLogin"`
 	Name          string             `json:"name"`
-	Email         string             `json:"email,omitempty"`
 	AvatarURL     string             `json:"avatarUrl"`
 	Organizations []organizationView `json:"organizations,omitempty"`
-	Identities    []string           `json:"identities,omitempty"`
 	Token         *tokenInfo         `json:"tokenInfo,omitempty"`
 }
 
