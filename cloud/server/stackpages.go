@@ -44,11 +44,7 @@ func stackOfPage(name page.StackName, row store.Stack) page.StackSummary {
 }
 
 func pageStack(t *store.Tx, name page.StackName) (store.Stack, error) {
-	row, found, err := t.Stack(name.Organization, name.Project, name.Name)
-	if err == nil && !found {
-		err = notFound("there is no stack %s", name)
-	}
-	return row, err
+	return findStack(t, name.Organization, name.Project, name.Name)
 }
 
 func (s *Server) pageOfStack(ctx context.Context, name page.StackName) (st page.Stack, err error) {

@@ -131,16 +131,21 @@ func (s *Server) createStack(c *call) (reply, error) {
 
 // stackFromPath returns the stack that a path names.
 func (s *Server) stackFromPath(t *store.Tx, c *call) (stack, error) {
-	row, found, err := t.Stack(c.PathValue("org"), c.PathValue("project"), c.PathValue("stack"))
+	row, err := findStack(t, c.PathValue("org"), c.PathValue("project"), c.PathValue("stack"))
 	if err != nil {
 		return stack{}, err
 	}
-	if !found {
-		return stack{}, notFound("there is no stack %s/%s/%s",
-			c.PathValue("org"), c.PathValue("project"), c.PathValue("stack"))
-	}
 	k, err := s.stackKey(c.Context(), row.ID, row.Key)
 	return stack{row, k}, err
+}
+
+// findStack returns the stack with a name.
+func findStack(t *store.Tx, organization, project, name string) (store.Stack, error) {
+	row, found, err := t.Stack(organization, project, name)
+	if err == nil && !found {
+		err = notFound("there is no stack %s/%s/%s", organization, project, name)
+	}
+	return row, err
 }
 
 func (s *Server) getStack(c *call) (reply, error) {
