@@ -10,7 +10,6 @@ import (
 // Resource is a resource as a page shows it.
 type Resource struct {
 	URN, Type, Name, ID string
-	Parent              string // URN; empty for the root stack
 	Protected           bool
 	Deleting            bool // replaced, and to be deleted by the next update
 	Outputs             []Property
@@ -53,7 +52,7 @@ func (d *Deployment) Outputs() []Property {
 }
 
 func (r *resource) shown() Resource {
-	shown := Resource{URN: r.urn, Type: r.typ, ID: r.id, Parent: r.parent, Protected: r.protect, Deleting: r.delete}
+	shown := Resource{URN: r.urn, Type: r.typ, ID: r.id, Protected: r.protect, Deleting: r.delete}
 	if parts := strings.SplitN(r.urn, "::", 4); len(parts) == 4 {
 		shown.Name = parts[3]
 	}
