@@ -30,12 +30,13 @@ func (s *Server) pages() (http.Handler, error) {
 	}, cmp.Or(s.options.ConsoleURL, s.options.PublicURL), s.log)
 }
 
-// pageProblem returns a problem in the form of the web page.
-func pageProblem(err error) error {
-	if known := (*problem)(nil); errors.As(err, &known) {
-		return &page.Problem{Code: known.code, Message: known.message}
+// As returns the problem in the form of the web page, for [errors.As].
+func (p *problem) As(target any) bool {
+	shown, ok := target.(**page.Problem)
+	if ok {
+		*shown = &page.Problem{Code: p.code, Message: p.message}
 	}
-	return err
+	return ok
 }
 
 func (s *Server) signIn(ctx context.Context, address string, token secret.String) (secret.String, error) {
@@ -53,7 +54,7 @@ func (s *Server) signIn(ctx context.Context, address string, token secret.String
 		return saveTokenUntil(t, session, principal{sessionToken, opener}, now.Add(page.Session))
 	})
 	if errors.Is(err, page.ErrToken) {
-		err = cmp.Or(pageProblem(s.logins.add(address, time.Now())), err)
+		err = cmp.Or(s.logins.add(address, time.Now()), err)
 	}
 	return session, err
 }
@@ -172,7 +173,7 @@ func (s *Server) pageOfDeployment(
 		d.Log, err = s.logOfPage(t, j, from)
 		return err
 	})
-	return d, pageProblem(err)
+	return d, err
 }
 
 // logOfPage returns a page of the log of all steps.

@@ -82,11 +82,11 @@ func (s *Server) pageOfStack(ctx context.Context, name page.StackName) (st page.
 		return err
 	})
 	if err != nil {
-		return st, pageProblem(err)
+		return st, err
 	}
 	d, err := s.completedState(ctx, name)
 	if err != nil {
-		return st, pageProblem(err)
+		return st, err
 	}
 	st.Outputs = outputsOfPage(d.Outputs())
 	return st, nil
@@ -95,7 +95,7 @@ func (s *Server) pageOfStack(ctx context.Context, name page.StackName) (st page.
 func (s *Server) pageOfResources(ctx context.Context, name page.StackName, from int) (all page.Resources, err error) {
 	d, err := s.completedState(ctx, name)
 	if err != nil {
-		return all, pageProblem(err)
+		return all, err
 	}
 	resources := d.Resources()
 	all = page.Resources{Stack: name, From: from, Total: len(resources)}
@@ -161,14 +161,14 @@ func (s *Server) pageOfUpdates(ctx context.Context, name page.StackName, after s
 		all.List, err = updatesOfPage(name, rows)
 		return err
 	})
-	return all, pageProblem(err)
+	return all, err
 }
 
 func (s *Server) pageOfUpdate(ctx context.Context, name page.StackName, id, from string) (u page.Update, err error) {
 	next := int64(0)
 	if from != "" {
 		if next, err = parseNumber("from", from, 0, 1<<62); err != nil {
-			return u, pageProblem(err)
+			return u, err
 		}
 	}
 	err = s.db.Read(ctx, func(t *store.Tx) error {
@@ -218,7 +218,7 @@ func (s *Server) pageOfUpdate(ctx context.Context, name page.StackName, id, from
 		}
 		return nil
 	})
-	return u, pageProblem(err)
+	return u, err
 }
 
 // sortedPairs returns the values of a map in the order of their names.
