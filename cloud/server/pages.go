@@ -137,19 +137,16 @@ func (s *Server) pageOfDeployment(
 		if err != nil {
 			return err
 		}
-		id, found, err := t.DeploymentID(st.ID, version)
+		id, _, err := t.DeploymentID(st.ID, version)
 		if err != nil {
 			return err
 		}
-		var j *job
-		if found {
-			j, found, err = asJob(t.JobOf(store.DeploymentJob, id))
+		j, found, err := asJob(t.JobOf(store.DeploymentJob, id))
+		if err == nil && !found {
+			err = notFound("stack %s has no deployment %d, or it was deleted", name, version)
 		}
 		if err != nil {
 			return err
-		}
-		if !found {
-			return notFound("stack %s has no deployment %d, or it was deleted", name, version)
 		}
 		row, err := t.Deployment(j.Seq)
 		if err != nil {
@@ -207,14 +204,14 @@ func (s *Server) pageOfPools(ctx context.Context) (all []page.Pool, err error) {
 		}
 		for _, p := range pools {
 			one := page.Pool{ID: p.ID, Name: p.Name, Description: p.Description, Default: p.ID == standard,
-				Online: agentStatus(p.Seen, now) == agentOnline, Seen: p.Seen}
-			agents, err := listAgents(t, p.ID, now)
+				Status: agentStatus(p.Seen, now), Seen: p.Seen}
+			agents, err := t.Agents(p.ID, now.Add(-agentRetention))
 			if err != nil {
 				return err
 			}
 			for _, a := range agents {
 				one.Agents = append(one.Agents, page.Agent{Host: a.Hostname, IP: a.IP, PID: a.PID, Platform: a.Platform,
-					Version: a.Version, Online: a.Status == agentOnline, Seen: time.Unix(a.LastSeen, 0)})
+					Version: a.Version, Status: agentStatus(a.Seen, now), Seen: a.Seen})
 			}
 			all = append(all, one)
 		}

@@ -1,18 +1,16 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server/page"
-	"github.com/cmwa-project/cmwa/cloud/server/state"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
@@ -48,9 +46,9 @@ func pageStack(t *store.Tx, name page.StackName) (store.Stack, error) {
 }
 
 func (s *Server) pageOfStack(ctx context.Context, name page.StackName) (st page.Stack, err error) {
-	err = s.db.Read(ctx, func(t *store.Tx) error {
-		row, err := pageStack(t, name)
-		if err != nil {
+	var row store.Stack
+	err = s.db.Read(ctx, func(t *store.Tx) (err error) {
+		if row, err = pageStack(t, name); err != nil {
 			return err
 		}
 		st.StackSummary, st.Version, st.Created = stackOfPage(name, row), row.Version, row.Created
@@ -60,11 +58,9 @@ func (s *Server) pageOfStack(ctx context.Context, name page.StackName) (st page.
 		if _, st.Paused, err = t.Paused(row.Organization, row.ID); err != nil {
 			return err
 		}
-		tags, err := t.StackTags(row.ID)
-		if err != nil {
+		if st.Tags, err = t.StackTags(row.ID); err != nil {
 			return err
 		}
-		st.Tags = sortedPairs(tags)
 		updates, err := t.UpdatesBefore(row.ID, time.Time{}, "", recentRows)
 		if err != nil {
 			return err
@@ -73,7 +69,7 @@ func (s *Server) pageOfStack(ctx context.Context, name page.StackName) (st page.
 			return err
 		}
 		if len(updates) > 0 {
-			if st.Config, err = configOfPage(updates[0].Config); err != nil {
+			if err := readObject(updates[0].Config, &st.Config); err != nil {
 				return err
 			}
 		}
@@ -84,54 +80,34 @@ func (s *Server) pageOfStack(ctx context.Context, name page.StackName) (st page.
 	if err != nil {
 		return st, err
 	}
-	d, err := s.completedState(ctx, name)
+	d, _, err := s.readVersion(ctx, row.ID, row.Version)
 	if err != nil {
 		return st, err
 	}
-	st.Outputs = outputsOfPage(d.Outputs())
+	st.Outputs = d.Outputs()
 	return st, nil
 }
 
 func (s *Server) pageOfResources(ctx context.Context, name page.StackName, from int) (all page.Resources, err error) {
-	d, err := s.completedState(ctx, name)
-	if err != nil {
-		return all, err
-	}
-	resources := d.Resources()
-	all = page.Resources{Stack: name, From: from, Total: len(resources)}
-	end := min(from+pageRows, len(resources))
-	for _, r := range resources[min(from, end):end] {
-		all.List = append(all.List, page.Resource{
-			URN: r.URN, Type: r.Type, Name: r.Name, ID: r.ID, Protected: r.Protected, Deleting: r.Deleting,
-			Outputs: outputsOfPage(r.Outputs),
-		})
-	}
-	if end < len(resources) {
-		all.Next = end
-	}
-	return all, nil
-}
-
-// completedState returns the state of a stack after its last completed update.
-func (s *Server) completedState(ctx context.Context, name page.StackName) (*state.Deployment, error) {
 	var row store.Stack
-	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
+	err = s.db.Read(ctx, func(t *store.Tx) (err error) {
 		row, err = pageStack(t, name)
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return all, err
 	}
 	d, _, err := s.readVersion(ctx, row.ID, row.Version)
-	return d, err
-}
-
-func outputsOfPage(properties []state.Property) []page.Output {
-	var all []page.Output
-	for _, p := range properties {
-		all = append(all, page.Output(p))
+	if err != nil {
+		return all, err
 	}
-	return all
+	resources := d.Resources()
+	end := min(from+pageRows, len(resources))
+	all = page.Resources{Total: len(resources), List: resources[min(from, end):end]}
+	if end < len(resources) {
+		all.Next = end
+	}
+	return all, nil
 }
 
 func (s *Server) pageOfUpdates(ctx context.Context, name page.StackName, after string) (all page.Updates, err error) {
@@ -165,11 +141,9 @@ func (s *Server) pageOfUpdates(ctx context.Context, name page.StackName, after s
 }
 
 func (s *Server) pageOfUpdate(ctx context.Context, name page.StackName, id, from string) (u page.Update, err error) {
-	next := int64(0)
-	if from != "" {
-		if next, err = parseNumber("from", from, 0, 1<<62); err != nil {
-			return u, err
-		}
+	next, err := parseNumber("from", cmp.Or(from, "0"), 0, 1<<62)
+	if err != nil {
+		return u, err
 	}
 	err = s.db.Read(ctx, func(t *store.Tx) error {
 		st, err := pageStack(t, name)
@@ -192,12 +166,10 @@ func (s *Server) pageOfUpdate(ctx context.Context, name page.StackName, id, from
 			return err
 		}
 		u = list[0]
-		var environment map[string]string
-		if err := json.Unmarshal([]byte(row.Environment), &environment); err != nil {
-			return fmt.Errorf("read the environment of an update: %w", err)
+		if err := readObject(row.Environment, &u.Environment); err != nil {
+			return err
 		}
-		u.Environment = sortedPairs(environment)
-		if u.Config, err = configOfPage(row.Config); err != nil {
+		if err := readObject(row.Config, &u.Config); err != nil {
 			return err
 		}
 		if u.Deployment, _, err = t.DeploymentVersion(row.Deployment); err != nil {
@@ -219,15 +191,6 @@ func (s *Server) pageOfUpdate(ctx context.Context, name page.StackName, id, from
 		return nil
 	})
 	return u, err
-}
-
-// sortedPairs returns the values of a map in the order of their names.
-func sortedPairs(values map[string]string) []page.Pair {
-	var all []page.Pair
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		all = append(all, page.Pair{Name: name, Value: values[name]})
-	}
-	return all
 }
 
 // lineOfEvent returns an engine event as a line of a log. Ok is false for an event that the page does not show: it
@@ -288,39 +251,20 @@ func updatesOfPage(name page.StackName, rows []store.Update) ([]page.Update, err
 			Stack: name, ID: row.ID, Version: row.Version, Kind: row.Kind, Preview: row.DryRun, Status: row.Status,
 			Requester: row.Requester, Message: row.Message,
 			Created: row.Created, Started: row.Started, Ended: row.Ended,
-			Resources: row.Resources,
 		}
-		var changes map[string]int64
-		if row.Changes != "" {
-			if err := json.Unmarshal([]byte(row.Changes), &changes); err != nil {
-				return nil, fmt.Errorf("read the changes of an update: %w", err)
-			}
+		if err := readObject(row.Changes, &u.Changes); err != nil {
+			return nil, err
 		}
-		for kind, count := range changes {
-			if kind != "same" {
-				u.Changes = append(u.Changes, page.Change{Kind: kind, Count: count})
-			}
-		}
-		slices.SortFunc(u.Changes, func(a, b page.Change) int { return strings.Compare(a.Kind, b.Kind) })
+		delete(u.Changes, "same")
 		all = append(all, u)
 	}
 	return all, nil
 }
 
-// configOfPage returns the keys of a configuration, without the values.
-func configOfPage(text string) ([]page.ConfigKey, error) {
-	var config map[string]struct {
-		Secret bool `json:"secret"`
+// readObject decodes a JSON object of an update, or an empty text.
+func readObject(text string, into any) error {
+	if err := json.Unmarshal(jsonObject(text), into); err != nil {
+		return fmt.Errorf("read an update: %w", err)
 	}
-	if text != "" {
-		if err := json.Unmarshal([]byte(text), &config); err != nil {
-			return nil, fmt.Errorf("read the configuration of an update: %w", err)
-		}
-	}
-	var keys []page.ConfigKey
-	for name, value := range config {
-		keys = append(keys, page.ConfigKey{Name: name, Secret: value.Secret})
-	}
-	slices.SortFunc(keys, func(a, b page.ConfigKey) int { return strings.Compare(a.Name, b.Name) })
-	return keys, nil
+	return nil
 }

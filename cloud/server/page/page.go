@@ -121,6 +121,8 @@ type view struct {
 	Section  string // of the navigation: deployments, stacks or pools
 	User     string // empty before the sign-in
 	Refresh  string // seconds until the script updates the page; empty for never
+	Query    url.Values
+	Stack    StackName // in the path; zero for pages that belong to no stack
 	Data     any
 }
 
@@ -136,12 +138,12 @@ func (p *pages) page(read func(*http.Request) (view, error)) http.Handler {
 		if err == nil {
 			v, err = read(r)
 		}
-		code := http.StatusOK
 		if err != nil {
-			v, code = p.problem(r, err)
+			p.fail(w, r, user, err)
+			return
 		}
-		v.User = user
-		p.write(w, r, code, v)
+		v.User, v.Query, v.Stack = user, r.URL.Query(), stackName(r)
+		p.write(w, r, http.StatusOK, v)
 	})
 }
 
@@ -151,13 +153,11 @@ func (p *pages) missing(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = notFound("There is no such page.")
 	}
-	v, code := p.problem(r, err)
-	v.User = user
-	p.write(w, r, code, v)
+	p.fail(w, r, user, err)
 }
 
-// problem returns the page for an error.
-func (p *pages) problem(r *http.Request, err error) (view, int) {
+// fail answers with the page for an error.
+func (p *pages) fail(w http.ResponseWriter, r *http.Request, user string, err error) {
 	var known *Problem
 	if !errors.As(err, &known) {
 		if r.Context().Err() == nil {
@@ -165,7 +165,7 @@ func (p *pages) problem(r *http.Request, err error) (view, int) {
 		}
 		known = &Problem{http.StatusInternalServerError, "The service failed. Its log has the reason."}
 	}
-	return view{template: "problem", Title: http.StatusText(known.Code), Data: known}, known.Code
+	p.write(w, r, known.Code, view{template: "problem", Title: http.StatusText(known.Code), User: user, Data: known})
 }
 
 // write renders a page. Nothing is sent before the template has succeeded.
@@ -188,15 +188,9 @@ func (p *pages) deployments(r *http.Request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	active := query.Get("show") == "active"
-	list, err := p.source.Deployments(r.Context(), active, before)
-	data := struct {
-		Deployments
-		OnlyActive bool
-		Before     int64
-	}{list, active, before}
+	list, err := p.source.Deployments(r.Context(), query.Get("show") == "active", before)
 	return view{template: "deployments", Title: "Deployments", Section: "deployments", Refresh: refreshSoon,
-		Data: data}, err
+		Data: list}, err
 }
 
 func (p *pages) deployment(r *http.Request) (view, error) {
@@ -225,22 +219,8 @@ func refreshOf(log Log) string {
 func (p *pages) stacks(r *http.Request) (view, error) {
 	query := r.URL.Query()
 	after := StackName{Project: query.Get("project"), Name: query.Get("stack")}
-	search := strings.TrimSpace(query.Get("search"))
-	list, err := p.source.Stacks(r.Context(), search, after)
-	data := struct {
-		Stacks
-		Search   string
-		NextPath string
-		First    bool
-	}{list, search, "", after == StackName{}}
-	if list.Next != nil {
-		next := url.Values{"project": {list.Next.Project}, "stack": {list.Next.Name}}
-		if search != "" {
-			next.Set("search", search)
-		}
-		data.NextPath = "/stacks?" + next.Encode()
-	}
-	return view{template: "stacks", Title: "Stacks", Section: "stacks", Refresh: refreshSlow, Data: data}, err
+	list, err := p.source.Stacks(r.Context(), strings.TrimSpace(query.Get("search")), after)
+	return view{template: "stacks", Title: "Stacks", Section: "stacks", Refresh: refreshSlow, Data: list}, err
 }
 
 func (p *pages) stack(r *http.Request) (view, error) {
@@ -259,18 +239,13 @@ func (p *pages) resources(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	list, err := p.source.Resources(r.Context(), stackName(r), int(from))
-	return view{template: "resources", Title: list.Stack.String() + ": resources", Section: "stacks", Data: list}, err
+	return view{template: "resources", Title: stackName(r).String() + ": resources", Section: "stacks",
+		Data: list}, err
 }
 
 func (p *pages) updates(r *http.Request) (view, error) {
-	after := r.URL.Query().Get("after")
-	list, err := p.source.Updates(r.Context(), stackName(r), after)
-	data := struct {
-		Updates
-		Stack StackName
-		First bool
-	}{list, stackName(r), after == ""}
-	return view{template: "updates", Title: data.Stack.String() + ": updates", Section: "stacks", Data: data}, err
+	list, err := p.source.Updates(r.Context(), stackName(r), r.URL.Query().Get("after"))
+	return view{template: "updates", Title: stackName(r).String() + ": updates", Section: "stacks", Data: list}, err
 }
 
 func (p *pages) update(r *http.Request) (view, error) {

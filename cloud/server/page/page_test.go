@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server/page"
+	"github.com/cmwa-project/cmwa/cloud/server/state"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -77,15 +78,15 @@ func newService() *service {
 			{Time: at(58 * time.Second), Text: hostile + "\n"},
 		}},
 	}
-	update := func(version int64, kind, status, message string, ago time.Duration, changes ...page.Change) page.Update {
+	update := func(version int64, kind, status, message string, ago time.Duration, changes map[string]int64) page.Update {
 		return page.Update{
 			Stack: prod, ID: fmt.Sprint("u-", version), Version: version, Kind: kind, Status: status, Requester: "ada",
 			Message: message, Created: at(ago), Started: at(ago), Ended: at(ago - 83*time.Second), Changes: changes,
-			Resources: 28, Deployment: 41, Log: page.Log{Lines: []page.Line{
+			Deployment: 41, Log: page.Log{Lines: []page.Line{
 				{Time: at(ago), Text: "update aws:s3/bucketObject:BucketObject page-1"},
 				{Time: at(ago - 3*time.Second), Text: "update aws:s3/bucketObject:BucketObject page-1 done"},
-			}}, Environment: []page.Pair{{Name: "git.head", Value: "4f2c1aa"}},
-			Config: []page.ConfigKey{{Name: "aws:region"}, {Name: "website:key", Secret: true}},
+			}}, Environment: map[string]string{"git.head": "4f2c1aa"},
+			Config: page.Config{"aws:region": {}, "website:key": {Secret: true}},
 		}
 	}
 	s.stack = page.Stack{
@@ -93,19 +94,18 @@ func newService() *service {
 			Stack: prod, Resources: 28, Updated: at(3 * time.Hour), Kind: "update", Result: "succeeded",
 		},
 		Version: 11, Created: at(400 * 24 * time.Hour), Pool: "default",
-		Tags:   []page.Pair{{Name: "pulumi:runtime", Value: "go"}, {Name: "owner", Value: "web"}},
-		Config: []page.ConfigKey{{Name: "aws:region"}, {Name: "website:key", Secret: true}},
-		Outputs: []page.Output{
+		Tags:   map[string]string{"pulumi:runtime": "go", "owner": "web"},
+		Config: page.Config{"aws:region": {}, "website:key": {Secret: true}},
+		Outputs: []state.Property{
 			{Name: "password", Value: "[secret]", Secret: true},
 			{Name: "replicas", Value: "3"},
 			{Name: "url", Value: "https://www.example.org"},
 		},
 		Updates: []page.Update{
 			update(11, "update", "succeeded", "Serve the new start page", 3*time.Hour,
-				page.Change{Kind: "create", Count: 2},
-				page.Change{Kind: "update", Count: 1}),
-			update(10, "refresh", "failed", "", 26*time.Hour),
-			update(9, "destroy", "cancelled", "Clean up", 70*time.Hour, page.Change{Kind: "delete", Count: 4}),
+				map[string]int64{"create": 2, "update": 1}),
+			update(10, "refresh", "failed", "", 26*time.Hour, nil),
+			update(9, "destroy", "cancelled", "Clean up", 70*time.Hour, map[string]int64{"delete": 4}),
 			{
 				Stack: prod, ID: "p-1", Kind: "update", Preview: true, Status: "succeeded", Requester: "ada",
 				Created: at(71 * time.Hour), Started: at(71 * time.Hour), Ended: at(71 * time.Hour),
@@ -115,15 +115,15 @@ func newService() *service {
 	}
 	s.pools = []page.Pool{
 		{
-			ID: "p1", Name: "default", Description: "Machines in the data centre", Default: true, Online: true,
+			ID: "p1", Name: "default", Description: "Machines in the data centre", Default: true, Status: "online",
 			Seen: at(12 * time.Second), Agents: []page.Agent{
-				{Host: "build-1", IP: "192.0.2.11", PID: "812", Platform: "linux/amd64", Version: "1.9.0", Online: true,
+				{Host: "build-1", IP: "192.0.2.11", PID: "812", Platform: "linux/amd64", Version: "1.9.0", Status: "online",
 					Seen: at(12 * time.Second)},
-				{Host: "build-2", IP: "192.0.2.12", PID: "90", Platform: "linux/arm64", Version: "1.8.2",
+				{Host: "build-2", IP: "192.0.2.12", PID: "90", Platform: "linux/arm64", Version: "1.8.2", Status: "offline",
 					Seen: at(14 * time.Minute)},
 			},
 		},
-		{ID: "p2", Name: hostile},
+		{ID: "p2", Name: hostile, Status: "offline"},
 	}
 	return s
 }
@@ -229,14 +229,14 @@ func (s *service) source() page.Source {
 		},
 		Resources: func(_ context.Context, n page.StackName, from int) (page.Resources, error) {
 			defer locked()()
-			all := page.Resources{Stack: n, Total: 28, From: from, Next: 20}
+			all := page.Resources{Total: 28, Next: 20}
 			for i := range 12 {
-				all.List = append(all.List, page.Resource{
+				all.List = append(all.List, state.Resource{
 					URN:  fmt.Sprintf("urn:pulumi:production::website::aws:s3/bucketObject:BucketObject::page-%d", i),
 					Type: "aws:s3/bucketObject:BucketObject", Name: fmt.Sprintf("page-%d", i),
 					ID:        fmt.Sprintf("page-%d.html", i),
 					Protected: i == 1, Deleting: i == 2,
-					Outputs: []page.Output{
+					Outputs: []state.Property{
 						{Name: "etag", Value: "0c2f"}, {Name: "key", Value: "[secret]", Secret: true},
 					},
 				})

@@ -60,8 +60,7 @@ func (p *pages) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil {
-		v, code := p.problem(r, err)
-		p.write(w, r, code, v)
+		p.fail(w, r, "", err)
 		return
 	}
 	http.SetCookie(w, p.cookie(r, session.Reveal(), int(Session.Seconds())))
@@ -71,8 +70,7 @@ func (p *pages) signIn(w http.ResponseWriter, r *http.Request) {
 func (p *pages) signOut(w http.ResponseWriter, r *http.Request) {
 	if session, ok := session(r); ok {
 		if err := p.source.SignOut(r.Context(), session); err != nil {
-			v, code := p.problem(r, err)
-			p.write(w, r, code, v)
+			p.fail(w, r, "", err)
 			return
 		}
 	}

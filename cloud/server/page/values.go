@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cmwa-project/cmwa/cloud/server/state"
 	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
@@ -143,27 +144,15 @@ type Stack struct {
 	Created     time.Time
 	Pool        string // of its deployment settings; may be empty
 	Paused      bool   // its deployments are not given to agents
-	Tags        []Pair
-	Outputs     []Output
-	Config      []ConfigKey // of the last update
+	Tags        map[string]string
+	Outputs     []state.Property
+	Config      Config // of the last update
 	Updates     []Update
 	Deployments []Deployment
 }
 
-// Pair is a name and its value.
-type Pair struct{ Name, Value string }
-
-// Output is an output of a stack or of a resource. The value is a string or JSON, in which secrets are masked.
-type Output struct {
-	Name, Value string
-	Secret      bool // the whole value
-}
-
-// ConfigKey is a key of a stack's configuration. Values are not shown.
-type ConfigKey struct {
-	Name   string
-	Secret bool
-}
+// Config has the keys of a stack's configuration. Values are not shown.
+type Config map[string]struct{ Secret bool }
 
 // Updates is a page of updates.
 type Updates struct {
@@ -184,13 +173,12 @@ type Update struct {
 	Created   time.Time
 	Started   time.Time
 	Ended     time.Time
-	Changes   []Change
-	Resources int64
+	Changes   map[string]int64 // number of resources by the kind of change, such as create
 
-	Deployment  int64       // version of the deployment whose job made it, or 0; only of one update
-	Environment []Pair      // only of one update
-	Log         Log         // only of one update
-	Config      []ConfigKey // only of one update
+	Deployment  int64             // version of the deployment whose job made it, or 0; only of one update
+	Environment map[string]string // only of one update
+	Log         Log               // only of one update
+	Config      Config            // only of one update
 }
 
 // Path returns the path of the update's page.
@@ -201,34 +189,18 @@ func (u Update) Path() string {
 	return u.Stack.Path() + "/previews/" + url.PathEscape(u.ID)
 }
 
-// Change is the number of resources with one kind of change, such as create.
-type Change struct {
-	Kind  string
-	Count int64
-}
-
 // Resources is a page of resources.
 type Resources struct {
-	Stack StackName
-	From  int // index of the first
 	Total int
-	List  []Resource
+	List  []state.Resource
 	Next  int // the from of the next page; 0 on the last page
-}
-
-// Resource is a resource in the state of a stack.
-type Resource struct {
-	URN, Type, Name, ID string
-	Protected           bool
-	Deleting            bool // replaced, and to be deleted by the next update
-	Outputs             []Output
 }
 
 // Pool is an agent pool.
 type Pool struct {
 	ID, Name, Description string
 	Default               bool
-	Online                bool // an agent has called recently
+	Status                string // as of its agent that called last
 	Seen                  time.Time
 	Agents                []Agent
 }
@@ -236,6 +208,6 @@ type Pool struct {
 // Agent is an agent of a pool.
 type Agent struct {
 	Host, IP, PID, Platform, Version string
-	Online                           bool
+	Status                           string // online or offline
 	Seen                             time.Time
 }
