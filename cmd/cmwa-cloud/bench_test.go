@@ -4,16 +4,12 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/cmwa-project/cmwa/cloud/server"
 )
 
 // fileRatio limits the time of an update by the journal of this service, as a part of the time with pulumi's file
@@ -23,20 +19,16 @@ const fileRatio = 0.6
 // BenchmarkServeBesideFileBackend measures an update of 300 resources with this service and with the file backend.
 func BenchmarkServeBesideFileBackend(b *testing.B) {
 	service := newService(b)
-	var more []string
-	for i := range 300 {
-		more = append(more, fmt.Sprintf("  d%d: {type: cmwatest:Delay, properties: {trigger: a}}", i))
-	}
 	times := map[string][]time.Duration{}
 	for b.Loop() {
 		for round := range 3 {
 			for kind, url := range map[string]string{"file": "file://" + b.TempDir(), "service": service.url} {
 				c := newCLI(b, service, url, "PULUMI_CONFIG_PASSPHRASE=p")
-				c.program("x", more...)
+				c.program("x", manyResources()...)
 				stack := fmt.Sprintf("s%d", round)
 				c.init(stack)
 				began := time.Now()
-				c.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+				c.up(stack)
 				times[kind] = append(times[kind], time.Since(began))
 			}
 		}
@@ -60,21 +52,16 @@ func BenchmarkServeConcurrentUpdates(b *testing.B) {
 	const stacks, writes = 50, 40
 	for journal, name := range map[bool]string{true: "journal", false: "checkpoints"} {
 		b.Run(name, func(b *testing.B) {
-			directory, out := b.TempDir(), newOutput()
-			program := exec.Command(os.Args[0])
-			program.Env = append(os.Environ(), killVariable+"="+directory+",127.0.0.1:0")
-			program.Stdout, program.Stderr = out, out
-			if err := program.Start(); err != nil {
-				b.Fatal(err)
-			}
-			defer func() { _ = program.Process.Kill(); _ = program.Wait() }()
-			k := &killed{address: out.find(b, `127\.0\.0\.1:[0-9]+`), log: out}
-			text, err := os.ReadFile(filepath.Join(directory, server.AccessTokenFile))
+			k := &killed{directory: b.TempDir(), address: "127.0.0.1:0", log: newOutput()}
+			program, out, err := k.start()
 			if err != nil {
 				b.Fatal(err)
 			}
-			token := strings.TrimSpace(string(text))
-			k.token.Store(&token)
+			defer func() { _ = program.Process.Kill(); _ = program.Wait() }()
+			k.address = out.find(b, `127\.0\.0\.1:[0-9]+`)
+			if err := k.readToken(); err != nil {
+				b.Fatal(err)
+			}
 			defer http.DefaultClient.CloseIdleConnections()
 			idle := residentMB(b, program.Process.Pid)
 
@@ -82,12 +69,10 @@ func BenchmarkServeConcurrentUpdates(b *testing.B) {
 				began := time.Now()
 				var all errgroup.Group
 				for i := range stacks {
-					c := &killClient{killed: k, stack: fmt.Sprintf("s%d", i), versions: map[int64]*record{}}
+					c := newKillClient(k, i)
 					all.Go(func() error {
-						made := map[string]any{"stackName": c.stack}
-						code, err := k.call("", "POST", "/api/stacks/organization/p", made, nil)
-						if err != nil || code != http.StatusOK && code != http.StatusConflict {
-							return fmt.Errorf("make a stack: %d, %w", code, err)
+						if err := c.makeStack(); err != nil {
+							return err
 						}
 						return c.update(journal, writes)
 					})

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,8 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/cmwa-project/cmwa/cloud/server"
 )
 
 // The tests of this file run the real pulumi CLI with this service as its backend.
@@ -123,6 +119,12 @@ func (c *pulumiCLI) init(stack string) {
 	c.pulumi("config", "set", "--secret", "password", "hunter2", "--stack", stack)
 }
 
+// up updates a stack.
+func (c *pulumiCLI) up(stack string) {
+	c.t.Helper()
+	c.pulumi("up", "--yes", "--skip-preview", "--stack", stack)
+}
+
 // output returns an output of the stack, decrypted.
 func (c *pulumiCLI) output(stack, name string) string {
 	c.t.Helper()
@@ -180,7 +182,7 @@ func TestCLIDay(t *testing.T) {
 
 			// Change, drift, refresh.
 			c.program("second one")
-			c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+			c.up("dev")
 			if c.output("dev", "size") != "10" || c.output("dev", "value") != value {
 				t.Errorf("after a change: size %s, value %s", c.output("dev", "size"), c.output("dev", "value"))
 			}
@@ -191,7 +193,7 @@ func TestCLIDay(t *testing.T) {
 				t.Errorf("no drift is seen:\n%s", out)
 			}
 			c.pulumi("refresh", "--yes", "--skip-preview", "--stack", "dev")
-			c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+			c.up("dev")
 
 			// A file that exists becomes a resource. The program does not name it, so the next update would delete it.
 			found := filepath.Join(c.project, "found")
@@ -200,7 +202,7 @@ func TestCLIDay(t *testing.T) {
 			}
 			c.pulumi("import", "cmwatest:index:File", "found", found, "--yes", "--protect=false", "--stack", "dev",
 				"--generate-code=false")
-			c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+			c.up("dev")
 			if _, err := os.Stat(found); err == nil {
 				t.Error("the imported file still exists")
 			}
@@ -237,7 +239,7 @@ func TestCLIDay(t *testing.T) {
 			if out, err := c.try("preview", "--expect-no-changes", "--stack", "prod"); err != nil {
 				t.Errorf("after a rename: %v\n%s", err, out)
 			}
-			c.pulumi("up", "--yes", "--skip-preview", "--stack", "prod")
+			c.up("prod")
 			if got := c.output("prod", "value"); got != value {
 				t.Errorf("after a rename the secret is %s, want %s", got, value)
 			}
@@ -265,9 +267,9 @@ func TestCLIModesAgree(t *testing.T) {
 		c := newCLI(t, service, service.url, setting)
 		c.program("x", `  gone: {type: cmwatest:Delay, properties: {trigger: a}}`)
 		c.init("dev")
-		c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+		c.up("dev")
 		c.program("y", `  after: {type: cmwatest:Delay, properties: {trigger: b}, options: {dependsOn: ["${file}"]}}`)
-		c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+		c.up("dev")
 		c.pulumi("refresh", "--yes", "--skip-preview", "--stack", "dev")
 		states[mode] = c.resources("dev")
 	}
@@ -275,6 +277,14 @@ func TestCLIModesAgree(t *testing.T) {
 	if got != want || len(states["plain"]) < 5 {
 		t.Errorf("the journal leaves %s, and checkpoints leave %s", got, want)
 	}
+}
+
+// manyResources returns 300 resources.
+func manyResources() (all []string) {
+	for i := range 300 {
+		all = append(all, fmt.Sprintf("  d%d: {type: cmwatest:Delay, properties: {trigger: a}}", i))
+	}
+	return all
 }
 
 // slow is a resource whose creation takes much longer than a test.
@@ -316,7 +326,7 @@ func TestCLILock(t *testing.T) {
 		if err := first.Wait(); err == nil {
 			t.Error("the interrupted update succeeded")
 		}
-		c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev") // the lock is free
+		c.up("dev") // the lock is free
 	})
 	t.Run("SIGTERM frees the lock at once", func(t *testing.T) {
 		first, _ := c.startSlow("dev")
@@ -327,13 +337,13 @@ func TestCLILock(t *testing.T) {
 			t.Error("the terminated update succeeded")
 		}
 		c.program("y")
-		c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+		c.up("dev")
 	})
 	t.Run("pulumi cancel frees the lock", func(t *testing.T) {
 		first, log := c.startSlow("dev")
 		c.pulumi("cancel", "--yes", "--stack", "dev")
 		c.program("y")
-		c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+		c.up("dev")
 		if err := first.Process.Signal(os.Interrupt); err != nil {
 			t.Fatal(err)
 		}
@@ -346,37 +356,13 @@ func TestCLILock(t *testing.T) {
 	})
 }
 
-// newShortLeases starts a service whose updates end after five seconds without their client, and not five minutes.
-func newShortLeases(t *testing.T) *testService {
-	t.Helper()
-	p := &testService{t: t, directory: t.TempDir(), env: map[string]string{}}
-	s, err := server.Open(t.Context(), server.Options{Directory: p.directory, UpdateLease: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener := httptest.NewServer(s.Handler())
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		listener.Close()
-		stop()
-		if err := errors.Join(<-ended, s.Close()); err != nil {
-			t.Error(err)
-		}
-	})
-	token, err := os.ReadFile(filepath.Join(p.directory, server.AccessTokenFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.url, p.env["PULUMI_ACCESS_TOKEN"] = listener.URL, strings.TrimSpace(string(token))
-	return p
-}
-
 // TestCLIKilled kills a CLI. When its lease has expired, the next update runs.
 func TestCLIKilled(t *testing.T) {
 	t.Parallel()
-	service := newShortLeases(t)
+	service := &testService{t: t, directory: t.TempDir(), env: map[string]string{}}
+	service.serve(func(ctx context.Context, s stdio) int { // with leases of five seconds, and not five minutes
+		return serveLease(ctx, s, service.directory, "127.0.0.1:0", 5*time.Second)
+	})
 	c := newCLI(t, service, service.url)
 	c.program("x")
 	c.init("dev")
@@ -414,11 +400,11 @@ func TestCLITwoNames(t *testing.T) {
 	other.project = one.project
 	one.program("x")
 	one.init("dev")
-	one.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+	one.up("dev")
 	value := one.output("dev", "value")
 	for i, c := range []*pulumiCLI{other, one, other} {
 		c.program(strings.Repeat("x", i+2))
-		c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+		c.up("dev")
 		if got := c.output("dev", "value"); got != value || c.output("dev", "password") != "hunter2" {
 			t.Errorf("update %d by %s: the secret is %s, want %s", i, c.url, got, value)
 		}
@@ -432,10 +418,10 @@ func TestCLIExportImport(t *testing.T) {
 	c := newCLI(t, service, service.url)
 	c.program("x")
 	c.init("dev")
-	c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+	c.up("dev")
 	value := c.output("dev", "value")
 	c.program("four")
-	c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+	c.up("dev")
 
 	state := filepath.Join(t.TempDir(), "state.json")
 	c.pulumi("stack", "export", "--version", "1", "--stack", "dev", "--file", state)
@@ -486,13 +472,9 @@ func TestCLIManyResources(t *testing.T) {
 	t.Parallel()
 	service := newService(t)
 	c := newCLI(t, service, service.url)
-	var more []string
-	for i := range 300 {
-		more = append(more, fmt.Sprintf("  d%d: {type: cmwatest:Delay, properties: {trigger: a}}", i))
-	}
-	c.program("x", more...)
+	c.program("x", manyResources()...)
 	c.init("dev")
-	c.pulumi("up", "--yes", "--skip-preview", "--stack", "dev")
+	c.up("dev")
 	if got := len(c.resources("dev")); got != 304 {
 		t.Errorf("the state has %d resources, want 304", got)
 	}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -22,8 +21,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/cmwa-project/cmwa/cloud/server"
 )
 
 // killLease is the time of a lease in the service of TestKill: longer than a restart.
@@ -38,14 +35,7 @@ func serveKilled() {
 	if !found {
 		return
 	}
-	v := service{listen: address, options: server.Options{
-		Directory: directory, UpdateLease: killLease, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	}}
-	if err := v.serve(context.Background(), stdio{stdout: os.Stdout, stderr: os.Stderr}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	os.Exit(serveLease(context.Background(), stdio{stdout: os.Stdout, stderr: os.Stderr}, directory, address, killLease))
 }
 
 // killed is a service that is killed again and again.
@@ -56,13 +46,25 @@ type killed struct {
 	token     atomic.Pointer[string]
 }
 
+// start starts the service.
+func (k *killed) start() (*exec.Cmd, *output, error) {
+	program, out := exec.Command(os.Args[0]), newOutput()
+	program.Env = append(os.Environ(), killVariable+"="+k.directory+","+k.address)
+	program.Stdout, program.Stderr = out, k.log
+	return program, out, program.Start()
+}
+
+// readToken reads the access token of the first start.
+func (k *killed) readToken() error {
+	token, err := firstToken(k.directory)
+	k.token.Store(&token)
+	return err
+}
+
 // run starts the service, waits until it listens, and kills it after a time, or when ctx ends.
 func (k *killed) run(ctx context.Context, after time.Duration) error {
-	program := exec.Command(os.Args[0])
-	program.Env = append(os.Environ(), killVariable+"="+k.directory+","+k.address)
-	out := newOutput()
-	program.Stdout, program.Stderr = out, k.log
-	if err := program.Start(); err != nil {
+	program, out, err := k.start()
+	if err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
@@ -78,12 +80,9 @@ func (k *killed) run(ctx context.Context, after time.Duration) error {
 		}
 	}
 	if k.token.Load() == nil {
-		text, err := os.ReadFile(filepath.Join(k.directory, server.AccessTokenFile))
-		if err != nil {
+		if err := k.readToken(); err != nil {
 			return err
 		}
-		token := strings.TrimSpace(string(text))
-		k.token.Store(&token)
 	}
 	select {
 	case <-time.After(after):
@@ -153,6 +152,19 @@ type killClient struct {
 	versions map[int64]*record
 	names    int
 	waited   time.Duration // longest time until an update could start
+}
+
+func newKillClient(k *killed, i int) *killClient {
+	return &killClient{killed: k, stack: fmt.Sprintf("s%d", i), versions: map[int64]*record{}}
+}
+
+// makeStack makes the stack if it does not exist.
+func (c *killClient) makeStack() error {
+	code, err := c.call("", "POST", "/api/stacks/organization/p", map[string]string{"stackName": c.stack}, nil)
+	if err != nil || code != http.StatusOK && code != http.StatusConflict {
+		return fmt.Errorf("create a stack: %d, %w", code, err)
+	}
+	return nil
 }
 
 func killResource(name string) map[string]any {
@@ -328,12 +340,11 @@ func TestKill(t *testing.T) {
 	clients := make([]*killClient, stacks)
 	var all errgroup.Group
 	for i := range clients {
-		c := &killClient{killed: k, stack: fmt.Sprintf("s%d", i), versions: map[int64]*record{}}
+		c := newKillClient(k, i)
 		clients[i] = c
 		all.Go(func() error {
-			code, err := c.call("", "POST", "/api/stacks/organization/p", map[string]string{"stackName": c.stack}, nil)
-			if err != nil || code != http.StatusOK && code != http.StatusConflict {
-				return fmt.Errorf("create a stack: %d, %w", code, err)
+			if err := c.makeStack(); err != nil {
+				return err
 			}
 			for n := range updates / stacks {
 				if err := c.update(n%2 == 0, 1+rand.IntN(6)); err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/cmwa-project/cmwa/cloud/server"
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
@@ -88,14 +89,19 @@ func newService(t testing.TB, flags ...string) *testService {
 
 // start starts the service. At the end of the test it must stop without an error.
 func (p *testService) start(flags ...string) {
+	p.t.Helper()
+	p.serve(func(ctx context.Context, s stdio) int {
+		return run(ctx, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", p.directory}, flags...), s)
+	})
+}
+
+// serve calls run, which is a service until ctx ends.
+func (p *testService) serve(run func(ctx context.Context, s stdio) int) {
 	t := p.t
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	out, log, code := newOutput(), newOutput(), make(chan int, 1)
-	go func() {
-		code <- run(ctx, append([]string{"serve", "--listen", "127.0.0.1:0", "--data", p.directory}, flags...),
-			stdio{p.lookup, out, log})
-	}()
+	go func() { code <- run(ctx, stdio{p.lookup, out, log}) }()
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
 		stop()
@@ -104,11 +110,29 @@ func (p *testService) start(flags ...string) {
 		}
 	})
 	p.url, p.out, p.log, p.stop = out.find(t, `https?://[0-9.]+:[0-9]+`), out, log, stop
-	token, err := os.ReadFile(filepath.Join(p.directory, "access-token"))
+	token, err := firstToken(p.directory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.env["CMWA_CLOUD_URL"], p.env["PULUMI_ACCESS_TOKEN"] = p.url, strings.TrimSpace(string(token))
+	p.env["CMWA_CLOUD_URL"], p.env["PULUMI_ACCESS_TOKEN"] = p.url, token
+}
+
+// firstToken returns the access token of the first start.
+func firstToken(directory string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(directory, server.AccessTokenFile))
+	return strings.TrimSpace(string(text)), err
+}
+
+// serveLease serves a directory until ctx ends. An update ends after the lease without its client.
+func serveLease(ctx context.Context, s stdio, directory, address string, lease time.Duration) int {
+	v := service{listen: address, options: server.Options{
+		Directory: directory, UpdateLease: lease, Log: newLogger(s.stderr, "text"),
+	}}
+	if err := v.serve(ctx, s); err != nil {
+		fmt.Fprintln(s.stderr, err)
+		return cli.ExitFailure
+	}
+	return cli.ExitOK
 }
 
 func (p *testService) lookup(name string) (string, bool) {
