@@ -156,7 +156,8 @@ func TestCLIDay(t *testing.T) {
 			t.Parallel()
 			service := newService(t)
 			c := newCLI(t, service, service.url, setting)
-			c.env = append(c.env, "PULUMI_BACKEND_URL=") // the login chooses the service
+			c.env = append(c.env, "PULUMI_BACKEND_URL=", // the login chooses the service
+				"PULUMI_CONSOLE_DOMAIN="+strings.TrimPrefix(service.url, "http://"))
 			c.pulumi("login", service.url)
 			if got := c.pulumi("whoami"); strings.TrimSpace(got) != "local" {
 				t.Errorf("whoami printed %q", got)
@@ -170,7 +171,10 @@ func TestCLIDay(t *testing.T) {
 			if _, err := os.Stat(c.file()); err == nil {
 				t.Error("a preview has created a resource")
 			}
-			c.pulumi("up", "--yes", "--stack", "dev")
+			page := service.url + "/organization/shop/dev/updates/1"
+			if out := c.pulumi("up", "--yes", "--stack", "dev"); !strings.Contains(out, page) {
+				t.Errorf("no link to %s in\n%s", page, out)
+			}
 			value := c.output("dev", "value")
 			if !strings.HasPrefix(value, "prefix-") || c.output("dev", "password") != "hunter2" {
 				t.Errorf("the outputs are %s and %s", value, c.output("dev", "password"))
