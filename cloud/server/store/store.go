@@ -167,7 +167,10 @@ func one[T any](
 }
 
 // scanOne scans a row with one column.
-func scanOne[T any](scan func(...any) error) (value T, err error) { return value, scan(&value) }
+func scanOne[T any](scan func(...any) error) (value T, err error) {
+	err = scan(&value) // Go does not specify that "return value, scan(&value)" reads the value after the call
+	return value, err
+}
 
 // ToNanos returns a time as the database stores it: in nanoseconds since 1970. The zero
 // time is 0.
