@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 // Limits of failed logins, which are calls with an unknown token. Calls with valid tokens are never refused for their
@@ -22,7 +22,7 @@ const (
 // failedLogins counts failed logins by address. It is safe for concurrent use.
 type failedLogins struct {
 	mu        sync.Mutex
-	byAddress *lru.Cache[string, failedWindow]
+	byAddress *simplelru.LRU[string, failedWindow]
 }
 
 // failedWindow is the time since the first of some failed logins.
@@ -32,7 +32,7 @@ type failedWindow struct {
 }
 
 func newFailedLogins() *failedLogins {
-	cache, err := lru.New[string, failedWindow](limitedAddresses)
+	cache, err := simplelru.NewLRU[string, failedWindow](limitedAddresses, nil)
 	if err != nil {
 		panic(err) // only for a size below 1
 	}
