@@ -172,7 +172,7 @@ func (s *Server) pageOfUpdate(ctx context.Context, name page.StackName, id, from
 		if err := readObject(row.Config, &u.Config); err != nil {
 			return err
 		}
-		if u.Deployment, _, err = t.DeploymentVersion(row.Deployment); err != nil {
+		if u.Deployment, err = t.DeploymentVersion(row.Deployment); err != nil {
 			return err
 		}
 		events, next, over, err := eventsFrom(t, row, next, time.Now())

@@ -47,8 +47,8 @@ func (t *Tx) UpdatesBefore(stack string, created time.Time, id string, limit int
 		ORDER BY created DESC, id DESC LIMIT ?`, stack, before, before, id, limit)
 }
 
-// DeploymentVersion returns the version of a deployment.
-func (t *Tx) DeploymentVersion(id string) (version int64, found bool, err error) {
-	found, err = t.get([]any{&version}, `SELECT version FROM deployments WHERE id = ?`, id)
-	return version, found, err
+// DeploymentVersion returns the version of a deployment, or 0 if there is no such deployment.
+func (t *Tx) DeploymentVersion(id string) (version int64, err error) {
+	_, err = t.get([]any{&version}, `SELECT version FROM deployments WHERE id = ?`, id)
+	return version, err
 }
