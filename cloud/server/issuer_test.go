@@ -73,6 +73,20 @@ func (p *provider) allow(o *Options) {
 		p.rsaKey(), p.ecKey())}
 }
 
+// allowIf makes the provider an issuer once for each of the conditions of --oidc-issuer.
+func (p *provider) allowIf(conditions ...string) func(*Options) {
+	return func(o *Options) {
+		for _, one := range conditions {
+			issuer, _, err := idtoken.ParseIssuer(issuerURL + "=file," + one)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			issuer.Keys = p.issuer(p.rsaKey(), p.ecKey()).Keys
+			o.Issuers = append(o.Issuers, issuer)
+		}
+	}
+}
+
 // claims returns the claims of a valid token with changes; nil removes a claim.
 func claims(changes object) object {
 	all := object{"iss": issuerURL, "sub": "box", "aud": "urn:pulumi:org:organization",

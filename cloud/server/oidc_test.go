@@ -197,18 +197,8 @@ func TestExchangeToken(t *testing.T) {
 
 	t.Run("a token is exchanged for the access tokens that its claims allow", func(t *testing.T) {
 		provider := newProvider(t)
-		w := newWorld(t, func(o *Options) {
-			for _, conditions := range []string{
-				"sub=ci,token=member", "sub=root,token=admin", "sub=me,token=user:local", "sub=me,token=user:gone",
-			} {
-				issuer, _, err := idtoken.ParseIssuer(issuerURL + "=file," + conditions)
-				if err != nil {
-					t.Fatal(err)
-				}
-				issuer.Keys = provider.issuer(provider.rsaKey(), provider.ecKey()).Keys
-				o.Issuers = append(o.Issuers, issuer)
-			}
-		})
+		w := newWorld(t, provider.allowIf(
+			"sub=ci,token=member", "sub=root,token=admin", "sub=me,token=user:local", "sub=me,token=user:gone"))
 		p := w.pool("p")
 		before := len(w.accessTokens(userTokens))
 		for _, c := range []struct {
@@ -252,17 +242,8 @@ func TestExchangeToken(t *testing.T) {
 
 	t.Run("a token needs the required claims of its issuer, and is valid for the issuer's pool", func(t *testing.T) {
 		provider, log := newProvider(t), &strings.Builder{}
-		w := newWorld(t, func(o *Options) {
-			o.Log = slog.New(slog.NewTextHandler(log, nil))
-			for _, conditions := range []string{"sub=repo:acme/infra:*,pool=infra", "sub=repo:acme/web:*,pool=web"} {
-				issuer, _, err := idtoken.ParseIssuer(issuerURL + "=file," + conditions)
-				if err != nil {
-					t.Fatal(err)
-				}
-				issuer.Keys = provider.issuer(provider.rsaKey(), provider.ecKey()).Keys
-				o.Issuers = append(o.Issuers, issuer)
-			}
-		})
+		w := newWorld(t, provider.allowIf("sub=repo:acme/infra:*,pool=infra", "sub=repo:acme/web:*,pool=web"),
+			func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
 		infra, web, other := w.pool("infra"), w.pool("web"), w.pool("other")
 		for _, c := range []struct {
 			sub   string

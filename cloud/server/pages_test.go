@@ -21,13 +21,19 @@ type visitor struct {
 	cookie string
 }
 
-// visit signs in with a token.
-func (w *world) visit(token string) *visitor {
-	w.t.Helper()
+// signIn sends the form with a token.
+func (w *world) signIn(token string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest("POST", "/sign-in", strings.NewReader(url.Values{"token": {token}}.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	rec := httptest.NewRecorder()
 	w.handler.ServeHTTP(rec, r)
+	return rec
+}
+
+// visit signs in with a valid token.
+func (w *world) visit(token string) *visitor {
+	w.t.Helper()
+	rec := w.signIn(token)
 	if rec.Code != http.StatusSeeOther {
 		w.t.Fatalf("sign-in: %d %s", rec.Code, rec.Body)
 	}
@@ -120,11 +126,8 @@ func TestPagesSession(t *testing.T) {
 		defer w.close()
 		p := w.pool("p")
 		for _, wrong := range []string{"", "x", p.Token} {
-			r := httptest.NewRequest("POST", "/sign-in", strings.NewReader(url.Values{"token": {wrong}}.Encode()))
-			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-			rec := httptest.NewRecorder()
-			if w.handler.ServeHTTP(rec, r); rec.Code != http.StatusUnauthorized || len(rec.Result().Cookies()) > 0 {
-				t.Errorf("sign-in with %.8q: %d", wrong, rec.Code)
+			if got := w.signIn(wrong); got.Code != http.StatusUnauthorized || len(got.Result().Cookies()) > 0 {
+				t.Errorf("sign-in with %.8q: %d", wrong, got.Code)
 			}
 		}
 		v, other := w.visit(w.user), w.visit(w.user)
