@@ -1,7 +1,6 @@
 package state
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -23,7 +22,7 @@ type Deployment struct {
 	features   []string
 	body       object // the member deployment; the next two fields replace its resources and pending_operations
 	resources  []*resource
-	operations []operation // pending operations
+	operations []*operation // pending operations
 	manifest   object
 }
 
@@ -41,24 +40,18 @@ func Empty() *Deployment {
 // UntypedDeployment or the body of a checkpoint. It ignores other fields beside these three.
 // The error contains no value of the text, except the URN of a resource.
 func Decode(text []byte) (*Deployment, error) {
-	if err := validate(text); err != nil {
-		return nil, fmt.Errorf("state: %w", err)
-	}
-	fields, err := parseObject(text)
+	fields, err := parseText(text)
 	if err != nil {
 		return nil, fmt.Errorf("state: %w", err)
 	}
-	version, err := parseInt(fields.get("version"))
+	version, features := 0, []string(nil)
+	err = fields.decode(map[string]func([]byte) error{"version": into(&version), "features": into(&features)})
 	if err != nil {
-		return nil, fmt.Errorf("version of the state: %w", err)
+		return nil, fmt.Errorf("state: %w", err)
 	}
 	if version < minVersion || version > maxVersion {
 		return nil, fmt.Errorf("the state has schema version %d, but this service stores only versions %d and %d",
 			version, minVersion, maxVersion)
-	}
-	features, err := parseStrings(fields.get("features"))
-	if err != nil {
-		return nil, fmt.Errorf("features of the state: %w", err)
 	}
 	body := fields.get("deployment")
 	if body == nil {
@@ -66,9 +59,9 @@ func Decode(text []byte) (*Deployment, error) {
 	}
 	d, err := parseBody(body)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("deployment: %w", err)
 	}
-	d.version, d.features = int(version), features
+	d.version, d.features = version, features
 	return d, nil
 }
 
@@ -76,45 +69,18 @@ func Decode(text []byte) (*Deployment, error) {
 func parseBody(text []byte) (*Deployment, error) {
 	body, err := parseObject(text)
 	if err != nil {
-		return nil, fmt.Errorf("deployment: %w", err)
-	}
-	if _, _, err := parseProvider(body.get("secrets_providers")); err != nil {
 		return nil, err
 	}
-	if _, _, err := parseSnippets(body.get("snippets")); err != nil {
-		return nil, fmt.Errorf("snippets: %w", err)
-	}
-	if _, err := parseOptionalObject(body.get("extensions")); err != nil {
-		return nil, fmt.Errorf("extensions: %w", err)
-	}
-	manifest, err := parseOptionalObject(body.get("manifest"))
-	if err != nil {
-		return nil, fmt.Errorf("manifest: %w", err)
-	}
-	d := &Deployment{version: minVersion, body: body, manifest: manifest}
-	resources, err := parseList(body.get("resources"))
-	if err != nil {
-		return nil, fmt.Errorf("resources: %w", err)
-	}
-	for i, text := range resources {
-		r, err := parseResource(text)
-		if err != nil {
-			return nil, fmt.Errorf("resource %d: %w", i, err)
-		}
-		d.resources = append(d.resources, r)
-	}
-	operations, err := parseList(body.get("pending_operations"))
-	if err != nil {
-		return nil, fmt.Errorf("pending_operations: %w", err)
-	}
-	for i, text := range operations {
-		o, err := parseOperation(text)
-		if err != nil {
-			return nil, fmt.Errorf("pending operation %d: %w", i, err)
-		}
-		d.operations = append(d.operations, o)
-	}
-	return d, nil
+	d := &Deployment{version: minVersion, body: body}
+	err = body.decode(map[string]func([]byte) error{
+		"manifest":           parsed(&d.manifest, parseObject),
+		"secrets_providers":  parsed(new(object), parseProvider),
+		"snippets":           parsed(new([]snippet), listOf(parseSnippet)),
+		"extensions":         parsed(new(object), parseObject),
+		"resources":          parsed(&d.resources, listOf(parseResource)),
+		"pending_operations": parsed(&d.operations, listOf(parseOperation)),
+	})
+	return d, err
 }
 
 // Encode returns an UntypedDeployment as JSON.
@@ -135,13 +101,12 @@ func (d *Deployment) Encode() []byte {
 		if i > 0 {
 			text = append(text, ',')
 		}
-		text = append(text, field.raw...)
-		text = append(text, ':')
+		text = append(append(text, encode(field.name)...), ':')
 		switch field.name {
 		case "resources":
 			text = appendList(text, d.resources, func(r *resource) []byte { return r.text })
 		case "pending_operations":
-			text = appendList(text, d.operations, func(o operation) []byte { return o.text })
+			text = appendList(text, d.operations, func(o *operation) []byte { return o.text })
 		default:
 			text = append(text, field.value...)
 		}
@@ -149,23 +114,23 @@ func (d *Deployment) Encode() []byte {
 	return append(text, "}}"...)
 }
 
-// with returns a copy of the deployment with another field of the body.
-func (d *Deployment) with(name string, value []byte) *Deployment {
+// with returns a copy of the deployment with other fields of the body.
+func (d *Deployment) with(changes ...field) *Deployment {
 	changed := *d
-	changed.body = d.body.with(name, value)
+	changed.body = d.body.with(changes...)
 	return &changed
 }
 
 // withLists returns a copy of the deployment with other resources and pending operations.
-func (d *Deployment) withLists(resources []*resource, operations []operation) *Deployment {
+func (d *Deployment) withLists(resources []*resource, operations []*operation) *Deployment {
 	placeholder := func(elements int) []byte {
 		if elements == 0 {
 			return nil
 		}
 		return []byte("[]") // Encode writes the elements
 	}
-	changed := d.with("resources", placeholder(len(resources))).
-		with("pending_operations", placeholder(len(operations)))
+	changed := d.with(field{"resources", placeholder(len(resources))},
+		field{"pending_operations", placeholder(len(operations))})
 	changed.resources, changed.operations = resources, operations
 	return changed
 }
@@ -173,18 +138,18 @@ func (d *Deployment) withLists(resources []*resource, operations []operation) *D
 // stamped returns the deployment with a new manifest. magic must be the digest of the version: the client
 // refuses any other.
 func (d *Deployment) stamped(at time.Time, version string) *Deployment {
-	text, magic := encode(version), encode(fmt.Sprintf("%x", sha256.Sum256([]byte(version))))
-	if version == "" {
-		text, magic = d.manifest.get("version"), d.manifest.get("magic")
-	}
-	manifest := object{}.with("time", encode(at.UTC().Format(time.RFC3339Nano)))
-	for _, field := range []change{{"magic", magic}, {"version", text}} {
-		if field.value == nil {
-			field.value = []byte(`""`)
+	old := func(name string) []byte {
+		if value := d.manifest.get(name); value != nil {
+			return value
 		}
-		manifest = manifest.with(field.name, field.value)
+		return []byte(`""`)
 	}
-	return d.with("manifest", manifest.appendTo(nil))
+	text, magic := old("version"), old("magic")
+	if version != "" {
+		text, magic = encode(version), encode(fmt.Sprintf("%x", sha256.Sum256([]byte(version))))
+	}
+	manifest := object{{"time", encode(at.UTC().Format(time.RFC3339Nano))}, {"magic", magic}, {"version", text}}
+	return d.with(field{"manifest", manifest.appendTo(nil)})
 }
 
 // Count returns the number of resources, including the root stack and providers. A resource that is
@@ -195,37 +160,33 @@ func (d *Deployment) Count() int { return len(d.resources) }
 // secrets provider is the service. A client decrypts at this URL, with the credentials that it has for
 // exactly this URL: so the URL must be the one that the client has logged in to.
 func RewriteProvider(d *Deployment, url, owner, project, stack string) *Deployment {
-	return d.rewriteProvider(change{"url", encode(url)}, change{"owner", encode(owner)},
-		change{"project", encode(project)}, change{"stack", encode(stack)})
+	return d.rewriteProvider(field{"url", encode(url)}, field{"owner", encode(owner)},
+		field{"project", encode(project)}, field{"stack", encode(stack)})
 }
 
-func (d *Deployment) rewriteProvider(changes ...change) *Deployment {
-	provider, state, err := parseProvider(d.body.get("secrets_providers"))
+func (d *Deployment) rewriteProvider(changes ...field) *Deployment {
+	provider, err := parseProvider(d.body.get("secrets_providers"))
 	if err != nil {
 		panic(err) // parseBody has accepted it
 	}
-	if !bytes.Equal(provider.get("type"), []byte(`"service"`)) {
+	if !provider.isService() {
 		return d
 	}
-	for _, c := range changes {
-		state = state.with(c.name, c.value)
+	state, err := parseObject(provider.get("state"))
+	if err != nil {
+		panic(err)
 	}
-	return d.with("secrets_providers", provider.with("state", state.appendTo(nil)).appendTo(nil))
+	provider = provider.with(field{"state", state.with(changes...).appendTo(nil)})
+	return d.with(field{"secrets_providers", provider.appendTo(nil)})
 }
 
-// parseProvider returns the fields of secrets_providers and of its state. Both may be empty.
-func parseProvider(text []byte) (provider, state object, err error) {
-	if text == nil {
-		return nil, nil, nil
+// parseProvider returns the fields of secrets_providers. The state of another provider than the service may be any
+// value.
+func parseProvider(text []byte) (provider object, err error) {
+	if provider, err = parseObject(text); err == nil && provider.isService() {
+		_, err = parseObject(provider.get("state"))
 	}
-	if provider, err = parseObject(text); err != nil {
-		return nil, nil, fmt.Errorf("secrets_providers: %w", err)
-	}
-	// The state of another provider may be any value.
-	if text = provider.get("state"); text != nil && text[0] == '{' {
-		if state, err = parseObject(text); err != nil {
-			return nil, nil, fmt.Errorf("secrets_providers.state: %w", err)
-		}
-	}
-	return provider, state, nil
+	return provider, err
 }
+
+func (o object) isService() bool { return string(o.get("type")) == `"service"` }

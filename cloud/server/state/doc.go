@@ -18,6 +18,10 @@
 // drop unknown fields. Importing apitype would also bring gRPC and OpenTelemetry into the service.
 // The module testdata/journal compares this package with Pulumi's own library.
 //
+// encoding/json checks the text and decodes fields. But it would scan and copy the text again for each level of lists
+// and objects, so json.go finds the ends of values itself. The package encoding/json/jsontext needs a GOEXPERIMENT in
+// Go 1.26.
+//
 // A state of 50 MB takes its own size and about a kilobyte for each resource.
 //
 // # Differences from Pulumi's library

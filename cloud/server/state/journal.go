@@ -34,40 +34,29 @@ type Entry struct {
 	sequence  int64 // unique within an update; 0 if unknown
 	operation int64
 
-	removeOld, removeNew   *int64
-	deleteOld, deleteNew   *int64
-	pendingOld, pendingNew *int64
-	state                  *resource
-	pending                *operation
-	isRefresh              bool
-	requiresByteString     bool
-	provider               []byte
-	snapshot               *Deployment
-	extensionRef           string
-	extension              []byte
-	snippets               []byte
+	removeOld, removeNew          *int64
+	deleteOld, deleteNew          *int64
+	pendingOld, pendingNew        *int64
+	state                         *resource
+	pending                       *operation
+	isRefresh, requiresByteString bool
+	snapshot                      *Deployment
+	extensionRef                  string
+	provider, extension, snippets []byte // their form is valid, too
 }
 
 // Entries reads the body of a request: an object whose field entries is a list. It fails if an entry has
 // another version than 1, an unknown kind, or lacks a field that its kind needs. The error contains no
 // value of the text, except URNs and numbers. The entries contain parts of the body.
 func Entries(body []byte) ([]Entry, error) {
-	if err := validate(body); err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
-	}
-	fields, err := parseObject(body)
+	fields, err := parseText(body)
 	if err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	texts, err := parseList(fields.get("entries"))
+	var entries []Entry
+	err = fields.decode(map[string]func([]byte) error{"entries": parsed(&entries, listOf(parseEntry))})
 	if err != nil {
-		return nil, fmt.Errorf("journal: entries: %w", err)
-	}
-	entries := make([]Entry, len(texts))
-	for i, text := range texts {
-		if entries[i], err = parseEntry(text); err != nil {
-			return nil, fmt.Errorf("journal entry %d of the request: %w", i, err)
-		}
+		return nil, fmt.Errorf("journal: %w", err)
 	}
 	return entries, nil
 }
@@ -78,73 +67,37 @@ func parseEntry(text []byte) (Entry, error) {
 		return Entry{}, err
 	}
 	e := Entry{text: text}
-	version, number := int64(0), int64(-1)
-	for _, field := range fields {
-		if isNull(field.value) {
-			continue
-		}
-		switch field.name {
-		case "version":
-			version, err = parseInt(field.value)
-		case "kind":
-			number, err = parseInt(field.value)
-		case "sequenceID":
-			e.sequence, err = parseInt(field.value)
-		case "operationID":
-			e.operation, err = parseInt(field.value)
-		case "removeOld":
-			e.removeOld, err = parseOptionalInt(field.value)
-		case "removeNew":
-			e.removeNew, err = parseOptionalInt(field.value)
-		case "deleteOld":
-			e.deleteOld, err = parseOptionalInt(field.value)
-		case "deleteNew":
-			e.deleteNew, err = parseOptionalInt(field.value)
-		case "pendingReplacementOld":
-			e.pendingOld, err = parseOptionalInt(field.value)
-		case "pendingReplacementNew":
-			e.pendingNew, err = parseOptionalInt(field.value)
-		case "state":
-			e.state, err = parseResource(field.value)
-		case "operation":
-			var pending operation
-			pending, err = parseOperation(field.value)
-			e.pending = &pending
-		case "isRefresh":
-			e.isRefresh, err = parseBool(field.value)
-		case "requiresByteString":
-			e.requiresByteString, err = parseBool(field.value)
-		case "secretsProvider":
-			e.provider = field.value
-			_, _, err = parseProvider(field.value)
-		case "newSnapshot":
-			e.snapshot, err = parseBody(field.value)
-		case "extensionRef":
-			e.extensionRef, err = parseString(field.value)
-		case "extension":
-			e.extension = field.value
-			_, err = parseObject(field.value)
-		case "snippets":
-			e.snippets = field.value
-			_, _, err = parseSnippets(field.value)
-		}
-		if err != nil {
-			return Entry{}, fmt.Errorf("%s: %w", field.name, err)
-		}
+	version, number := 0, int64(-1)
+	err = fields.decode(map[string]func([]byte) error{
+		"version":               into(&version),
+		"kind":                  into(&number),
+		"sequenceID":            into(&e.sequence),
+		"operationID":           into(&e.operation),
+		"removeOld":             into(&e.removeOld),
+		"removeNew":             into(&e.removeNew),
+		"deleteOld":             into(&e.deleteOld),
+		"deleteNew":             into(&e.deleteNew),
+		"pendingReplacementOld": into(&e.pendingOld),
+		"pendingReplacementNew": into(&e.pendingNew),
+		"state":                 parsed(&e.state, parseResource),
+		"operation":             parsed(&e.pending, parseOperation),
+		"isRefresh":             into(&e.isRefresh),
+		"requiresByteString":    into(&e.requiresByteString),
+		"secretsProvider":       parsed(new(object), parseProvider),
+		"newSnapshot":           parsed(&e.snapshot, parseBody),
+		"extensionRef":          into(&e.extensionRef),
+		"extension":             parsed(new(object), parseObject),
+		"snippets":              parsed(new([]snippet), listOf(parseSnippet)),
+	})
+	e.kind = kind(number)
+	e.provider, e.extension, e.snippets = fields.get("secretsProvider"), fields.get("extension"), fields.get("snippets")
+	if err != nil {
+		return Entry{}, err
 	}
 	if version != 1 {
 		return Entry{}, fmt.Errorf("version %d is unknown: this service reads version 1", version)
 	}
-	e.kind = kind(number)
 	return e, e.complete()
-}
-
-func parseOptionalInt(value []byte) (*int64, error) {
-	number, err := parseInt(value)
-	if err == nil && number < 0 {
-		err = errors.New("the number is negative")
-	}
-	return &number, err
 }
 
 // complete reports an unknown kind, and a missing field without which the entry would have no effect.
@@ -254,8 +207,8 @@ func (c *Check) fits(e Entry) error {
 		return errors.New("a new base must come before entries that change resources")
 	}
 	for _, index := range []*int64{e.removeOld, e.deleteOld, e.pendingOld} {
-		if index != nil && *index >= int64(c.base) {
-			return fmt.Errorf("the base has %d resources, so there is none with index %d", c.base, *index)
+		if index != nil && (*index < 0 || *index >= int64(c.base)) {
+			return fmt.Errorf("the base has %d resources, but the entry refers to index %d", c.base, *index)
 		}
 	}
 	for _, id := range []*int64{e.removeNew, e.deleteNew, e.pendingNew} {
@@ -328,13 +281,13 @@ func (j *Journal) Add(e Entry) error {
 	case kindWrite:
 		j.write(e)
 	case kindSecretsManager:
-		j.base = j.base.with("secrets_providers", e.provider)
+		j.base = j.base.with(field{"secrets_providers", e.provider})
 	case kindRebuiltBase:
 		j.rebase(j.merge())
 	case kindExtension:
 		j.extensions[e.extensionRef] = e.extension
 	case kindSnippets:
-		j.base = j.base.with("snippets", e.snippets)
+		j.base = j.base.with(field{"snippets", e.snippets})
 	}
 	return nil
 }
@@ -393,7 +346,7 @@ func (j *Journal) write(e Entry) {
 	provider := j.base.body.get("secrets_providers")
 	j.base = e.snapshot
 	if j.base.body.get("secrets_providers") == nil {
-		j.base = j.base.with("secrets_providers", provider)
+		j.base = j.base.with(field{"secrets_providers", provider})
 	}
 }
 
@@ -405,7 +358,7 @@ func (j *Journal) oldResource(index int64) *oldResource {
 }
 
 func (n *newResource) mark(name string) {
-	n.resource = n.resource.changed([]change{{name, []byte("true")}})
+	n.resource = n.resource.changed(field{name, []byte("true")})
 }
 
 // Deployment returns the state after all entries. The journal can be used afterwards. The time stands in the
@@ -423,8 +376,6 @@ func (j *Journal) Deployment(at time.Time, version string) *Deployment {
 //  5. After a refresh, no reference to a resource that is gone.
 //  6. No reference to an alias.
 func (j *Journal) merge() *Deployment {
-	features := map[string]bool{}
-
 	// 1. Resources.
 	var resources []*resource
 	for _, made := range j.made {
@@ -446,10 +397,10 @@ func (j *Journal) merge() *Deployment {
 	}
 
 	// 2. Operations.
-	var operations []operation
+	var operations []*operation
 	for _, id := range slices.Sorted(maps.Keys(j.open)) {
 		if o := j.open[id]; o != nil {
-			operations = append(operations, *o)
+			operations = append(operations, o)
 		}
 	}
 	for _, o := range j.base.operations {
@@ -461,29 +412,33 @@ func (j *Journal) merge() *Deployment {
 	// 3. Extensions.
 	merged := *j.base
 	if len(j.extensions) > 0 {
-		merged.body = merged.body.with("extensions", j.mergeExtensions())
+		merged.body = merged.body.with(field{"extensions", j.mergeExtensions()})
 	}
 
 	// 4. Features.
+	features := map[string]bool{}
 	if len(resources)+len(operations) > 0 {
+		ofResources := new(resource).features()
 		for _, name := range j.base.features {
-			if !slices.Contains(ofResources, name) {
+			if _, ok := ofResources[name]; !ok {
 				features[name] = true
 			}
 		}
-		if j.byteString {
-			features[featureByteString] = true
-		}
+		features[featureByteString] = features[featureByteString] || j.byteString
 	}
-	for _, r := range resources {
-		r.addFeatures(features)
-	}
+	users := slices.Clone(resources)
 	for _, o := range operations {
-		o.resource.addFeatures(features)
+		users = append(users, o.resource)
+	}
+	for _, r := range users {
+		for name, used := range r.features() {
+			features[name] = features[name] || used
+		}
 	}
 	if snippets, err := parseList(merged.body.get("snippets")); err == nil && len(snippets) > 0 {
 		features[featureSnippets] = true
 	}
+	maps.DeleteFunc(features, func(_ string, used bool) bool { return !used })
 	merged.features = slices.Sorted(maps.Keys(features))
 	merged.version = minVersion
 	if len(features) > 0 {
@@ -504,28 +459,24 @@ func (j *Journal) merge() *Deployment {
 }
 
 func (old *oldResource) marked(r *resource) *resource {
-	var changes []change
+	var changes []field
 	if old.pendingReplacement {
-		changes = append(changes, change{"pendingReplacement", []byte("true")})
+		changes = append(changes, field{"pendingReplacement", []byte("true")})
 	}
 	if old.delete {
-		changes = append(changes, change{"delete", []byte("true")})
+		changes = append(changes, field{"delete", []byte("true")})
 	}
-	return r.changed(changes)
+	return r.changed(changes...)
 }
 
 func (j *Journal) mergeExtensions() []byte {
-	extensions, err := parseOptionalObject(j.base.body.get("extensions"))
+	extensions, err := parseObject(j.base.body.get("extensions"))
 	if err != nil {
 		panic(err) // parseBody has accepted it
 	}
-	known := map[string]bool{}
-	for _, field := range extensions {
-		known[field.name] = true
-	}
 	for _, ref := range slices.Sorted(maps.Keys(j.extensions)) {
-		if !known[ref] {
-			extensions = append(extensions, member{ref, encode(ref), j.extensions[ref]})
+		if !slices.ContainsFunc(extensions, func(f field) bool { return f.name == ref }) {
+			extensions = append(extensions, field{ref, j.extensions[ref]})
 		}
 	}
 	return extensions.appendTo(nil)

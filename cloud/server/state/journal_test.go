@@ -222,8 +222,8 @@ func TestJournalRefusesEntries(t *testing.T) {
 	for _, test := range []struct{ name, entry, want string }{
 		{"unknown kind", `"kind":10`, "kind 10 is unknown"},
 		{"no kind", `"operationID":1`, "kind -1 is unknown"},
-		{"negative index", `"kind":1,"operationID":1,"removeOld":-1`, "removeOld: the number is negative"},
-		{"fraction as index", `"kind":1,"operationID":1,"removeOld":0.5`, "removeOld: expected a whole number"},
+		{"negative index", `"kind":1,"operationID":1,"removeOld":-1`, "refers to index -1"},
+		{"fraction as index", `"kind":1,"operationID":1,"removeOld":0.5`, "removeOld: expected int64"},
 		{"old index out of range", `"kind":1,"operationID":1,"removeOld":1`, "the base has 1 resources"},
 		{"mark out of range", `"kind":1,"operationID":1,"deleteOld":1`, "the base has 1 resources"},
 		{"refresh out of range", `"kind":3,"operationID":1,"removeOld":1`, "the base has 1 resources"},
@@ -239,7 +239,7 @@ func TestJournalRefusesEntries(t *testing.T) {
 		{"state that is no object", `"kind":1,"operationID":1,"state":[]`, "state: expected an object"},
 		{
 			"field of another type", `"kind":1,"operationID":1,"state":{"urn":"u","dependencies":"d"}`,
-			"state: dependencies: expected a list",
+			"state: dependencies: expected []string",
 		},
 		{"later version", `"kind":0,"version":2`, "version 2 is unknown"},
 		{"field that comes twice", `"kind":0,"kind":1`, "two fields of the same name"},

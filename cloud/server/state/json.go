@@ -5,33 +5,53 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
+	"reflect"
+	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
 // maxDepth is the number of objects and lists that may contain each other.
 const maxDepth = 100
 
-// validate reports why data is not one JSON value, or is nested too deeply. The functions below
-// require data that validate has accepted.
-func validate(data []byte) error {
+// parseText returns the object that data consists of. The functions below require data that parseText has accepted.
+func parseText(data []byte) (object, error) {
 	if !utf8.Valid(data) || !json.Valid(data) {
-		return errors.New("the text is not valid JSON in UTF-8: send it again, complete")
+		return nil, errors.New("the text is not valid JSON in UTF-8: send it again, complete")
 	}
-	depth := 0
-	for i := 0; i < len(data); i++ {
-		switch data[i] {
-		case '"':
-			i = endOfString(data, i) - 1
-		case '{', '[':
-			if depth++; depth > maxDepth {
-				return fmt.Errorf("the text has more than %d levels of objects and lists", maxDepth)
+	data = bytes.TrimSpace(data)
+	if _, levels := end(data, 0); levels > maxDepth {
+		return nil, fmt.Errorf("the text has more than %d levels of objects and lists", maxDepth)
+	}
+	return parseObject(data)
+}
+
+// end returns the index behind the value that starts at data[start], and how many objects and lists contain each
+// other in the value.
+func end(data []byte, start int) (stop, levels int) {
+	switch data[start] {
+	case '"':
+		return endOfString(data, start), 0
+	case '{', '[':
+		depth := 0
+		for i := start; ; i++ {
+			switch data[i] {
+			case '"':
+				i = endOfString(data, i) - 1
+			case '{', '[':
+				depth++
+				levels = max(levels, depth)
+			case '}', ']':
+				if depth--; depth == 0 {
+					return i + 1, levels
+				}
 			}
-		case '}', ']':
-			depth--
 		}
 	}
-	return nil
+	if length := bytes.IndexAny(data[start:], ",]} \t\r\n"); length >= 0 {
+		return start + length, 0
+	}
+	return len(data), 0
 }
 
 // endOfString returns the index behind the string that starts at data[start].
@@ -46,119 +66,90 @@ func endOfString(data []byte, start int) int {
 	}
 }
 
-// end returns the index behind the value that starts at data[start].
-func end(data []byte, start int) int {
-	switch data[start] {
-	case '"':
-		return endOfString(data, start)
-	case '{', '[':
-		depth := 0
-		for i := start; ; i++ {
-			switch data[i] {
-			case '"':
-				i = endOfString(data, i) - 1
-			case '{', '[':
-				depth++
-			case '}', ']':
-				if depth--; depth == 0 {
-					return i + 1
-				}
-			}
-		}
+// elements returns the elements of a list, or the names and values of an object in turn.
+func elements(value []byte) (all [][]byte) {
+	for i := token(value, 1); i < len(value)-1; i = token(value, i) {
+		stop, _ := end(value, i)
+		all = append(all, value[i:stop])
+		i = stop
 	}
-	for i := start; i < len(data); i++ {
-		switch data[i] {
-		case ',', '}', ']', ' ', '\t', '\r', '\n':
-			return i
-		}
-	}
-	return len(data)
+	return all
 }
 
 // token returns the index of the next byte that is no white space, comma or colon.
 func token(data []byte, i int) int {
-	for i < len(data) {
-		switch data[i] {
-		case ' ', '\t', '\r', '\n', ',', ':':
-			i++
-		default:
-			return i
-		}
-	}
-	return i
+	return len(data) - len(bytes.TrimLeft(data[i:], " \t\r\n,:"))
 }
 
-// member is a field of an object. Its slices are parts of the text of the object.
-type member struct {
+// field is a field of an object. Its value is a part of the text of the object.
+type field struct {
 	name  string
-	raw   []byte // the name with its quotes
-	value []byte
+	value []byte // nil, in a change of an object, removes the field
 }
 
 // object is a JSON object with its fields in the order of the text.
-type object []member
+type object []field
 
-// parseObject fails if the value is no object, or has two fields of the same name: each client
-// would use another one of the two.
+// parseObject returns an empty object for a nil value. It fails if the value is no object, or has two fields of the
+// same name: each client would use another one of the two.
 func parseObject(value []byte) (object, error) {
-	i := token(value, 0)
-	if value[i] != '{' {
+	if value == nil {
+		return nil, nil
+	}
+	if value[0] != '{' {
 		return nil, errors.New("expected an object")
 	}
-	var fields object
-	names := map[string]bool{}
-	for i = token(value, i+1); value[i] != '}'; i = token(value, i) {
-		var field member
-		stop := endOfString(value, i)
-		field.raw = value[i:stop]
-		field.name = unquote(field.raw)
-		if names[field.name] {
+	all := elements(value)
+	fields := make(object, 0, len(all)/2)
+	names := make(map[string]bool, len(all)/2)
+	for pair := range slices.Chunk(all, 2) {
+		name := unquote(pair[0])
+		if names[name] {
 			return nil, errors.New("an object has two fields of the same name")
 		}
-		names[field.name] = true
-		i = token(value, stop)
-		stop = end(value, i)
-		field.value = value[i:stop]
-		fields = append(fields, field)
-		i = stop
+		names[name] = true
+		fields = append(fields, field{name, pair[1]})
 	}
 	return fields, nil
 }
 
-// parseOptionalObject returns an empty object for a nil value.
-func parseOptionalObject(value []byte) (object, error) {
-	if value == nil {
-		return nil, nil
-	}
-	return parseObject(value)
-}
-
 // get returns nil if there is no field of this name, or if it is null.
 func (o object) get(name string) []byte {
-	for _, field := range o {
-		if field.name == name && !isNull(field.value) {
-			return field.value
+	for _, f := range o {
+		if f.name == name && !isNull(f.value) {
+			return f.value
 		}
 	}
 	return nil
 }
 
-// with returns a copy of the object in which the field has the value, or without the field if the
-// value is nil. A new field is the last one.
-func (o object) with(name string, value []byte) object {
-	changed := make(object, 0, len(o)+1)
-	found := false
-	for _, field := range o {
-		if field.name == name {
-			if value == nil {
-				continue
+// decode calls the function for the name of each field, if there is one, with the value. It skips null.
+func (o object) decode(functions map[string]func([]byte) error) error {
+	for _, f := range o {
+		if function := functions[f.name]; function != nil && !isNull(f.value) {
+			if err := function(f.value); err != nil {
+				return fmt.Errorf("%s: %w", f.name, err)
 			}
-			field.value, found = value, true
 		}
-		changed = append(changed, field)
 	}
-	if value != nil && !found {
-		changed = append(changed, member{name, encode(name), value})
+	return nil
+}
+
+// with returns a copy of the object with other fields. It removes a field whose value is nil. New fields are the
+// last ones.
+func (o object) with(changes ...field) object {
+	changed := slices.Clone(o)
+	for _, c := range changes {
+		same := func(f field) bool { return f.name == c.name }
+		i := slices.IndexFunc(changed, same)
+		switch {
+		case c.value == nil:
+			changed = slices.DeleteFunc(changed, same)
+		case i < 0:
+			changed = append(changed, c)
+		default:
+			changed[i] = c
+		}
 	}
 	return changed
 }
@@ -166,13 +157,12 @@ func (o object) with(name string, value []byte) object {
 // appendTo appends the text of the object to data.
 func (o object) appendTo(data []byte) []byte {
 	data = append(data, '{')
-	for i, field := range o {
+	for i, f := range o {
 		if i > 0 {
 			data = append(data, ',')
 		}
-		data = append(data, field.raw...)
-		data = append(data, ':')
-		data = append(data, field.value...)
+		data = append(append(data, encode(f.name)...), ':')
+		data = append(data, f.value...)
 	}
 	return append(data, '}')
 }
@@ -182,82 +172,61 @@ func parseList(value []byte) ([][]byte, error) {
 	if value == nil {
 		return nil, nil
 	}
-	i := token(value, 0)
-	if value[i] != '[' {
+	if value[0] != '[' {
 		return nil, errors.New("expected a list")
 	}
-	var elements [][]byte
-	for i = token(value, i+1); value[i] != ']'; i = token(value, i) {
-		stop := end(value, i)
-		elements = append(elements, value[i:stop])
-		i = stop
-	}
-	return elements, nil
+	return elements(value), nil
 }
 
-// parseString returns the empty string for a nil value.
-func parseString(value []byte) (string, error) {
-	if value == nil || isNull(value) {
-		return "", nil
-	}
-	if value[0] != '"' {
-		return "", errors.New("expected a string")
-	}
-	return unquote(value), nil
-}
-
-func parseStrings(value []byte) ([]string, error) {
-	elements, err := parseList(value)
-	if err != nil || elements == nil {
-		return nil, err
-	}
-	texts := make([]string, len(elements))
-	for i, element := range elements {
-		if texts[i], err = parseString(element); err != nil {
+// listOf returns a function that parses a list, with parse for each element.
+func listOf[T any](parse func([]byte) (T, error)) func([]byte) ([]T, error) {
+	return func(value []byte) ([]T, error) {
+		texts, err := parseList(value)
+		if err != nil {
 			return nil, err
 		}
+		all := make([]T, len(texts))
+		for i, text := range texts {
+			if all[i], err = parse(text); err != nil {
+				return nil, fmt.Errorf("element %d: %w", i, err)
+			}
+		}
+		return all, nil
 	}
-	return texts, nil
 }
 
-// parseBool returns false for a nil value.
-func parseBool(value []byte) (bool, error) {
-	if value == nil {
-		return false, nil
+// read decodes a value into a variable. Null and nil leave it unchanged. The error contains no part of the value.
+func read(value []byte, variable any) error {
+	if value == nil || json.Unmarshal(value, variable) == nil {
+		return nil
 	}
-	if value[0] != 't' && value[0] != 'f' {
-		return false, errors.New("expected true or false")
-	}
-	return value[0] == 't', nil
+	return fmt.Errorf("expected %s", strings.TrimPrefix(reflect.TypeOf(variable).Elem().String(), "*"))
 }
 
-// parseInt returns 0 for a nil value.
-func parseInt(value []byte) (int64, error) {
-	if value == nil {
-		return 0, nil
-	}
-	number, err := strconv.ParseInt(string(value), 10, 64)
-	if err != nil {
-		return 0, errors.New("expected a whole number of 64 bits")
-	}
-	return number, nil
+// into returns read for this variable.
+func into(variable any) func([]byte) error {
+	return func(value []byte) error { return read(value, variable) }
 }
 
-func isNull(value []byte) bool { return value[0] == 'n' }
+// parsed returns a function that parses a value into a variable.
+func parsed[T any](variable *T, parse func([]byte) (T, error)) func([]byte) error {
+	return func(value []byte) (err error) {
+		*variable, err = parse(value)
+		return err
+	}
+}
 
 // unquote returns the text of a JSON string.
-func unquote(value []byte) string {
-	if bytes.IndexByte(value, '\\') < 0 {
-		return string(value[1 : len(value)-1])
-	}
-	var text string
+func unquote(value []byte) (text string) {
 	if err := json.Unmarshal(value, &text); err != nil {
-		panic(err) // validate has accepted it
+		panic(err) // parseText has accepted it
 	}
 	return text
 }
 
-// encode returns the JSON text of a value that consists of strings, lists and maps of strings.
+func isNull(value []byte) bool { return value[0] == 'n' }
+
+// encode returns the JSON text of a value that consists of strings, numbers, lists and maps.
 func encode(value any) []byte {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)

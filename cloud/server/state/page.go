@@ -60,70 +60,54 @@ func (r *resource) shown() Resource {
 	if err != nil {
 		panic(err) // parseResource has accepted it
 	}
-	outputs, err := parseOptionalObject(fields.get("outputs"))
+	outputs, err := parseObject(fields.get("outputs"))
 	if err != nil {
 		return shown
 	}
-	for _, field := range outputs {
-		value, secret := mask(field.value)
-		shown.Outputs = append(shown.Outputs, Property{field.name, value, secret})
+	for _, output := range outputs {
+		value, secret := mask(output.value)
+		shown.Outputs = append(shown.Outputs, Property{output.name, value, secret})
 	}
 	return shown
 }
 
 // mask returns the value as text, and whether the value itself is a secret.
-func mask(value []byte) (string, bool) {
-	if isSecret(value) {
+func mask(text []byte) (shown string, secret bool) {
+	var fields map[string]json.RawMessage
+	err := json.Unmarshal(text, &fields)
+	if err == nil && string(fields[signature]) == `"`+secretSignature+`"` {
 		return maskedSecret, true
 	}
-	if len(value) > maxShown {
-		return fmt.Sprintf("[%d bytes]", len(value)), false
+	if len(text) > maxShown {
+		return fmt.Sprintf("[%d bytes]", len(text)), false
 	}
-	if value[0] == '"' {
-		return unquote(value), false
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber() // 1.50 stays 1.50
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		panic(err) // parseText has accepted it
 	}
-	var text bytes.Buffer
-	if err := json.Compact(&text, appendMasked(nil, value)); err != nil {
-		panic(err) // validate has accepted it
+	value = masked(value)
+	if text, ok := value.(string); ok {
+		return text, false
 	}
-	// Go writes <, > and & in JSON as \u003c and so on, for HTML. A backslash itself is written twice.
-	readable := strings.NewReplacer(`\\`, `\\`, `\u003c`, "<", `\u003e`, ">", `\u0026`, "&")
-	return readable.Replace(text.String()), false
+	return string(encode(value)), false
 }
 
-// appendMasked appends a value, in which secrets are replaced, to data.
-func appendMasked(data, value []byte) []byte {
-	switch {
-	case isSecret(value):
-		return append(data, `"`+maskedSecret+`"`...)
-	case value[0] == '[':
-		elements, err := parseList(value)
-		if err != nil {
-			panic(err)
+// masked returns a value in which secrets are replaced.
+func masked(value any) any {
+	switch value := value.(type) {
+	case []any:
+		for i := range value {
+			value[i] = masked(value[i])
 		}
-		return appendList(data, elements, func(element []byte) []byte { return appendMasked(nil, element) })
-	case value[0] == '{':
-		fields, err := parseObject(value)
-		if err != nil {
-			return append(data, `"`+maskedSecret+`"`...) // a secret may be in one of two fields of the same name
+	case map[string]any:
+		if value[signature] == secretSignature {
+			return maskedSecret
 		}
-		for i, field := range fields {
-			fields[i].value = appendMasked(nil, field.value)
+		for name := range value {
+			value[name] = masked(value[name])
 		}
-		return fields.appendTo(data)
 	}
-	return append(data, value...)
-}
-
-// isSecret reports whether a value is an object with the signature of secrets.
-func isSecret(value []byte) bool {
-	if value[0] != '{' {
-		return false
-	}
-	fields, err := parseObject(value)
-	if err != nil {
-		return true
-	}
-	text, err := parseString(fields.get(signature))
-	return err != nil || text == secretSignature
+	return value
 }

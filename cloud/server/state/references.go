@@ -1,7 +1,8 @@
 package state
 
 import (
-	"fmt"
+	"cmp"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -13,44 +14,41 @@ const rootStackType = "pulumi:pulumi:Stack"
 func removeDangling(resources []*resource) {
 	before := map[string]bool{}
 	for i, r := range resources {
-		var changes []change
+		var changes []field
 		if kept := onlyIn(r.dependencies, before); len(kept) < len(r.dependencies) {
-			changes = append(changes, change{"dependencies", encodeOrRemove(kept)})
+			changes = append(changes, field{"dependencies", encodeOrRemove(kept)})
 		}
 		if kept := onlyIn(r.replaceWith, before); len(kept) < len(r.replaceWith) {
-			changes = append(changes, change{"replaceWith", encodeOrRemove(kept)})
+			changes = append(changes, field{"replaceWith", encodeOrRemove(kept)})
 		}
 		if r.deletedWith != "" && !before[r.deletedWith] {
-			changes = append(changes, change{"deletedWith", nil})
+			changes = append(changes, field{"deletedWith", nil})
 		}
 		changes = append(changes, r.withoutPropertyDependencies(before)...)
-		resources[i] = r.changed(changes)
+		resources[i] = r.changed(changes...)
 		before[r.urn] = true
 	}
 	for i, r := range resources {
 		if r.parent != "" && !before[r.parent] {
-			resources[i] = r.changed([]change{{"parent", nil}})
+			resources[i] = r.changed(field{"parent", nil})
 		}
 	}
 }
 
-func (r *resource) withoutPropertyDependencies(existing map[string]bool) []change {
+func (r *resource) withoutPropertyDependencies(existing map[string]bool) []field {
 	kept := map[string][]string{}
-	same := true
 	for property, all := range r.propertyDependencies {
-		some := onlyIn(all, existing)
-		if len(some) > 0 {
+		if some := onlyIn(all, existing); len(some) > 0 {
 			kept[property] = some
 		}
-		same = same && len(some) == len(all) && len(some) > 0
 	}
 	switch {
-	case same:
+	case maps.EqualFunc(kept, r.propertyDependencies, slices.Equal):
 		return nil
 	case len(kept) == 0:
-		return []change{{"propertyDependencies", nil}}
+		return []field{{"propertyDependencies", nil}}
 	}
-	return []change{{"propertyDependencies", encode(kept)}}
+	return []field{{"propertyDependencies", encode(kept)}}
 }
 
 // newNames returns the URN of the resource for each alias, and the new URN of each resource whose parent
@@ -99,76 +97,59 @@ func replaceAliases(resources []*resource, names map[string]string) {
 	}
 	unnamed := func(alias string) bool { return names[alias] == "" }
 	for i, r := range resources {
-		var changes []change
-		for _, field := range []struct{ name, urn string }{
+		var changes []field
+		for _, f := range []struct{ name, urn string }{
 			{"urn", r.urn}, {"parent", r.parent}, {"deletedWith", r.deletedWith}, {"viewOf", r.viewOf},
 		} {
-			if urn, ok := names[field.urn]; ok && field.urn != "" {
-				changes = append(changes, change{field.name, encode(urn)})
+			if urn, ok := names[f.urn]; ok && f.urn != "" {
+				changes = append(changes, field{f.name, encode(urn)})
 			}
 		}
 		if end := strings.LastIndex(r.provider, "::"); end >= 0 {
 			if urn, ok := names[r.provider[:end]]; ok {
-				changes = append(changes, change{"provider", encode(urn + r.provider[end:])})
+				changes = append(changes, field{"provider", encode(urn + r.provider[end:])})
 			}
 		}
-		if dependencies, ok := replaceAll(r.dependencies, names); ok {
-			changes = append(changes, change{"dependencies", encode(dependencies)})
+		if urns := replaceAll(r.dependencies, names); !slices.Equal(urns, r.dependencies) {
+			changes = append(changes, field{"dependencies", encode(urns)})
 		}
 		replaced := map[string][]string{}
-		found := false
-		for property, all := range r.propertyDependencies {
-			urns, ok := replaceAll(all, names)
-			replaced[property], found = urns, found || ok
+		for property, urns := range r.propertyDependencies {
+			replaced[property] = replaceAll(urns, names)
 		}
-		if found {
-			changes = append(changes, change{"propertyDependencies", encode(replaced)})
+		if !maps.EqualFunc(replaced, r.propertyDependencies, slices.Equal) {
+			changes = append(changes, field{"propertyDependencies", encode(replaced)})
 		}
 		// The list stays if one of its aliases is contested.
 		if len(r.aliases) > 0 && !slices.ContainsFunc(r.aliases, unnamed) {
-			changes = append(changes, change{"aliases", nil})
+			changes = append(changes, field{"aliases", nil})
 		}
-		resources[i] = r.changed(changes)
+		resources[i] = r.changed(changes...)
 	}
 }
 
-// replaceAll also reports whether the list contains an alias.
-func replaceAll(list []string, names map[string]string) ([]string, bool) {
-	found := false
-	replaced := make([]string, len(list))
+// replaceAll returns the list with the names of its URNs.
+func replaceAll(list []string, names map[string]string) []string {
+	replaced := slices.Clone(list)
 	for i, urn := range list {
-		name, ok := names[urn]
-		if !ok {
-			name = urn
+		if name, ok := names[urn]; ok {
+			replaced[i] = name
 		}
-		replaced[i], found = name, found || ok
 	}
-	return replaced, found
+	return replaced
 }
 
-// parseSnippets returns the snippets, each with its references: URNs by name.
-func parseSnippets(text []byte) (snippets, references []object, err error) {
-	texts, err := parseList(text)
-	if err != nil {
-		return nil, nil, err
+// snippet is a snippet of a deployment, with its references: URNs by name.
+type snippet struct {
+	fields     object
+	references map[string]string
+}
+
+func parseSnippet(text []byte) (s snippet, err error) {
+	if s.fields, err = parseObject(text); err == nil {
+		err = s.fields.decode(map[string]func([]byte) error{"references": into(&s.references)})
 	}
-	for _, text := range texts {
-		snippet, err := parseObject(text)
-		if err != nil {
-			return nil, nil, err
-		}
-		urns, err := parseOptionalObject(snippet.get("references"))
-		if err != nil {
-			return nil, nil, fmt.Errorf("references: %w", err)
-		}
-		for _, field := range urns {
-			if _, err := parseString(field.value); err != nil {
-				return nil, nil, fmt.Errorf("references: %w", err)
-			}
-		}
-		snippets, references = append(snippets, snippet), append(references, urns)
-	}
-	return snippets, references, nil
+	return s, err
 }
 
 // replaceSnippetAliases replaces aliases by URNs in the references of snippets.
@@ -176,20 +157,18 @@ func replaceSnippetAliases(body object, names map[string]string) object {
 	if len(names) == 0 || body.get("snippets") == nil {
 		return body
 	}
-	snippets, references, err := parseSnippets(body.get("snippets"))
+	snippets, err := listOf(parseSnippet)(body.get("snippets"))
 	if err != nil {
 		panic(err) // parseBody and parseEntry have accepted them
 	}
-	for i, urns := range references {
-		for k, field := range urns {
-			urn, err := parseString(field.value)
-			if name, ok := names[urn]; err == nil && ok {
-				urns[k].value = encode(name)
-			}
+	text := appendList(nil, snippets, func(s snippet) []byte {
+		for name, urn := range s.references {
+			s.references[name] = cmp.Or(names[urn], urn)
 		}
-		if len(urns) > 0 {
-			snippets[i] = snippets[i].with("references", urns.appendTo(nil))
+		if len(s.references) > 0 {
+			s.fields = s.fields.with(field{"references", encode(s.references)})
 		}
-	}
-	return body.with("snippets", appendList(nil, snippets, func(o object) []byte { return o.appendTo(nil) }))
+		return s.fields.appendTo(nil)
+	})
+	return body.with(field{"snippets", text})
 }

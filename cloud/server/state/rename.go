@@ -14,7 +14,7 @@ type Name struct{ Project, Stack string }
 // urn, parent, provider, dependencies, and values of inputs and outputs, but not names of fields. With a
 // state that is not renamed, the next update would replace every resource.
 func Rename(d *Deployment, from, to Name) *Deployment {
-	text := d.rewriteProvider(change{"project", encode(to.Project)}, change{"stack", encode(to.Stack)}).Encode()
+	text := d.rewriteProvider(field{"project", encode(to.Project)}, field{"stack", encode(to.Stack)}).Encode()
 	prefix := fmt.Sprintf("urn:pulumi:%s::%s::", from.Stack, from.Project)
 
 	renamed := make([]byte, 0, len(text)+len(text)/8)

@@ -2,7 +2,6 @@ package state
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 )
 
@@ -18,7 +17,7 @@ type resource struct {
 	propertyDependencies         map[string][]string
 	delete, protect              bool
 	refreshBeforeUpdate, tainted bool
-	hasHooks                     bool
+	hooks                        object
 	extension, snippet           string
 }
 
@@ -28,53 +27,28 @@ func parseResource(text []byte) (*resource, error) {
 		return nil, err
 	}
 	r := &resource{text: text}
-	for _, field := range fields {
-		if isNull(field.value) {
-			continue
-		}
-		switch field.name {
-		case "urn":
-			r.urn, err = parseString(field.value)
-		case "type":
-			r.typ, err = parseString(field.value)
-		case "id":
-			r.id, err = parseString(field.value)
-		case "parent":
-			r.parent, err = parseString(field.value)
-		case "provider":
-			r.provider, err = parseString(field.value)
-		case "deletedWith":
-			r.deletedWith, err = parseString(field.value)
-		case "viewOf":
-			r.viewOf, err = parseString(field.value)
-		case "dependencies":
-			r.dependencies, err = parseStrings(field.value)
-		case "replaceWith":
-			r.replaceWith, err = parseStrings(field.value)
-		case "aliases":
-			r.aliases, err = parseStrings(field.value)
-		case "propertyDependencies":
-			r.propertyDependencies, err = parsePropertyDependencies(field.value)
-		case "delete":
-			r.delete, err = parseBool(field.value)
-		case "protect":
-			r.protect, err = parseBool(field.value)
-		case "refreshBeforeUpdate":
-			r.refreshBeforeUpdate, err = parseBool(field.value)
-		case "taint":
-			r.tainted, err = parseBool(field.value)
-		case "resourceHooks":
-			var hooks object
-			hooks, err = parseObject(field.value)
-			r.hasHooks = len(hooks) > 0
-		case "extensionRef":
-			r.extension, err = parseString(field.value)
-		case "snippetID":
-			r.snippet, err = parseString(field.value)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", field.name, err)
-		}
+	err = fields.decode(map[string]func([]byte) error{
+		"urn":                  into(&r.urn),
+		"type":                 into(&r.typ),
+		"id":                   into(&r.id),
+		"parent":               into(&r.parent),
+		"provider":             into(&r.provider),
+		"deletedWith":          into(&r.deletedWith),
+		"viewOf":               into(&r.viewOf),
+		"dependencies":         into(&r.dependencies),
+		"replaceWith":          into(&r.replaceWith),
+		"aliases":              into(&r.aliases),
+		"propertyDependencies": into(&r.propertyDependencies),
+		"delete":               into(&r.delete),
+		"protect":              into(&r.protect),
+		"refreshBeforeUpdate":  into(&r.refreshBeforeUpdate),
+		"taint":                into(&r.tainted),
+		"resourceHooks":        parsed(&r.hooks, parseObject),
+		"extensionRef":         into(&r.extension),
+		"snippetID":            into(&r.snippet),
+	})
+	if err != nil {
+		return nil, err
 	}
 	if r.urn == "" {
 		return nil, errors.New("a resource has no urn")
@@ -82,32 +56,8 @@ func parseResource(text []byte) (*resource, error) {
 	return r, nil
 }
 
-func parsePropertyDependencies(value []byte) (map[string][]string, error) {
-	fields, err := parseObject(value)
-	if err != nil {
-		return nil, err
-	}
-	dependencies := make(map[string][]string, len(fields))
-	for _, field := range fields {
-		if isNull(field.value) {
-			dependencies[field.name] = nil
-			continue
-		}
-		if dependencies[field.name], err = parseStrings(field.value); err != nil {
-			return nil, err
-		}
-	}
-	return dependencies, nil
-}
-
-// change is a field with its new value. A nil value removes the field.
-type change struct {
-	name  string
-	value []byte
-}
-
 // changed returns the resource with other fields.
-func (r *resource) changed(changes []change) *resource {
+func (r *resource) changed(changes ...field) *resource {
 	if len(changes) == 0 {
 		return r
 	}
@@ -115,10 +65,7 @@ func (r *resource) changed(changes []change) *resource {
 	if err != nil {
 		panic(err) // parseResource has accepted it
 	}
-	for _, c := range changes {
-		fields = fields.with(c.name, c.value)
-	}
-	other, err := parseResource(fields.appendTo(nil))
+	other, err := parseResource(fields.with(changes...).appendTo(nil))
 	if err != nil {
 		panic(err) // the changes have the types of the fields
 	}
@@ -132,26 +79,19 @@ type operation struct {
 	resource *resource
 }
 
-func parseOperation(text []byte) (operation, error) {
+func parseOperation(text []byte) (*operation, error) {
 	fields, err := parseObject(text)
 	if err != nil {
-		return operation{}, err
+		return nil, err
 	}
-	o := operation{text: text}
-	if o.kind, err = parseString(fields.get("type")); err != nil {
-		return operation{}, fmt.Errorf("type: %w", err)
+	o := &operation{text: text}
+	err = fields.decode(map[string]func([]byte) error{
+		"type": into(&o.kind), "resource": parsed(&o.resource, parseResource),
+	})
+	if err == nil && o.resource == nil {
+		err = errors.New("an operation has no resource")
 	}
-	state := fields.get("resource")
-	if state == nil {
-		return operation{}, errors.New("an operation has no resource")
-	}
-	o.resource, err = parseResource(state)
 	return o, err
-}
-
-// The features that follow from the fields of resources.
-var ofResources = []string{
-	"extensionParameterization", "hooks", "refreshBeforeUpdate", "replaceWith", featureSnippets, "taint", "views",
 }
 
 const (
@@ -159,20 +99,16 @@ const (
 	featureByteString = "byteString"
 )
 
-// addFeatures adds the features of the resource.
-func (r *resource) addFeatures(features map[string]bool) {
-	for name, used := range map[string]bool{
+// features returns the features that follow from fields of resources, and whether this resource uses them.
+func (r *resource) features() map[string]bool {
+	return map[string]bool{
 		"extensionParameterization": r.extension != "",
-		"hooks":                     r.hasHooks,
+		"hooks":                     len(r.hooks) > 0,
 		"refreshBeforeUpdate":       r.refreshBeforeUpdate,
 		"replaceWith":               len(r.replaceWith) > 0,
 		featureSnippets:             r.snippet != "",
 		"taint":                     r.tainted,
 		"views":                     r.viewOf != "",
-	} {
-		if used {
-			features[name] = true
-		}
 	}
 }
 
