@@ -200,10 +200,8 @@ func (c *call) writeJSON(code int, text []byte) {
 	header.Set("Content-Type", "application/json")
 	header.Set("Cache-Control", "no-store")
 	if len(text) >= minCompressed && acceptsGzip(c.Header.Get("Accept-Encoding")) {
-		if packed, err := objects.Pack(text); err == nil {
-			header.Set("Content-Encoding", "gzip")
-			text = packed
-		}
+		header.Set("Content-Encoding", "gzip")
+		text = objects.Pack(text)
 	}
 	header.Set("Content-Length", strconv.Itoa(len(text)))
 	c.out.WriteHeader(code)

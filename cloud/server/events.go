@@ -79,10 +79,7 @@ func (s *Server) saveEvents(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, fmt.Errorf("write events: %w", err)
 	}
-	packed, err := objects.Pack(text)
-	if err != nil {
-		return reply{}, err
-	}
+	packed := objects.Pack(text)
 
 	hash := sha256.Sum256(text)
 	err = s.db.Write(c.Context(), func(t *store.Tx) error {

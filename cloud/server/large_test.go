@@ -132,12 +132,8 @@ func eventBatch(w *world, first int64) store.EventBatch {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	packed, err := objects.Pack(text)
-	if err != nil {
-		w.t.Fatal(err)
-	}
 	hash := sha256.Sum256(text)
 	return store.EventBatch{
-		First: first, Last: first + batchEvents - 1, Hash: hash[:], Received: time.Now(), Events: packed,
+		First: first, Last: first + batchEvents - 1, Hash: hash[:], Received: time.Now(), Events: objects.Pack(text),
 	}
 }

