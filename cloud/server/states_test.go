@@ -143,7 +143,7 @@ func FuzzSaveCheckpoint(f *testing.F) {
 	f.Add(resources("a"), []byte(nil))
 	f.Add(`{"version":4,"features":["x"],"deployment":{"resources":[{"urn":"u","outputs":{"s":null}}]}}`,
 		[]byte("\x1f\x8b"))
-	f.Add(`{"version":1e0,"deployment":{"resources":[]}}`, []byte(packed(f, resources("b"))))
+	f.Add(`{"version":1e0,"deployment":{"resources":[]}}`, []byte(packed(resources("b"))))
 	w := newWorld(f)
 	w.stack("s")
 	u := w.update("s", object{}).start()
