@@ -138,7 +138,9 @@ lint: ## Run gofmt, staticcheck, revive, wordlint (texts, names of tests), sqlli
 	$(LINT) revive -config $(TOOLCHAIN)/revive.toml -set_exit_status ./...
 	$(LINT) go-errorlint ./...
 	$(LINT) sloglint -no-global=all -msg-style=lowercased ./...
-	@cd $(TOOLCHAIN) && GOOS= GOARCH= go run ./wordlint -root $(CURDIR) && go run ./sqllint $(CURDIR)/cloud/server/store
+	@cd $(TOOLCHAIN) && GOOS= GOARCH= go run ./wordlint -root $(CURDIR)
+	@GOOS= GOARCH= go build -C $(TOOLCHAIN) -o $(CURDIR)/bin/sqllint ./sqllint
+	go vet -vettool=bin/sqllint ./cloud/server/store
 	@if command -v shellcheck >/dev/null; then shellcheck $(SCRIPTS); else echo "shellcheck is not installed: the scripts are not checked"; fi
 
 fmt: ## Format every Go file.

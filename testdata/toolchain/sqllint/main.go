@@ -1,24 +1,18 @@
 // Command sqllint reports statements of the service's database that MySQL or MariaDB do not take, although
-// SQLite does.
+// SQLite does. It is a tool for go vet:
 //
-//	sqllint DIR
+//	go vet -vettool=bin/sqllint ./cloud/server/store
 //
-// DIR contains the Go files of one package. A statement is the argument for a parameter with the name query of a
-// function of this package. It must be a constant, so that sqllint sees it, or a parameter with this name. sqllint
-// prints one line for each finding, with file and line, and exits with 1 if there are findings. Its grammar is that of
-// TiDB, which takes all statements of MySQL 8. It does not read sqlite.go, which has the statements for SQLite alone.
+// A statement is the argument for a parameter with the name query of a function of the package. It must be a constant,
+// so that sqllint sees it, or a parameter with this name. Its grammar is that of TiDB, which takes all statements of
+// MySQL 8. It does not read tests, and sqlite.go, which has the statements for SQLite alone.
 package main
 
 import (
 	"errors"
-	"fmt"
 	"go/ast"
 	"go/constant"
-	"go/parser"
-	"go/token"
 	"go/types"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,114 +20,60 @@ import (
 	sql "github.com/pingcap/tidb/pkg/parser"
 	sqlast "github.com/pingcap/tidb/pkg/parser/ast"
 	_ "github.com/pingcap/tidb/pkg/parser/test_driver" // constants of statements
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/unitchecker"
+	"golang.org/x/tools/go/types/typeutil"
 )
 
-var errFindings = errors.New("there are findings")
+var analyzer = &analysis.Analyzer{Name: "sqllint", Doc: "check statements against the grammar of MySQL", Run: run}
 
-func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: sqllint DIR")
-		os.Exit(2)
-	}
-	if err := run(os.Stdout, os.Args[1]); errors.Is(err, errFindings) {
-		os.Exit(1)
-	} else if err != nil {
-		fmt.Fprintln(os.Stderr, "sqllint:", err)
-		os.Exit(2)
-	}
-}
+func main() { unitchecker.Main(analyzer) }
 
-// run prints the findings in the statements of a package.
-func run(w io.Writer, directory string) error {
-	names, err := filepath.Glob(filepath.Join(directory, "*.go"))
-	if err != nil {
-		return err
-	}
-	files := token.NewFileSet()
-	var trees []*ast.File
-	for _, name := range names {
-		if strings.HasSuffix(name, "_test.go") || filepath.Base(name) == "sqlite.go" {
+// run reports the problems of the statements of a package.
+func run(pass *analysis.Pass) (any, error) {
+	statements := 0
+	for _, file := range pass.Files {
+		name := filepath.Base(pass.Fset.Position(file.Pos()).Filename)
+		if strings.HasSuffix(name, "_test.go") || name == "sqlite.go" {
 			continue
 		}
-		tree, err := parser.ParseFile(files, name, nil, 0)
-		if err != nil {
-			return err
-		}
-		trees = append(trees, tree)
-	}
-
-	// Find the values of constants. The packages that the files import are not needed for this.
-	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}}
-	config := types.Config{Importer: noImports{}, Error: func(error) {}}
-	_, _ = config.Check(directory, files, trees, info) // its errors are those of missing imports
-
-	statements, findings := 0, 0
-	report := func(at ast.Node, format string, args ...any) {
-		findings++
-		fmt.Fprintf(w, "%s: %s\n", files.Position(at.Pos()), fmt.Sprintf(format, args...))
-	}
-	for _, tree := range trees {
-		ast.Inspect(tree, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
-			}
-			query := queryOf(call, info)
-			if query == nil || isQuery(query, info) {
-				return true
-			}
-			if inner, ok := query.(*ast.CallExpr); ok && queryOf(inner, info) != nil {
-				return true // the statement of the inner call is checked
-			}
-			value := info.Types[query].Value
-			if value == nil || value.Kind() != constant.String {
-				report(query, "the statement is not a constant")
-				return true
+		ast.Inspect(file, func(n ast.Node) bool {
+			query := queryOf(n, pass)
+			if query == nil || isQuery(query, pass.TypesInfo) || queryOf(query, pass) != nil {
+				return true // the statement is the argument of another call
 			}
 			statements++
+			value := pass.TypesInfo.Types[query].Value
+			if value == nil {
+				pass.ReportRangef(query, "the statement is not a constant")
+				return true
+			}
 			for _, problem := range check(constant.StringVal(value)) {
-				report(query, "%s", problem)
+				pass.ReportRangef(query, "%s", problem)
 			}
 			return true
 		})
 	}
-	switch {
-	case findings > 0:
-		return errFindings
-	case statements == 0:
-		return fmt.Errorf("%s has no statements", directory)
+	if statements == 0 {
+		return nil, errors.New("the package has no statements")
 	}
-	return nil
+	return nil, nil
 }
 
-type noImports struct{}
-
-func (noImports) Import(path string) (*types.Package, error) {
-	return nil, fmt.Errorf("%s is not imported", path)
-}
-
-// queryOf returns the argument for the parameter query of the called function, and nil if it has none.
-func queryOf(call *ast.CallExpr, info *types.Info) ast.Expr {
-	var called types.Object
-	f := call.Fun
-	if with, ok := f.(*ast.IndexExpr); ok { // with a type argument
-		f = with.X
-	}
-	switch function := f.(type) {
-	case *ast.Ident:
-		called = info.Uses[function]
-	case *ast.SelectorExpr:
-		called = info.Uses[function.Sel]
-	}
-	if called == nil {
-		return nil
-	}
-	signature, ok := called.Type().(*types.Signature)
+// queryOf returns the argument for the parameter query if the node is a call of a function of the package that has
+// one.
+func queryOf(n ast.Node, pass *analysis.Pass) ast.Expr {
+	call, ok := n.(*ast.CallExpr)
 	if !ok {
 		return nil
 	}
-	for i := range min(signature.Params().Len(), len(call.Args)) {
-		if signature.Params().At(i).Name() == "query" {
+	called, ok := typeutil.Callee(pass.TypesInfo, call).(*types.Func)
+	if !ok || called.Pkg() != pass.Pkg {
+		return nil
+	}
+	parameters := called.Signature().Params()
+	for i := range min(parameters.Len(), len(call.Args)) {
+		if parameters.At(i).Name() == "query" {
 			return call.Args[i]
 		}
 	}
@@ -169,7 +109,7 @@ func check(statement string) (problems []string) {
 		changed, with = tables(s.TableRefs)[0], s.With
 	}
 	if with != nil {
-		problems = append(problems, "MariaDB has no WITH before UPDATE and DELETE")
+		return append(problems, "MariaDB has no WITH before UPDATE and DELETE")
 	}
 	if changed != "" && slices.Contains(tables(tree)[1:], changed) {
 		problems = append(problems, "MySQL reads no table that the statement changes: "+changed)
