@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -193,6 +194,9 @@ func (s *Server) pageOfUpdate(ctx context.Context, name page.StackName, id, from
 	return u, err
 }
 
+// colours are the marks of Pulumi's engine for colours, such as <{%reset%}>.
+var colours = regexp.MustCompile(`<\{%.*?%\}>`)
+
 // lineOfEvent returns an engine event as a line of a log. Ok is false for an event that the page does not show: it
 // repeats another one, or a resource does not change.
 func lineOfEvent(text json.RawMessage) (line page.Line, ok bool) {
@@ -215,7 +219,7 @@ func lineOfEvent(text json.RawMessage) (line page.Line, ok bool) {
 	line.Time = time.Unix(e.Timestamp, 0)
 	for _, m := range []*message{e.StdoutEvent, e.DiagnosticEvent, e.PolicyEvent} {
 		if m != nil {
-			line.Text = withoutColours(m.Prefix + m.Message)
+			line.Text = colours.ReplaceAllString(m.Prefix+m.Message, "")
 			return line, !m.Ephemeral && strings.TrimSpace(line.Text) != ""
 		}
 	}
@@ -229,19 +233,6 @@ func lineOfEvent(text json.RawMessage) (line page.Line, ok bool) {
 		}
 	}
 	return page.Line{}, false
-}
-
-// withoutColours removes the marks of Pulumi's engine for colours, such as <{%reset%}>.
-func withoutColours(text string) string {
-	var b strings.Builder
-	for {
-		before, after, found := strings.Cut(text, "<{%")
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		_, text, _ = strings.Cut(after, "%}>")
-	}
 }
 
 func updatesOfPage(name page.StackName, rows []store.Update) ([]page.Update, error) {

@@ -3,6 +3,7 @@ package page
 import (
 	"fmt"
 	"html/template"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -25,22 +26,17 @@ func functions() template.FuncMap {
 	}
 }
 
-// plain returns a line without its newline, and without the escape sequences of terminals, such as colours.
+// sequences are the escape sequences of terminals, such as colours. The last one of a line may be incomplete.
+var sequences = regexp.MustCompile(`\x1b\[[^\x1b@-~]*[@-~]?`)
+
+// plain returns a line without its newline, and without escape sequences.
 func plain(line string) string {
-	var b strings.Builder
-	sequence := false
-	for i, r := range line {
-		switch {
-		case r == '\x1b':
-			sequence = strings.HasPrefix(line[i+1:], "[")
-		case sequence:
-			sequence = r == '[' || r < '@' || r > '~' // the last character of a sequence is a letter or a sign
-		case unicode.IsControl(r) && r != '\t':
-		default:
-			b.WriteRune(r)
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\t' {
+			return -1
 		}
-	}
-	return b.String()
+		return r
+	}, sequences.ReplaceAllString(line, ""))
 }
 
 // ago returns how long ago something happened, such as "5 min ago".
