@@ -239,8 +239,8 @@ func checkEmpty(directory string) error {
 // errDamaged is the error for a file that does not end with the hash of what is before.
 var errDamaged = errors.New("the file is not a complete backup, or it is damaged: use another backup")
 
-// unpack unpacks a backup of a size into a directory. It returns an error if an entry is not one of a backup, is missing
-// or has changed.
+// unpack unpacks a backup of a size into a directory. It returns an error if an entry is not one of a backup, is
+// missing or has changed.
 func unpack(directory string, in io.Reader, size int64) error {
 	root, err := os.OpenRoot(directory)
 	if err != nil {

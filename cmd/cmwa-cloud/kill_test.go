@@ -35,7 +35,8 @@ func serveKilled() {
 	if !found {
 		return
 	}
-	os.Exit(serveLease(context.Background(), stdio{stdout: os.Stdout, stderr: os.Stderr}, directory, address, killLease))
+	s := stdio{stdout: os.Stdout, stderr: os.Stderr}
+	os.Exit(serveLease(context.Background(), s, directory, address, killLease))
 }
 
 // killed is a service that is killed again and again.
