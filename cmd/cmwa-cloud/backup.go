@@ -8,6 +8,7 @@ import (
 	"github.com/cmwa-project/cmwa/cloud/server"
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // fileArgument is the argument for a backup.
@@ -63,7 +64,7 @@ func restoreCommand(s stdio) command.Command {
 				return err
 			}
 			_, err := fmt.Fprintf(s.stdout, "%s is restored: start the service with --data %s\n",
-				args[0], quoted(directory))
+				args[0], printable.ShellArgument(directory))
 			return err
 		},
 	}

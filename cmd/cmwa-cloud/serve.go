@@ -23,6 +23,7 @@ import (
 	"github.com/cmwa-project/cmwa/cloud/server/objects"
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 // Limits of the HTTP server. A client has readTimeout for the state of a stack, which may have 50 MiB: 90 kB/s. Idle
@@ -158,8 +159,9 @@ func (v service) serve(ctx context.Context, s stdio) (err error) {
 	}
 	address := scheme + "://" + listenAddress(v.listen, listener.Addr())
 	fmt.Fprintf(s.stdout, "listening on %s\n", address)
-	fmt.Fprintf(s.stdout, "log in with: PULUMI_ACCESS_TOKEN=$(cat %s) pulumi login %s\n",
-		quoted(filepath.Join(v.options.Directory, server.AccessTokenFile)), cmp.Or(v.options.PublicURL, address))
+	token := printable.ShellArgument(filepath.Join(v.options.Directory, server.AccessTokenFile))
+	fmt.Fprintf(s.stdout, "log in with: PULUMI_ACCESS_TOKEN=$(cat %s) pulumi login %s\n", token,
+		cmp.Or(v.options.PublicURL, address))
 
 	all, ctx := errgroup.WithContext(ctx)
 	all.Go(func() error { return service.Run(ctx) })
@@ -179,12 +181,4 @@ func (v service) serve(ctx context.Context, s stdio) (err error) {
 		return nil
 	})
 	return all.Wait()
-}
-
-// quoted returns a path as a shell reads it. Usual paths need no quotes.
-func quoted(path string) string {
-	if strings.Trim(strings.ToLower(path), "abcdefghijklmnopqrstuvwxyz0123456789/._-+") == "" {
-		return path
-	}
-	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 func TestServeOIDCIssuer(t *testing.T) {
@@ -127,20 +128,10 @@ func TestListenAddress(t *testing.T) {
 
 func TestServeLogin(t *testing.T) {
 	p := newService(t)
-	want := "log in with: PULUMI_ACCESS_TOKEN=$(cat " + quoted(filepath.Join(p.directory, "access-token")) +
-		") pulumi login " + p.url + "\n"
+	token := printable.ShellArgument(filepath.Join(p.directory, "access-token"))
+	want := "log in with: PULUMI_ACCESS_TOKEN=$(cat " + token + ") pulumi login " + p.url + "\n"
 	if got := p.out.find(t, `log in.*\n`); got != want {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func TestQuoted(t *testing.T) {
-	for path, want := range map[string]string{
-		"data/x.y_z-1": "data/x.y_z-1", "my data": "'my data'", "$(x)": "'$(x)'", "it's": `'it'\''s'`,
-	} {
-		if got := quoted(path); got != want {
-			t.Errorf("%s: got %s, want %s", path, got, want)
-		}
 	}
 }
 

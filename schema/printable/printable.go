@@ -105,3 +105,12 @@ func QuoteName(name string) string {
 // QuoteShell returns a text without zero bytes as one word of sh and other POSIX shells, in
 // quotes.
 func QuoteShell(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// ShellArgument is [QuoteShell] without quotes for a text that needs none.
+func ShellArgument(text string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@%"
+	if text != "" && strings.Trim(text, plain) == "" {
+		return text
+	}
+	return QuoteShell(text)
+}

@@ -169,11 +169,22 @@ func TestQuoteShell(t *testing.T) {
 	)
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.ReplaceAll(hostile.Draw(t, "text"), "\x00", "")
-		got, err := exec.Command("sh", "-c", "printf '%s.' "+QuoteShell(text)).CombinedOutput()
-		if err != nil || string(got) != text+"." {
-			t.Fatalf("the shell printed %q (%v), want %q", got, err, text+".")
+		arguments := QuoteShell(text) + " " + ShellArgument(text)
+		got, err := exec.Command("sh", "-c", "printf '%s.' "+arguments).CombinedOutput()
+		if want := text + "." + text + "."; err != nil || string(got) != want {
+			t.Fatalf("the shell printed %q (%v), want %q", got, err, want)
 		}
 	})
+}
+
+func TestShellArgument(t *testing.T) {
+	for text, want := range map[string]string{
+		"data/x.y_z-1": "data/x.y_z-1", "my data": "'my data'", "$(x)": "'$(x)'", "it's": `'it'\''s'`, "": "''",
+	} {
+		if got := ShellArgument(text); got != want {
+			t.Errorf("%q: got %s, want %s", text, got, want)
+		}
+	}
 }
 
 func TestPaints(t *testing.T) {

@@ -292,7 +292,7 @@ func (s *session) write(content []byte) error {
 // next returns lines with the commands that come next. A file in /etc/cmwa is for the systemd unit,
 // whose user must be able to read it.
 func next(config file) []string {
-	quoted := shellQuoted(config.path)
+	quoted := printable.ShellArgument(config.path)
 	if filepath.Dir(config.resolved) == "/etc/cmwa" {
 		return []string{"next:", "  cmwa vet " + quoted, "  sudo chown -R cmwa /etc/cmwa",
 			"  sudo systemctl daemon-reload && sudo systemctl enable --now cmwa"}
@@ -309,12 +309,4 @@ func (s *session) warn() {
 			fmt.Fprintf(s.o.Stderr, "cmwa: the variable %s is set here, and overrides the file\n", variable)
 		}
 	}
-}
-
-func shellQuoted(name string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+,:@%"
-	if name != "" && strings.Trim(name, plain) == "" {
-		return name
-	}
-	return printable.QuoteShell(name)
 }
