@@ -381,6 +381,7 @@ type problem struct {
 	message    string
 	nextOffset *int   // see [cloud.ErrorBody]
 	retryAfter string // header Retry-After, in seconds; empty for none
+	oauth      string // error code of RFC 6749, section 5.2; only of an exchange of tokens
 }
 
 func (p *problem) Error() string { return p.message }

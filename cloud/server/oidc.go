@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -59,16 +60,8 @@ type denialView struct {
 	Description string `json:"error_description"`
 }
 
-// denial is a problem with an OAuth error code.
-type denial struct {
-	*problem
-	oauth string
-}
-
-func (d *denial) Unwrap() error { return d.problem }
-
 func deny(oauth, format string, args ...any) error {
-	return &denial{&problem{code: http.StatusBadRequest, message: fmt.Sprintf(format, args...)}, oauth}
+	return &problem{code: http.StatusBadRequest, oauth: oauth, message: fmt.Sprintf(format, args...)}
 }
 
 // exchangeToken exchanges an OIDC token for a token of a pool, of an organization or of a user. The call needs no
@@ -82,21 +75,17 @@ func (s *Server) exchangeToken(c *call) (reply, error) {
 	if !errors.As(err, &known) {
 		return reply{}, err
 	}
-	oauth := "invalid_request"
-	var denied *denial
-	if errors.As(err, &denied) {
-		oauth = denied.oauth
-	}
+	oauth := cmp.Or(known.oauth, "invalid_request")
 	return reply{code: known.code, body: denialView{known.code, known.text(), oauth, known.message}}, nil
 }
 
 func (s *Server) exchange(c *call) (exchangeView, error) {
 	if len(s.issuers) == 0 {
-		return exchangeView{}, &denial{&problem{
-			code: http.StatusForbidden,
+		return exchangeView{}, &problem{
+			code: http.StatusForbidden, oauth: "unauthorized_client",
 			message: "no policy allows an exchange of OIDC tokens: start the service with " +
 				"--oidc-issuer URL=JWKS_FILE, or configure the agent with the static token of a pool",
-		}, "unauthorized_client"}
+		}
 	}
 
 	// Read the request and verify its OIDC token.
