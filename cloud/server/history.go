@@ -38,8 +38,9 @@ type updateView struct {
 // because the CLI prints the difference as the duration.
 func viewUpdate(st stack, u store.Update, now time.Time) updateView {
 	info := updateInfo{
-		Kind: u.Kind, Message: u.Message, Environment: jsonObject(u.Environment), Config: jsonObject(u.Config),
-		Result: updateResult(u.Status), Version: u.Version, Changes: jsonObject(u.Changes), ResourceCount: u.Resources,
+		Kind: u.Kind, Message: u.Message, Environment: json.RawMessage(u.Environment),
+		Config: json.RawMessage(u.Config), Result: updateResult(u.Status), Version: u.Version,
+		Changes: json.RawMessage(u.Changes), ResourceCount: u.Resources,
 	}
 	if u.DryRun {
 		info.Kind = "preview"
@@ -60,21 +61,12 @@ func viewUpdate(st stack, u store.Update, now time.Time) updateView {
 // updateResult returns the status of an update as a value of apitype.UpdateResult.
 func updateResult(status string) string {
 	switch status {
-	case "running":
+	case running:
 		return "in-progress"
-	case "cancelled":
+	case cancelled:
 		return failed
-	default:
-		return status
 	}
-}
-
-// jsonObject returns stored JSON, or an empty object.
-func jsonObject(text string) json.RawMessage {
-	if text == "" {
-		return json.RawMessage("{}")
-	}
-	return json.RawMessage(text)
+	return status
 }
 
 // listHistory lists the updates of a stack, the newest first and without dry runs. Page 0 has all
@@ -135,15 +127,11 @@ func (s *Server) listPreviews(c *call) (reply, error) {
 		if st, err = s.stackFromPath(t, c); err != nil {
 			return err
 		}
-		last, _, err := t.History(st.ID, 1, 0)
+		last, _, err := t.Update(st.Update)
 		if err != nil {
 			return err
 		}
-		since := st.Created.Add(-1)
-		if len(last) > 0 {
-			since = last[0].Started
-		}
-		found, total, err = t.Previews(st.ID, since, query.Get("asc") != "false", size, (page-1)*size)
+		found, total, err = t.Previews(st.ID, last.Started, query.Get("asc") != "false", size, (page-1)*size)
 		return err
 	})
 	return reply{body: viewUpdates(c, st, found, size, total)}, err
@@ -151,11 +139,7 @@ func (s *Server) listPreviews(c *call) (reply, error) {
 
 func (s *Server) getLatestUpdate(c *call) (reply, error) {
 	return s.oneUpdate(c, func(t *store.Tx, st stack) (store.Update, bool, error) {
-		last, _, err := t.History(st.ID, 1, 0)
-		if err != nil || len(last) == 0 {
-			return store.Update{}, false, err
-		}
-		return last[0], true, nil
+		return t.Update(st.Update)
 	})
 }
 
@@ -233,10 +217,7 @@ func (s *Server) listResources(c *call) (reply, error) {
 		}
 		version = st.Version
 		if text := c.PathValue("version"); text != "latest" {
-			version, err = parseNumber("version", text, 0, math.MaxInt64)
-		}
-		if err == nil && version > st.Version {
-			err = notFound("the stack has no version %d: its newest is %d", version, st.Version)
+			version, err = st.parseVersion(text)
 		}
 		return err
 	})

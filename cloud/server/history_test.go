@@ -35,7 +35,7 @@ func newHistory(t *testing.T) *world {
 		w.sql(fmt.Sprintf(insert, fmt.Sprint("p", i), "refresh", 1, "succeeded", "NULL", start+at, start+at+1))
 	}
 	w.sql(fmt.Sprintf(insert, "waiting", "update", 0, "not-started", "NULL", start+130, 0),
-		`UPDATE stacks SET version = 11, resources = 3 WHERE name = 's'`)
+		`UPDATE stacks SET version = 11, resources = 3, update_id = 'u12' WHERE name = 's'`)
 	return w
 }
 

@@ -252,9 +252,9 @@ func updatesOfPage(name page.StackName, rows []store.Update) ([]page.Update, err
 	return all, nil
 }
 
-// readObject decodes a JSON object of an update, or an empty text.
+// readObject decodes a JSON object of an update.
 func readObject(text string, into any) error {
-	if err := json.Unmarshal(jsonObject(text), into); err != nil {
+	if err := json.Unmarshal([]byte(text), into); err != nil {
 		return fmt.Errorf("read an update: %w", err)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -357,6 +358,15 @@ func (s *Server) foldJournal(ctx context.Context, u store.Update, at time.Time) 
 	return f, err
 }
 
+// parseVersion reads a version of the state of a stack.
+func (s stack) parseVersion(text string) (int64, error) {
+	version, err := parseNumber("version", text, 0, math.MaxInt64)
+	if err == nil && version > s.Version {
+		err = notFound("the stack has no version %d: its newest is %d", version, s.Version)
+	}
+	return version, err
+}
+
 // exportStack returns a state of a stack: that of a version, or the newest one with the changes of a running update.
 func (s *Server) exportStack(c *call) (reply, error) {
 	var st stack
@@ -367,9 +377,7 @@ func (s *Server) exportStack(c *call) (reply, error) {
 		}
 		version = st.Version
 		if text := c.PathValue("version"); text != "" {
-			if version, err = parseNumber("version", text, 0, 1<<53); err == nil && version > st.Version {
-				err = notFound("the stack has no version %d: its newest is %d", version, st.Version)
-			}
+			version, err = st.parseVersion(text)
 			return err
 		}
 		holder, running, err := t.LockHolder(st.ID)
