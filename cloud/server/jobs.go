@@ -61,10 +61,16 @@ func (j *job) save(t *store.Tx, step int, now time.Time) error {
 	if locked {
 		return t.ExpireTokens(string(stackToken), j.ID, now.Add(stopTime))
 	}
-	if err := t.Release(j.Seq); err != nil {
+	return release(t, j.ID)
+}
+
+// release lets the next deployment of the stack run if a deployment has ended, and deletes the token of its programs.
+func release(t *store.Tx, deployment string) error {
+	ended, err := t.Release(deployment)
+	if err != nil || !ended {
 		return err
 	}
-	return dropTokens(t, principal{stackToken, j.ID})
+	return dropTokens(t, principal{stackToken, deployment})
 }
 
 // pollView is a claimed job.

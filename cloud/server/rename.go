@@ -51,7 +51,7 @@ func (s *Server) renameStack(c *call) (reply, error) {
 		}
 	}
 
-	var unused []string
+	var unused string
 	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		now, err := s.renamable(t, c)
 		if err != nil {
@@ -74,7 +74,7 @@ func (s *Server) renameStack(c *call) (reply, error) {
 		return err
 	})
 	if err == nil {
-		s.deleteObjects(c.Context(), unused)
+		s.deleteObject(c.Context(), unused)
 	}
 	return reply{}, err
 }

@@ -57,7 +57,7 @@ type Server struct {
 	log         *slog.Logger
 	db          *store.DB
 	objects     objects.Bucket
-	checks      *journalChecks
+	checks      sync.Map      // *journalCheck by update
 	largeBodies chan struct{} // see [call.waitForTurn]
 	master      keys.Master
 	keys        *keys.Keys
@@ -115,8 +115,8 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 
 	s := &Server{
 		options: options, log: options.Log, db: db, objects: bucket,
-		checks: newJournalChecks(), largeBodies: make(chan struct{}, 1),
-		master: master, keys: keys.New(master), issuers: issuers, logins: newFailedLogins(), lock: lock,
+		largeBodies: make(chan struct{}, 1),
+		master:      master, keys: keys.New(master), issuers: issuers, logins: newFailedLogins(), lock: lock,
 		heartbeats: newHeartbeats(time.Now()), agents: newCallTimes(), freeSpace: freeSpace,
 		metrics: newMetrics(options.Version),
 	}

@@ -47,29 +47,30 @@ func (s *Server) saveState(ctx context.Context, u store.Update, d *state.Deploym
 	return store.State{Stack: u.Stack, Version: u.Version, Object: key, Hash: sum[:], Bytes: int64(len(content))}, err
 }
 
-// moveState replaces the state of a version. It returns the objects that no row refers to any more. Delete them after
-// the transaction.
-func moveState(t *store.Tx, to store.State) (unused []string, err error) {
+// moveState replaces the state of a version. It returns the object that no row refers to any more, if there is one.
+// Delete it after the transaction.
+func moveState(t *store.Tx, to store.State) (unused string, err error) {
 	before, _, err := t.State(to.Stack, to.Version)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	if err := t.MoveState(to); err != nil {
-		return nil, err
+		return "", err
 	}
 	used, err := t.ObjectUsed(before.Object)
-	if err != nil || used || before.Object == "" {
-		return nil, err
+	if err != nil || used {
+		return "", err
 	}
-	return []string{before.Object}, nil
+	return before.Object, nil
 }
 
-// deleteObjects deletes objects that no row refers to. An object that it cannot delete is deleted by sweepObjects.
-func (s *Server) deleteObjects(ctx context.Context, keys []string) {
-	for _, key := range keys {
-		if err := s.objects.Delete(ctx, key); err != nil {
-			s.log.Warn("cannot delete an unused object", "component", "updates", "error", err)
-		}
+// deleteObject deletes an object that no row refers to. If it fails, sweepObjects deletes the object later.
+func (s *Server) deleteObject(ctx context.Context, key string) {
+	if key == "" {
+		return
+	}
+	if err := s.objects.Delete(ctx, key); err != nil {
+		s.log.Warn("cannot delete an unused object", "component", "updates", "error", err)
 	}
 }
 
@@ -92,7 +93,7 @@ func (s *Server) sweepObjects(ctx context.Context, now time.Time) error {
 			return err
 		}
 		if !used {
-			s.deleteObjects(ctx, []string{object.Key})
+			s.deleteObject(ctx, object.Key)
 		}
 	}
 	return nil
@@ -100,14 +101,11 @@ func (s *Server) sweepObjects(ctx context.Context, now time.Time) error {
 
 // saveCheckpoint replaces the state of a running update.
 func (s *Server) saveCheckpoint(c *call) (reply, error) {
-	if _, err := s.updateWithState(c, false); err != nil { // before a large body is read
-		return reply{}, err
-	}
-	d, err := c.readDeployment()
+	u, err := s.updateWithState(c, false) // before a large body is read
 	if err != nil {
 		return reply{}, err
 	}
-	u, err := s.updateWithState(c, false)
+	d, err := c.readDeployment()
 	if err != nil {
 		return reply{}, err
 	}
@@ -115,7 +113,7 @@ func (s *Server) saveCheckpoint(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	var unused []string
+	var unused string
 	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		u, err := heldUpdate(t, c)
 		if err != nil {
@@ -127,7 +125,7 @@ func (s *Server) saveCheckpoint(c *call) (reply, error) {
 		return t.SetResources(u.ID, d.Count())
 	})
 	if err == nil {
-		s.deleteObjects(c.Context(), unused)
+		s.deleteObject(c.Context(), unused)
 	}
 	return reply{}, err
 }
@@ -152,38 +150,12 @@ func (s *Server) updateWithState(c *call, journal bool) (u store.Update, err err
 	return u, err
 }
 
-// journalChecks contains the checks of the journals of running updates, by update. A check is made from the database
-// when it is missing, so it can be forgotten at any time.
-type journalChecks struct {
-	mu sync.Mutex
-	of map[string]*journalCheck
-}
-
+// journalCheck is the check of the journal of a running update. It is made from the database when it is missing, so it
+// can be forgotten at any time.
 type journalCheck struct {
 	mu     sync.Mutex
 	check  *state.Check // nil if it is unknown which entries are stored
 	length int64        // of the journal
-}
-
-func newJournalChecks() *journalChecks { return &journalChecks{of: map[string]*journalCheck{}} }
-
-// lock returns the check of an update. It blocks while another call uses it.
-func (j *journalChecks) lock(update string) *journalCheck {
-	j.mu.Lock()
-	one := j.of[update]
-	if one == nil {
-		one = &journalCheck{}
-		j.of[update] = one
-	}
-	j.mu.Unlock()
-	one.mu.Lock()
-	return one
-}
-
-func (j *journalChecks) forget(update string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	delete(j.of, update)
 }
 
 // saveJournal appends entries to the journal of a running update. It refuses entries that do not fit those before, so
@@ -201,11 +173,14 @@ func (s *Server) saveJournal(c *call) (reply, error) {
 		return reply{}, badRequest("%v", err)
 	}
 	packed := objects.Pack(text)
-	one := s.checks.lock(c.caller.subject)
+
+	found, _ := s.checks.LoadOrStore(c.caller.subject, &journalCheck{})
+	one := found.(*journalCheck)
+	one.mu.Lock()
 	defer one.mu.Unlock()
 	if err := s.appendJournal(c, one, entries, packed); err != nil {
 		one.check = nil // it may contain entries that are not stored
-		s.checks.forget(c.caller.subject)
+		s.checks.Delete(c.caller.subject)
 		return reply{}, err
 	}
 	return reply{}, nil

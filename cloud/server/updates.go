@@ -209,7 +209,7 @@ func (s *Server) freeExpiredLock(c *call) error {
 	if err != nil || holder.ID == "" || holder.Expires.After(c.now) {
 		return err
 	}
-	return s.abandonUpdate(c.Context(), holder.ID, c.now)
+	return s.failUpdate(c.Context(), holder, c.now)
 }
 
 // heldUpdate returns the running update of the caller's lease. Its errors have the status 403, because only 403 stops
@@ -275,7 +275,7 @@ func (s *Server) completeUpdate(c *call) (reply, error) {
 		switch {
 		case u.Status == running && u.Expires.After(c.now):
 			return nil
-		case u.Status == running:
+		case u.Status == running || !u.Ended.Before(u.Expires):
 			return leaseLost()
 		case u.Status == body.Status:
 			return store.ErrNoChange
@@ -301,31 +301,15 @@ func (s *Server) cancelUpdate(c *call) (reply, error) {
 	})
 }
 
-// abandonUpdate ends an update whose lease has expired.
-func (s *Server) abandonUpdate(ctx context.Context, id string, now time.Time) error {
-	return s.endUpdate(ctx, id, expired, now, func(u store.Update) error {
-		if u.Status != running || u.Expires.After(now) {
+// failUpdate ends an update that was found with an expired lease, or after the end of its deployment.
+func (s *Server) failUpdate(ctx context.Context, found store.Update, now time.Time) error {
+	return s.endUpdate(ctx, found.ID, failed, now, func(u store.Update) error {
+		if u.Status != running || u.Expires != found.Expires {
 			return store.ErrNoChange // meanwhile it has ended or its lease was renewed
 		}
 		return nil
 	})
 }
-
-// stopUpdate ends an update whose deployment has ended.
-func (s *Server) stopUpdate(ctx context.Context, id string, now time.Time) error {
-	return s.endUpdate(ctx, id, failed, now, func(u store.Update) error {
-		if u.Status != running {
-			return store.ErrNoChange
-		}
-		s.log.Warn("update failed: its deployment has ended", "component", "updates", "update", id, "stack", u.Stack,
-			"deployment", u.Deployment)
-		return nil
-	})
-}
-
-// expired is the reason for the end of an update whose lease was not renewed. Its status is failed, and its token is
-// unknown from then on.
-const expired = "expired"
 
 // endUpdate ends a running update and releases the lock of its stack. Also after a failure its state is the next
 // version, because it describes what exists. Check decides whether the update may end: its error, such as
@@ -353,7 +337,7 @@ func (s *Server) endUpdate(
 		}
 
 		// 2. End the update.
-		var unused []string
+		var unused string
 		err = s.db.Write(ctx, func(t *store.Tx) error {
 			if u, err = updateToEnd(t, id, check); err != nil {
 				return err
@@ -375,28 +359,19 @@ func (s *Server) endUpdate(
 				}
 			}
 			u.Ended, u.Status = now, status
-			if status == expired {
-				u.Status = failed
-				if err := t.DropUpdateLease(id); err != nil {
-					return err
-				}
-			}
 			if err := t.EndUpdate(u); err != nil || u.Deployment == "" {
 				return err
 			}
-			ended, err := t.ReleaseEnded(u.Deployment)
-			if err != nil || !ended {
-				return err
-			}
-			return dropTokens(t, principal{kind: stackToken, subject: u.Deployment})
+			return release(t, u.Deployment)
 		})
 		if err != nil {
 			return err
 		}
-		s.deleteObjects(ctx, unused)
+		s.deleteObject(ctx, unused)
 	}
-	s.checks.forget(id)
-	s.log.Info("update ended", "component", "updates", "update", id, "stack", u.Stack, "status", status)
+	s.checks.Delete(id)
+	s.log.Info("update ended", "component", "updates", "update", id, "stack", u.Stack, "status", status,
+		"deployment", u.Deployment, "lease_expired", !u.Expires.After(now))
 	return nil
 }
 
@@ -418,28 +393,16 @@ func updateToEnd(t *store.Tx, id string, check func(store.Update) error) (store.
 // expireUpdates ends updates whose lease has expired or whose deployment has ended, and forgets those that
 // were never started.
 func (s *Server) expireUpdates(ctx context.Context, now time.Time) error {
-	var lost, stopped, unstarted []store.Update
+	var lost, stopped []store.Update
 	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
-		if lost, err = t.ExpiredUpdates(running, now, expiredBatch); err != nil {
+		if lost, err = t.ExpiredUpdates(now, expiredBatch); err != nil {
 			return err
 		}
-		if stopped, err = t.UpdatesOfEndedJobs(now.Add(-stopTime), expiredBatch); err != nil {
-			return err
-		}
-		unstarted, err = t.ExpiredUpdates(notStarted, now, expiredBatch)
+		stopped, err = t.UpdatesOfEndedJobs(now.Add(-stopTime), expiredBatch)
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	for _, u := range lost {
-		err = errors.Join(err, s.abandonUpdate(ctx, u.ID, now)) // the failure of one keeps no other stack locked
-	}
-	for _, u := range stopped {
-		err = errors.Join(err, s.stopUpdate(ctx, u.ID, now))
-	}
-	if len(unstarted) == 0 {
-		return err
+	for _, u := range append(lost, stopped...) {
+		err = errors.Join(err, s.failUpdate(ctx, u, now)) // the failure of one keeps no other stack locked
 	}
 	return errors.Join(err, s.db.Write(ctx, func(t *store.Tx) error { return t.DropUnstarted(now) }))
 }

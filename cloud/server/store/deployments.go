@@ -188,10 +188,10 @@ func (t *Tx) Claim(seq int64, pool, agent string, now time.Time) (claimed bool, 
 	return changed == 1, err
 }
 
-// Release lets the next deployment of the stack of an ended deployment run.
-func (t *Tx) Release(seq int64) error {
-	_, err := t.exec(`UPDATE deployments SET running_stack = NULL WHERE seq = ?`, seq)
-	return err
+// Release lets the next deployment of a stack run if a deployment of it has ended. It reports whether it has.
+func (t *Tx) Release(id string) (ended bool, err error) {
+	changed, err := t.exec(`UPDATE deployments SET running_stack = NULL WHERE id = ? AND ended <> ''`, id)
+	return changed > 0, err
 }
 
 // Requeue returns a claimed deployment to the queue, for the same pool as before its claim. If this pool was deleted,

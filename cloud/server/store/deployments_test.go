@@ -60,7 +60,7 @@ func TestClaim(t *testing.T) {
 		if err := x.SetJob(JobKey{DeploymentJob, first}, "succeeded", "steps", now); err != nil {
 			return err
 		}
-		if err := x.Release(first); err != nil {
+		if _, err := x.Release("d1"); err != nil {
 			return err
 		}
 		claim(waiting("d2"), true)

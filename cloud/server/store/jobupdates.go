@@ -21,9 +21,3 @@ func (t *Tx) UpdatesOfEndedJobs(cancelledBefore time.Time, limit int) ([]Update,
 				AND (ended <> 'cancel' OR modified <= ?))
 		ORDER BY expires LIMIT ?`, ToNanos(cancelledBefore), limit)
 }
-
-// ReleaseEnded lets the next deployment of a stack run if a deployment of it has ended. It reports whether it has.
-func (t *Tx) ReleaseEnded(deployment string) (ended bool, err error) {
-	changed, err := t.exec(`UPDATE deployments SET running_stack = NULL WHERE id = ? AND ended <> ''`, deployment)
-	return changed > 0, err
-}

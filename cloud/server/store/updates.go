@@ -104,12 +104,6 @@ func (t *Tx) RenewUpdate(id string, expires time.Time) error {
 	return err
 }
 
-// DropUpdateLease makes the token of an update's lease unknown.
-func (t *Tx) DropUpdateLease(id string) error {
-	_, err := t.exec(`UPDATE updates SET lease = NULL WHERE id = ?`, id)
-	return err
-}
-
 // SetChanges stores the resource changes of an update, as a JSON object.
 func (t *Tx) SetChanges(id, changes string) error {
 	_, err := t.exec(`UPDATE updates SET changes = ? WHERE id = ?`, changes, id)
@@ -134,10 +128,10 @@ func (t *Tx) EndUpdate(u Update) error {
 	return err
 }
 
-// ExpiredUpdates returns at most limit updates with a status that have expired.
-func (t *Tx) ExpiredUpdates(status string, now time.Time, limit int) ([]Update, error) {
-	return rows(t, scanUpdate, selectUpdates+`WHERE status = ? AND expires <= ?
-		ORDER BY expires LIMIT ?`, status, ToNanos(now), limit)
+// ExpiredUpdates returns at most limit running updates whose lease has expired.
+func (t *Tx) ExpiredUpdates(now time.Time, limit int) ([]Update, error) {
+	return rows(t, scanUpdate, selectUpdates+`WHERE status = 'running' AND expires <= ? ORDER BY expires LIMIT ?`,
+		ToNanos(now), limit)
 }
 
 // DropUnstarted deletes updates that have expired before their start.

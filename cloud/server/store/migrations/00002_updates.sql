@@ -21,11 +21,10 @@ INSERT INTO stack_tags (stack, name, value) SELECT stacks.id, tag.key, tag.value
 ALTER TABLE stacks DROP COLUMN tags;
 
 -- status is not-started, running, succeeded, failed or cancelled. version is that of the stack after this update, NULL
--- for a dry run and before the start. lease is the hash of the token, NULL before the start and after the expiry of
--- the lease. expires is the end of the lease, or of an update that is not started. environment and config are JSON
--- objects, changes are the resource changes of the last summary event. deployment is the id of the deployment whose
--- job made the update, or empty. journal is the version of the journal, or 0 for plain checkpoints. client is the
--- version of the client, such as v3.259.0, or empty.
+-- for a dry run and before the start. lease is the hash of the token, NULL before the start. expires is the end of the
+-- lease, or of an update that is not started. environment and config are JSON objects, changes are the resource changes
+-- of the last summary event. deployment is the id of the deployment whose job made the update, or empty. journal is the
+-- version of the journal, or 0 for plain checkpoints. client is the version of the client, such as v3.259.0, or empty.
 CREATE TABLE updates (
 	id          VARCHAR(36) PRIMARY KEY,
 	stack       VARCHAR(36) NOT NULL REFERENCES stacks (id) ON DELETE CASCADE,
