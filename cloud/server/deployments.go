@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
@@ -200,14 +199,10 @@ func (s *Server) deploymentFromPath(t *store.Tx, c *call) (*job, error) {
 			return nil, err
 		}
 	}
-	found, err := t.HasDeployment(st.ID, id)
-	if err != nil {
-		return nil, err
+	j, found, err := asJob(t.JobOf(store.DeploymentJob, id))
+	if err == nil && (!found || j.Stack != st.ID) {
+		err = notFound("stack %s has no deployment %s%s", st.Path(), name, hint)
 	}
-	if !found {
-		return nil, notFound("stack %s has no deployment %s%s", st.Path(), name, hint)
-	}
-	j, _, err := asJob(t.JobOf(store.DeploymentJob, id))
 	return j, err
 }
 
@@ -215,15 +210,13 @@ func (s *Server) deploymentFromPath(t *store.Tx, c *call) (*job, error) {
 // version/N. One pattern serves all three, because net/http refuses to register the
 // patterns {id}/logs and version/{n} together.
 func (s *Server) getDeploymentPart(c *call) (reply, error) {
-	part := c.PathValue("part")
-	switch {
+	switch part := c.PathValue("part"); {
 	case c.PathValue("id") == "version":
 		return s.getDeployment(c)
-	case !slices.Contains([]string{"logs", "updates"}, part):
-		return reply{}, notFound("a deployment has logs and updates, and no %q", part)
-	}
-	if part == "updates" {
+	case part == "updates":
 		return s.getUpdatesOfDeployment(c)
+	case part != "logs":
+		return reply{}, notFound("a deployment has logs and updates, and no %q", part)
 	}
 	var page logPage
 	err := s.db.Read(c.Context(), func(t *store.Tx) error {
@@ -257,32 +250,53 @@ func (s *Server) getDeployment(c *call) (reply, error) {
 // listDeployments lists a page of a stack's deployments, newest first, or oldest
 // first with asc=true.
 func (s *Server) listDeployments(c *call) (reply, error) {
+	return s.pageDeployments(c, func(t *store.Tx) (list deploymentList, err error) {
+		st, err := s.stackFromPath(t, c)
+		if err != nil {
+			return list, err
+		}
+		total, err := t.CountDeployments(st.ID)
+		return deploymentList{st.ID, total, t.Deployments, t.OldestDeployments}, err
+	})
+}
+
+// deploymentList is the list of the deployments of a stack or an organization: its name or id, the number of the
+// deployments, and the queries for a page.
+type deploymentList struct {
+	of             string
+	total          int64
+	newest, oldest func(of string, limit, offset int64) ([]store.Deployment, error)
+}
+
+// pageDeployments returns a page of a list.
+func (s *Server) pageDeployments(c *call, find func(*store.Tx) (deploymentList, error)) (reply, error) {
 	query := c.URL.Query()
 	page, size, err := parsePage(query, 1)
 	if err != nil {
 		return reply{}, err
 	}
-
 	all := []deploymentView{}
-	var total int64
+	var list deploymentList
 	err = s.db.Read(c.Context(), func(t *store.Tx) error {
-		st, err := s.stackFromPath(t, c)
-		if err != nil {
+		if list, err = find(t); err != nil {
 			return err
 		}
-		if total, err = t.CountDeployments(st.ID); err != nil {
-			return err
-		}
-		list := t.Deployments
+		read := list.newest
 		if query.Get("asc") == "true" {
-			list = t.OldestDeployments
+			read = list.oldest
 		}
-		found, err := list(st.ID, size, (page-1)*size)
+		found, err := read(list.of, size, (page-1)*size)
 		if err != nil {
 			return err
 		}
-		all, err = viewDeployments(t, found)
-		return err
+		for _, d := range found {
+			view, err := viewDeployment(t, d)
+			if err != nil {
+				return err
+			}
+			all = append(all, view)
+		}
+		return nil
 	})
-	return reply{body: map[string]any{"deployments": all, "itemsPerPage": size, "total": total}}, err
+	return reply{body: map[string]any{"deployments": all, "itemsPerPage": size, "total": list.total}}, err
 }

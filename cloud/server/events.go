@@ -144,8 +144,7 @@ func (s *Server) getEvents(c *call) (reply, error) {
 			}
 		}
 		if !over {
-			view.Next = new(string)
-			*view.Next = strconv.FormatInt(next, 10)
+			view.Next = new(strconv.FormatInt(next, 10))
 		}
 		return nil
 	})
@@ -159,18 +158,15 @@ func eventsFrom(
 ) (events []event, next int64, over bool, err error) {
 	next = from
 	for size := 0; size < eventPage; {
-		batch, err := t.Events(u.ID, next-1, 1)
+		batch, found, err := t.NextEvents(u.ID, next)
 		if err != nil {
 			return nil, 0, false, err
 		}
-		if len(batch) == 0 && !u.Ended.IsZero() {
-			return events, next, true, nil
+		runs := u.Ended.IsZero()
+		if !found || runs && batch.First > next && now.Sub(batch.Received) < eventGap {
+			return events, next, !runs, nil
 		}
-		missing := len(batch) > 0 && batch[0].First > next
-		if len(batch) == 0 || missing && u.Ended.IsZero() && now.Sub(batch[0].Received) < eventGap {
-			return events, next, false, nil
-		}
-		read, err := unpackEvents(batch[0].Events)
+		read, err := unpackEvents(batch.Events)
 		if err != nil {
 			return nil, 0, false, err
 		}
@@ -180,7 +176,7 @@ func eventsFrom(
 				size += len(one.text)
 			}
 		}
-		next = batch[0].Last + 1
+		next = batch.Last + 1
 	}
 	return events, next, false, nil
 }

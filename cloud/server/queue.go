@@ -48,37 +48,14 @@ func (s *Server) queueMetadata(c *call) (reply, error) {
 
 // listQueue lists a page of the deployments of an organization, like listDeployments.
 func (s *Server) listQueue(c *call) (reply, error) {
-	query := c.URL.Query()
-	page, size, err := parsePage(query, 1)
-	if err != nil {
-		return reply{}, err
-	}
-	all := []deploymentView{}
-	var total int64
-	err = s.db.Read(c.Context(), func(t *store.Tx) error {
+	return s.pageDeployments(c, func(t *store.Tx) (list deploymentList, err error) {
 		organization, err := s.organization(t, c)
 		if err != nil {
-			return err
+			return list, err
 		}
-		counts, err := t.QueueCounts(organization)
-		if err != nil {
-			return err
-		}
-		for _, count := range counts {
-			total += count
-		}
-		list := t.Queue
-		if query.Get("asc") == "true" {
-			list = t.OldestQueue
-		}
-		found, err := list(organization, size, (page-1)*size)
-		if err != nil {
-			return err
-		}
-		all, err = viewDeployments(t, found)
-		return err
+		total, err := t.CountQueue(organization)
+		return deploymentList{organization, total, t.Queue, t.OldestQueue}, err
 	})
-	return reply{body: map[string]any{"deployments": all, "itemsPerPage": size, "total": total}}, err
 }
 
 // pauseOrganization returns a handler that pauses or resumes the deployments of an organization. Deployments are still

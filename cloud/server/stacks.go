@@ -162,7 +162,7 @@ func (s *Server) getStack(c *call) (reply, error) {
 		if view.Tags, err = t.StackTags(st.ID); err != nil {
 			return err
 		}
-		running, found, err := t.RunningOperation(st.ID)
+		running, found, err := t.LockHolder(st.ID)
 		if found {
 			view.Operation = &operationView{running.Kind, running.Requester, running.Started.Unix()}
 		}
@@ -244,7 +244,7 @@ func (s *Server) deleteRemovedStacks(ctx context.Context, now time.Time) error {
 
 // idle refuses a change of a stack during an update.
 func idle(t *store.Tx, stack string) error {
-	_, running, err := t.RunningOperation(stack)
+	_, running, err := t.LockHolder(stack)
 	if err == nil && running {
 		return conflict("an update of the stack is running: wait for its end, or run \"pulumi cancel\"")
 	}

@@ -421,8 +421,7 @@ func (s *Server) getUpdate(c *call) (reply, error) {
 		u, _, err := s.updateFromPath(t, c)
 		view = progressView{Status: strings.ReplaceAll(u.Status, "-", " "), Events: []empty{}}
 		if u.Ended.IsZero() {
-			view.Next = new(string)
-			*view.Next = "0"
+			view.Next = new("0")
 		}
 		return err
 	})

@@ -76,19 +76,6 @@ func viewDeployment(t *store.Tx, d store.Deployment) (deploymentView, error) {
 	return v, nil
 }
 
-// viewDeployments returns deployments with their steps.
-func viewDeployments(t *store.Tx, found []store.Deployment) ([]deploymentView, error) {
-	all := []deploymentView{}
-	for _, d := range found {
-		view, err := viewDeployment(t, d)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, view)
-	}
-	return all, nil
-}
-
 // viewSteps returns the steps of a job. Ended is the reason for the end of the job.
 func viewSteps(steps []store.Step, ended string) []stepView {
 	all := make([]stepView, 0, len(steps))

@@ -43,14 +43,11 @@ func scanDeployment(scan func(...any) error) (d Deployment, err error) {
 
 // Deployment returns the deployment with this key, which must exist.
 func (t *Tx) Deployment(seq int64) (Deployment, error) {
-	all, err := rows(t, scanDeployment, selectDeployments+`WHERE d.seq = ?`, seq)
-	if err == nil && len(all) == 0 {
+	d, found, err := one(t, scanDeployment, selectDeployments+`WHERE d.seq = ?`, seq)
+	if err == nil && !found {
 		err = fmt.Errorf("read from the database: there is no deployment %d", seq)
 	}
-	if err != nil {
-		return Deployment{}, err
-	}
-	return all[0], nil
+	return d, err
 }
 
 // Deployments returns a page of the deployments of a stack, the newest first.
@@ -77,11 +74,6 @@ func (t *Tx) DeploymentID(stack string, version int64) (id string, found bool, e
 	return id, found, err
 }
 
-// HasDeployment reports whether a deployment belongs to a stack.
-func (t *Tx) HasDeployment(stack, id string) (bool, error) {
-	return t.get([]any{new(int)}, `SELECT 1 FROM deployments WHERE id = ? AND stack = ?`, id, stack)
-}
-
 // RunsDeployment reports whether a deployment of a stack is claimed or running.
 func (t *Tx) RunsDeployment(stack string) (bool, error) {
 	return t.get([]any{new(int)}, `SELECT 1 FROM deployments WHERE running_stack = ?`, stack)
@@ -91,6 +83,13 @@ func (t *Tx) RunsDeployment(stack string) (bool, error) {
 func (t *Tx) DeploymentRequester(id string) (user string, err error) {
 	_, err = t.get([]any{&user}, `SELECT requester FROM deployments WHERE id = ?`, id)
 	return user, err
+}
+
+// StackOfDeployment returns the names of the stack of a deployment. They are empty if there is no such deployment.
+func (t *Tx) StackOfDeployment(id string) (organization, project, name string, err error) {
+	_, err = t.get([]any{&organization, &project, &name}, `SELECT s.organization, s.project, s.name
+		FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.id = ?`, id)
+	return organization, project, name, err
 }
 
 // DeploymentStatus returns the status of a deployment of the organization of a pool.
@@ -266,4 +265,20 @@ func (t *Tx) DeleteDeployment(seq int64, limit int) (more bool, err error) {
 	}
 	_, err = t.exec(`DELETE FROM deployments WHERE seq = ? AND ended <> ''`, seq)
 	return false, err
+}
+
+// Definition is the definition of a deployment's job, with what it takes to decrypt it.
+type Definition struct {
+	Sealed    []byte // by the key of the stack
+	Operation string // of the deployment; empty if its steps came with the request
+	Stack     Stack  // only its id, names and key
+}
+
+// Definition returns the definition of a deployment's job.
+func (t *Tx) Definition(deployment string) (d Definition, found bool, err error) {
+	found, err = t.get([]any{
+		&d.Sealed, &d.Operation, &d.Stack.Key, &d.Stack.ID, &d.Stack.Organization, &d.Stack.Project, &d.Stack.Name,
+	}, `SELECT d.definition, d.operation, s.secret_key, s.id, s.organization, s.project, s.name
+		FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.id = ?`, deployment)
+	return d, found, err
 }

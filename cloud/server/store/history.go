@@ -2,8 +2,6 @@ package store
 
 import "time"
 
-const selectUpdates = `SELECT ` + updateColumns + ` FROM updates `
-
 // History returns updates of a stack that have started and are no dry runs, the newest first. Total is the number of
 // all.
 func (t *Tx) History(stack string, limit, offset int64) (updates []Update, total int64, err error) {

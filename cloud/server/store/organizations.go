@@ -20,3 +20,13 @@ func (t *Tx) SetDefaultPool(organization, pool string) error {
 	_, err := t.exec(`UPDATE organizations SET default_pool = ? WHERE name = ?`, pool, organization)
 	return err
 }
+
+// HasOrganization reports whether an organization exists.
+func (t *Tx) HasOrganization(name string) (bool, error) {
+	return t.get([]any{new(int)}, `SELECT 1 FROM organizations WHERE name = ?`, name)
+}
+
+// HasUser reports whether a user exists.
+func (t *Tx) HasUser(name string) (bool, error) {
+	return t.get([]any{new(int)}, `SELECT 1 FROM users WHERE name = ?`, name)
+}

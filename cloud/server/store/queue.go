@@ -12,6 +12,12 @@ func (t *Tx) OldestQueue(organization string, limit, offset int64) ([]Deployment
 		organization, limit, offset)
 }
 
+// CountQueue returns the number of deployments of an organization.
+func (t *Tx) CountQueue(organization string) (count int64, err error) {
+	_, err = t.get([]any{&count}, `SELECT count(*) FROM deployments WHERE organization = ?`, organization)
+	return count, err
+}
+
 // QueueCounts returns the numbers of an organization's deployments by their status.
 func (t *Tx) QueueCounts(organization string) (map[string]int64, error) {
 	counts := map[string]int64{}

@@ -118,9 +118,7 @@ func (t *Tx) RemoveStack(id string, at time.Time) error {
 
 // RemovedStacks returns the ids of stacks to be deleted at a time.
 func (t *Tx) RemovedStacks(now time.Time) ([]string, error) {
-	return rows(t, func(scan func(...any) error) (id string, err error) {
-		return id, scan(&id)
-	}, `SELECT id FROM stacks WHERE removal > 0 AND removal <= ?`, ToNanos(now))
+	return rows(t, scanOne[string], `SELECT id FROM stacks WHERE removal > 0 AND removal <= ?`, ToNanos(now))
 }
 
 // StackTags returns the tags of a stack.
@@ -147,19 +145,4 @@ func (t *Tx) SetStackTags(stack string, tags map[string]string) error {
 		}
 	}
 	return nil
-}
-
-// Operation is the running update of a stack.
-type Operation struct {
-	Kind, Requester string
-	Started         time.Time
-}
-
-// RunningOperation returns the update that holds the lock of a stack.
-func (t *Tx) RunningOperation(stack string) (o Operation, found bool, err error) {
-	var started int64
-	found, err = t.get([]any{&o.Kind, &o.Requester, &started}, `SELECT u.kind, u.requester, u.started
-		FROM locks l JOIN updates u ON u.id = l.update_id WHERE l.stack = ?`, stack)
-	o.Started = FromNanos(started)
-	return o, found, err
 }

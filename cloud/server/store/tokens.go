@@ -128,20 +128,3 @@ func (t *Tx) UseAccessToken(id string, now time.Time) error {
 		ToNanos(now), id, ToNanos(now))
 	return err
 }
-
-// StackOfDeployment returns the names of the stack of a deployment. They are empty if there is no such deployment.
-func (t *Tx) StackOfDeployment(id string) (organization, project, name string, err error) {
-	_, err = t.get([]any{&organization, &project, &name}, `SELECT s.organization, s.project, s.name
-		FROM deployments d JOIN stacks s ON s.id = d.stack WHERE d.id = ?`, id)
-	return organization, project, name, err
-}
-
-// HasOrganization reports whether an organization exists.
-func (t *Tx) HasOrganization(name string) (bool, error) {
-	return t.get([]any{new(int)}, `SELECT 1 FROM organizations WHERE name = ?`, name)
-}
-
-// HasUser reports whether a user exists.
-func (t *Tx) HasUser(name string) (bool, error) {
-	return t.get([]any{new(int)}, `SELECT 1 FROM users WHERE name = ?`, name)
-}

@@ -26,8 +26,9 @@ type Update struct {
 	Created, Started, Ended time.Time // Started and Ended may be zero
 }
 
-const updateColumns = `id, stack, kind, dry_run, status, COALESCE(version, 0), expires, requester, message,
-	environment, config, changes, resources, deployment, journal, client, created, started, ended`
+const selectUpdates = `SELECT id, stack, kind, dry_run, status, COALESCE(version, 0), expires, requester, message,
+		environment, config, changes, resources, deployment, journal, client, created, started, ended
+	FROM updates `
 
 func scanUpdate(scan func(...any) error) (u Update, err error) {
 	var expires, created, started, ended int64
@@ -134,6 +135,26 @@ func (t *Tx) ExpiredUpdates(now time.Time, limit int) ([]Update, error) {
 		ToNanos(now), limit)
 }
 
+// DeploymentUpdates returns the updates that the job of a deployment has made, oldest first.
+func (t *Tx) DeploymentUpdates(deployment string) ([]Update, error) {
+	return rows(t, scanUpdate, selectUpdates+`WHERE deployment = ? ORDER BY created, id`, deployment)
+}
+
+// LockedByDeployment reports whether an update of a deployment holds the lock of its stack.
+func (t *Tx) LockedByDeployment(deployment string) (bool, error) {
+	return t.get([]any{new(int)}, `SELECT 1 FROM updates WHERE deployment = ? AND status = 'running' AND dry_run = 0
+		LIMIT 1`, deployment)
+}
+
+// UpdatesOfEndedJobs returns at most limit running updates whose deployment has ended. Those of a cancelled
+// deployment are returned if it was cancelled before a time.
+func (t *Tx) UpdatesOfEndedJobs(cancelledBefore time.Time, limit int) ([]Update, error) {
+	return rows(t, scanUpdate, selectUpdates+`WHERE status = 'running' AND deployment IN (
+			SELECT id FROM deployments WHERE id = updates.deployment AND ended <> ''
+				AND (ended <> 'cancel' OR modified <= ?))
+		ORDER BY expires LIMIT ?`, ToNanos(cancelledBefore), limit)
+}
+
 // DropUnstarted deletes updates that have expired before their start.
 func (t *Tx) DropUnstarted(now time.Time) error {
 	_, err := t.exec(`DELETE FROM updates WHERE status = 'not-started' AND expires <= ?`, ToNanos(now))
@@ -197,10 +218,7 @@ func (t *Tx) AddJournal(update string, batch int64, entries []byte) error {
 
 // Journal returns the batches of the journal of an update in their order.
 func (t *Tx) Journal(update string) ([][]byte, error) {
-	return rows(t, func(scan func(...any) error) (entries []byte, err error) {
-		err = scan(&entries)
-		return entries, err
-	}, `SELECT entries FROM journal WHERE update_id = ? ORDER BY batch`, update)
+	return rows(t, scanOne[[]byte], `SELECT entries FROM journal WHERE update_id = ? ORDER BY batch`, update)
 }
 
 // DropJournal deletes the journal of an update.
@@ -224,13 +242,11 @@ func (t *Tx) AddEvents(update string, b EventBatch) error {
 	return err
 }
 
-// Events returns at most limit batches of an update with events after a sequence, in their order.
-func (t *Tx) Events(update string, after int64, limit int) ([]EventBatch, error) {
-	return rows(t, func(scan func(...any) error) (b EventBatch, err error) {
-		var received int64
-		err = scan(&b.First, &b.Last, &received, &b.Events)
-		b.Received = FromNanos(received)
-		return b, err
-	}, `SELECT first, last, received, events FROM event_batches WHERE update_id = ? AND last > ?
-		ORDER BY last LIMIT ?`, update, after, limit)
+// NextEvents returns the first batch of an update with events from a sequence on.
+func (t *Tx) NextEvents(update string, from int64) (b EventBatch, found bool, err error) {
+	var received int64
+	found, err = t.get([]any{&b.First, &b.Last, &received, &b.Events}, `SELECT first, last, received, events
+		FROM event_batches WHERE update_id = ? AND last >= ? ORDER BY last LIMIT 1`, update, from)
+	b.Received = FromNanos(received)
+	return b, found, err
 }
