@@ -394,9 +394,9 @@ func requestURL(c *call) string {
 
 // importStack makes a version of a stack whose state is that of the body.
 func (s *Server) importStack(c *call) (reply, error) {
-	err := s.db.Read(c.Context(), func(t *store.Tx) error { // before a large body is read
-		st, err := s.stackFromPath(t, c)
-		if err != nil {
+	var st stack
+	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) { // before a large body is read
+		if st, err = s.stackFromPath(t, c); err != nil {
 			return err
 		}
 		return idle(t, st.ID)
@@ -409,27 +409,20 @@ func (s *Server) importStack(c *call) (reply, error) {
 		return reply{}, err
 	}
 	u := importOf(c, d)
-	err = s.db.Read(c.Context(), func(t *store.Tx) error {
-		st, err := s.stackFromPath(t, c)
-		u.Stack = st.ID
-		return err
-	})
-	if err != nil {
-		return reply{}, err
-	}
+	u.Stack = st.ID
 	saved, err := s.saveState(c.Context(), u, d)
 	if err != nil {
 		return reply{}, err
 	}
 	err = s.db.Write(c.Context(), func(t *store.Tx) error {
-		st, err := s.stackFromPath(t, c)
+		now, err := s.stackFromPath(t, c)
 		if err != nil {
 			return err
 		}
-		if st.ID != u.Stack {
+		if now.ID != st.ID {
 			return conflict("the stack was replaced meanwhile: try again")
 		}
-		u.Version = st.Version + 1
+		u.Version = now.Version + 1
 		return addImport(t, c, u, saved)
 	})
 	if err != nil {
@@ -448,19 +441,15 @@ func importOf(c *call, d *state.Deployment) store.Update {
 	}
 }
 
-// addImport stores a complete update and its state.
+// addImport stores a complete update and its state, unless an update of the stack is running.
 func addImport(t *store.Tx, c *call, u store.Update, saved store.State) (err error) {
+	if err := idle(t, u.Stack); err != nil {
+		return err
+	}
 	if u.Requester, u.Deployment, err = requester(t, c); err != nil {
 		return err
 	}
 	if err := t.AddUpdate(u); err != nil {
-		return err
-	}
-	err = t.LockStack(u)
-	if errors.Is(err, store.ErrDuplicate) {
-		return idle(t, u.Stack)
-	}
-	if err != nil {
 		return err
 	}
 	saved.Version = u.Version

@@ -3,7 +3,9 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -136,6 +138,43 @@ func TestImportStackRefusals(t *testing.T) {
 	w.at("s", 0, false)
 	if n := len(w.objects()); n != 0 {
 		t.Errorf("there are %d objects", n)
+	}
+}
+
+// lateBody is the body of a request that calls before when the service reads it.
+type lateBody struct {
+	io.Reader
+	before func()
+}
+
+func (b *lateBody) Read(p []byte) (int, error) {
+	b.before()
+	b.before = func() {}
+	return b.Reader.Read(p)
+}
+
+// TestImportStackMeanwhile changes a stack after an import was accepted and before its body has arrived.
+func TestImportStackMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	for name, change := range map[string]func(name string){
+		"an update starts": func(name string) { w.update(name, object{}).start() },
+		"the stack is replaced": func(name string) {
+			w.want(204, w.user, "DELETE", stackPath+name, nil, nil)
+			w.stack(name)
+		},
+	} {
+		name = strings.ReplaceAll(name, " ", "-")
+		w.stack(name)
+		r := httptest.NewRequest("POST", stackPath+name+"/import",
+			&lateBody{strings.NewReader(resources("a")), func() { change(name) }})
+		r.Header.Set("Authorization", "token "+w.user)
+		got := httptest.NewRecorder()
+		w.handler.ServeHTTP(got, r)
+		if got.Code != 409 {
+			t.Errorf("%s: %d %s, want 409", name, got.Code, got.Body)
+		}
+		w.holds(name, "/0")
+		w.holds(name, "")
 	}
 }
 

@@ -86,16 +86,10 @@ func (t *Tx) StartUpdate(u Update, lease []byte) error {
 	if err != nil || u.DryRun {
 		return err
 	}
-	if err := t.LockStack(u); err != nil {
+	if _, err := t.exec(`INSERT INTO locks (stack, update_id) VALUES (?, ?)`, u.Stack, u.ID); err != nil {
 		return err
 	}
 	_, err = t.exec(`UPDATE stacks SET update_id = ? WHERE id = ?`, u.ID, u.Stack)
-	return err
-}
-
-// LockStack takes the lock of a stack for an update. The error is ErrDuplicate if another update has it.
-func (t *Tx) LockStack(u Update) error {
-	_, err := t.exec(`INSERT INTO locks (stack, update_id) VALUES (?, ?)`, u.Stack, u.ID)
 	return err
 }
 
