@@ -124,11 +124,10 @@ func (o oidcSettings) awsArguments() (string, error) {
 		}
 		arguments = append(arguments, "DurationSeconds="+strconv.FormatInt(seconds, 10))
 	}
-	var b strings.Builder
-	for _, argument := range arguments {
-		b.WriteString("--data-urlencode " + printable.QuoteShell(argument) + " ")
+	for i, argument := range arguments {
+		arguments[i] = "--data-urlencode " + printable.QuoteShell(argument)
 	}
-	return strings.TrimRight(b.String(), " "), nil
+	return strings.Join(arguments, " "), nil
 }
 
 // gcpScript writes the configuration of an external account (Google Cloud documentation, "Workload Identity

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud/server/store"
@@ -56,16 +57,8 @@ func (s *Server) expire(ctx context.Context, now time.Time) error {
 			return err
 		}
 	}
-	if err := s.expireLeases(ctx, now); err != nil {
-		return err
-	}
-	if err := s.expireUpdates(ctx, now); err != nil {
-		return err
-	}
-	if err := s.deleteRemovedStacks(ctx, now); err != nil {
-		return err
-	}
-	return s.deleteExpiredTokens(ctx, now)
+	return errors.Join(s.expireLeases(ctx, now), s.expireUpdates(ctx, now), s.deleteRemovedStacks(ctx, now),
+		s.db.Write(ctx, func(t *store.Tx) error { return t.DeleteExpiredTokens(now) }))
 }
 
 func later(a, b time.Time) time.Time {
@@ -92,17 +85,4 @@ func (s *Server) stopDeployment(ctx context.Context, id, by string, now time.Tim
 		s.heartbeats.forget(j.Seq)
 		return j.save(t, -1, now)
 	})
-}
-
-// deleteExpiredTokens deletes expired tokens. Those of a job expire tokenRetention after its end.
-func (s *Server) deleteExpiredTokens(ctx context.Context, now time.Time) error {
-	var found bool
-	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
-		found, err = t.HasExpiredTokens(now)
-		return err
-	})
-	if err != nil || !found {
-		return err
-	}
-	return s.db.Write(ctx, func(t *store.Tx) error { return t.DeleteExpiredTokens(now) })
 }

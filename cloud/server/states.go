@@ -7,9 +7,7 @@ import (
 	"io/fs"
 	"math"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -374,23 +372,6 @@ func (s *Server) exportStack(c *call) (reply, error) {
 
 // rawJSON is the body of a response as JSON text.
 type rawJSON []byte
-
-// clientURL returns the URL that the client has logged in to: that of the call, except that a proxy which ends TLS
-// sends calls of an https URL on as http. Such a proxy must keep the header Host.
-func (s *Server) clientURL(c *call) string {
-	if public, err := url.Parse(s.options.PublicURL); err == nil && strings.EqualFold(public.Host, c.Host) {
-		return s.options.PublicURL
-	}
-	return requestURL(c)
-}
-
-// requestURL returns the URL to which a call was sent, without a path.
-func requestURL(c *call) string {
-	if c.TLS != nil {
-		return "https://" + c.Host
-	}
-	return "http://" + c.Host
-}
 
 // importStack makes a version of a stack whose state is that of the body.
 func (s *Server) importStack(c *call) (reply, error) {

@@ -407,21 +407,15 @@ func (s *Server) expireUpdates(ctx context.Context, now time.Time) error {
 	return errors.Join(err, s.db.Write(ctx, func(t *store.Tx) error { return t.DropUnstarted(now) }))
 }
 
-// progressView is the status of an update as Pulumi's clients poll it. The events of this call have an old form that no
-// client shows; those of getEvents are complete.
-type progressView struct {
-	Status string  `json:"status"`
-	Events []empty `json:"events"`
-	Next   *string `json:"continuationToken,omitempty"` // nil when the update has ended
-}
-
+// getUpdate returns the status of an update, which Pulumi's clients poll until continuationToken is missing. The events
+// of this call have an old form that no client shows; those of getEvents are complete.
 func (s *Server) getUpdate(c *call) (reply, error) {
-	var view progressView
+	view := map[string]any{"events": []empty{}}
 	err := s.db.Read(c.Context(), func(t *store.Tx) error {
 		u, _, err := s.updateFromPath(t, c)
-		view = progressView{Status: strings.ReplaceAll(u.Status, "-", " "), Events: []empty{}}
+		view["status"] = strings.ReplaceAll(u.Status, "-", " ")
 		if u.Ended.IsZero() {
-			view.Next = new("0")
+			view["continuationToken"] = "0"
 		}
 		return err
 	})

@@ -2,7 +2,9 @@ package server
 
 import (
 	"cmp"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
@@ -131,6 +133,23 @@ func (s *Server) base(c *call) string {
 		return s.options.PublicURL
 	}
 	return requestURL(c)
+}
+
+// clientURL returns the URL that the client has logged in to: that of the call, except that a proxy which ends TLS
+// sends calls of an https URL on as http. Such a proxy must keep the header Host.
+func (s *Server) clientURL(c *call) string {
+	if public, err := url.Parse(s.options.PublicURL); err == nil && strings.EqualFold(public.Host, c.Host) {
+		return s.options.PublicURL
+	}
+	return requestURL(c)
+}
+
+// requestURL returns the URL to which a call was sent, without a path.
+func requestURL(c *call) string {
+	if c.TLS != nil {
+		return "https://" + c.Host
+	}
+	return "http://" + c.Host
 }
 
 // console returns the URL of the web page for links.

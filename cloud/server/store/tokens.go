@@ -33,11 +33,6 @@ func (t *Tx) ExpireJobTokens(id string, end time.Time) error {
 	return err
 }
 
-// HasExpiredTokens reports whether a token has expired.
-func (t *Tx) HasExpiredTokens(now time.Time) (bool, error) {
-	return t.get([]any{new(int)}, `SELECT 1 FROM tokens WHERE expires > 0 AND expires <= ? LIMIT 1`, ToNanos(now))
-}
-
 // DeleteExpiredTokens deletes the tokens that have expired.
 func (t *Tx) DeleteExpiredTokens(now time.Time) error {
 	_, err := t.exec(`DELETE FROM tokens WHERE expires > 0 AND expires <= ?`, ToNanos(now))
