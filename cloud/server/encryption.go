@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 
 	"github.com/cmwa-project/cmwa/cloud/server/keys"
-	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
 // maxValues limits the bodies with many values of a stack, after decompression: a CLI sends all
@@ -92,10 +91,6 @@ func (s *Server) keyFor(c *call, body any) (keys.Key, error) {
 	if err := c.decode(maxValues, body); err != nil {
 		return keys.Key{}, err
 	}
-	var st stack
-	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
-		st, err = s.stackFromPath(t, c)
-		return err
-	})
+	st, err := s.readStack(c)
 	return st.key, err
 }

@@ -198,31 +198,22 @@ func (s *Server) oneUpdate(c *call, find findUpdate) (reply, error) {
 
 // countResources returns the number of resources after the last completed update.
 func (s *Server) countResources(c *call) (reply, error) {
-	var st stack
-	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
-		st, err = s.stackFromPath(t, c)
-		return err
-	})
+	st, err := s.readStack(c)
 	return reply{body: map[string]int64{"resourceCount": st.Resources, "version": st.Version}}, err
 }
 
 // listResources returns the resources of a version of a stack, as they stand in the state. The version is
 // a number, or "latest" for the newest complete one.
 func (s *Server) listResources(c *call) (reply, error) {
-	var st stack
-	var version int64
-	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
-		if st, err = s.stackFromPath(t, c); err != nil {
-			return err
-		}
-		version = st.Version
-		if text := c.PathValue("version"); text != "latest" {
-			version, err = st.parseVersion(text)
-		}
-		return err
-	})
+	st, err := s.readStack(c)
 	if err != nil {
 		return reply{}, err
+	}
+	version := st.Version
+	if text := c.PathValue("version"); text != "latest" {
+		if version, err = st.parseVersion(text); err != nil {
+			return reply{}, err
+		}
 	}
 	d, _, err := s.readVersion(c.Context(), st.ID, version)
 	if err != nil {

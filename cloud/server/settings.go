@@ -88,11 +88,7 @@ func checkSettings(sealed tree, k keys.Key) (settings, error) {
 }
 
 func (s *Server) getSettings(c *call) (reply, error) {
-	var st stack
-	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
-		st, err = s.stackFromPath(t, c)
-		return err
-	})
+	st, err := s.readStack(c)
 	if err != nil {
 		return reply{}, err
 	}
@@ -185,11 +181,7 @@ func (s *Server) encryptSetting(c *call) (reply, error) {
 	if body.Plain == nil {
 		return reply{}, badRequest("plaintext is missing")
 	}
-	var st stack
-	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
-		st, err = s.stackFromPath(t, c)
-		return err
-	})
+	st, err := s.readStack(c)
 	if err != nil {
 		return reply{}, err
 	}

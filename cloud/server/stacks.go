@@ -96,19 +96,18 @@ func (s *Server) createStack(c *call) (reply, error) {
 	if made.Key, err = s.keys.Make(c.Context(), forStack+made.ID); err != nil {
 		return reply{}, err
 	}
-	var first *store.Update
+	var first store.Update
 	var saved store.State
 	if len(body.State) > 0 && string(body.State) != "null" {
 		d, err := state.Decode(body.State)
 		if err != nil {
 			return reply{}, badRequest("%v", err)
 		}
-		u := importOf(c, d)
-		u.Stack, u.Version = made.ID, 1
-		if saved, err = s.saveState(c.Context(), u, d); err != nil {
+		first = importOf(c, d)
+		first.Stack, first.Version = made.ID, 1
+		if saved, err = s.saveState(c.Context(), first, d); err != nil {
 			return reply{}, err
 		}
-		first = &u
 	}
 	err = s.db.Write(c.Context(), func(t *store.Tx) (err error) {
 		if made.Organization, err = s.organization(t, c); err != nil {
@@ -121,10 +120,10 @@ func (s *Server) createStack(c *call) (reply, error) {
 		if err != nil {
 			return err
 		}
-		if err := t.SetStackTags(made.ID, body.Tags); err != nil || first == nil {
+		if err := t.SetStackTags(made.ID, body.Tags); err != nil || first.ID == "" {
 			return err
 		}
-		return addImport(t, c, *first, saved)
+		return addImport(t, c, first, saved)
 	})
 	return reply{body: empty{}}, err
 }
@@ -146,6 +145,15 @@ func findStack(t *store.Tx, organization, project, name string) (store.Stack, er
 		err = notFound("there is no stack %s/%s/%s", organization, project, name)
 	}
 	return row, err
+}
+
+// readStack is stackFromPath in a transaction of its own.
+func (s *Server) readStack(c *call) (st stack, err error) {
+	err = s.db.Read(c.Context(), func(t *store.Tx) error {
+		st, err = s.stackFromPath(t, c)
+		return err
+	})
+	return st, err
 }
 
 func (s *Server) getStack(c *call) (reply, error) {
@@ -225,10 +233,7 @@ func (s *Server) deleteRemovedStacks(ctx context.Context, now time.Time) error {
 		return err
 	})
 	for _, id := range removed {
-		if err != nil {
-			break
-		}
-		err = s.db.Write(ctx, func(t *store.Tx) error {
+		err = errors.Join(err, s.db.Write(ctx, func(t *store.Tx) error {
 			open, err := t.HasOpenDeployment(id)
 			if err != nil {
 				return err
@@ -237,7 +242,7 @@ func (s *Server) deleteRemovedStacks(ctx context.Context, now time.Time) error {
 				return t.RemoveStack(id, now.Add(removalDelay))
 			}
 			return t.DeleteStack(id)
-		})
+		}))
 	}
 	return err
 }

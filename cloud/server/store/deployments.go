@@ -206,24 +206,9 @@ func (t *Tx) Requeue(seq int64, now time.Time) error {
 	return err
 }
 
-// Unfinished is a deployment that has not ended.
-type Unfinished struct {
-	Seq     int64
-	ID      string
-	Status  string
-	Claimed time.Time // zero before the claim
-	Created time.Time
-}
-
 // UnfinishedDeployments returns all deployments that have not ended.
-func (t *Tx) UnfinishedDeployments() ([]Unfinished, error) {
-	return rows(t, func(scan func(...any) error) (u Unfinished, err error) {
-		var claimed, created int64
-		err = scan(&u.Seq, &u.ID, &u.Status, &claimed, &created)
-		u.Claimed, u.Created = FromNanos(claimed), FromNanos(created)
-		return u, err
-	}, `SELECT seq, id, status, claimed, created FROM deployments
-		WHERE status IN ('not-started', 'accepted', 'running')`)
+func (t *Tx) UnfinishedDeployments() ([]Deployment, error) {
+	return rows(t, scanDeployment, selectDeployments+`WHERE d.status IN ('not-started', 'accepted', 'running')`)
 }
 
 // EndedBefore returns at most limit deployments that ended before a time, the oldest first. It returns none that is

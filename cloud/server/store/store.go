@@ -16,7 +16,7 @@ import (
 )
 
 // DB is the database: one file, one connection for writes, a few for reads. The
-// documentation of the package explains why every write is synced.
+// documentation of package server explains why every write is synced.
 type DB struct {
 	writer *sql.DB // one connection, whose transactions take the write lock at their start
 	reader *sql.DB // each transaction sees one state
