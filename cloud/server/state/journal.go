@@ -89,14 +89,14 @@ func parseEntry(text []byte) (Entry, error) {
 		"extension":             parsed(new(object), parseObject),
 		"snippets":              parsed(new([]snippet), listOf(parseSnippet)),
 	})
-	e.kind = kind(number)
-	e.provider, e.extension, e.snippets = fields.get("secretsProvider"), fields.get("extension"), fields.get("snippets")
 	if err != nil {
 		return Entry{}, err
 	}
 	if version != 1 {
 		return Entry{}, fmt.Errorf("version %d is unknown: this service reads version 1", version)
 	}
+	e.kind = kind(number)
+	e.provider, e.extension, e.snippets = fields.get("secretsProvider"), fields.get("extension"), fields.get("snippets")
 	return e, e.complete()
 }
 

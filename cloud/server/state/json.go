@@ -123,7 +123,7 @@ func (o object) get(name string) []byte {
 	return nil
 }
 
-// decode calls the function for the name of each field, if there is one, with the value. It skips null.
+// decode calls, for each field, the function for its name with its value. It skips null, and names without a function.
 func (o object) decode(functions map[string]func([]byte) error) error {
 	for _, f := range o {
 		if function := functions[f.name]; function != nil && !isNull(f.value) {
@@ -195,17 +195,14 @@ func listOf[T any](parse func([]byte) (T, error)) func([]byte) ([]T, error) {
 	}
 }
 
-// read decodes a value into a variable. Null and nil leave it unchanged. The error contains no part of the value.
-func read(value []byte, variable any) error {
-	if value == nil || json.Unmarshal(value, variable) == nil {
-		return nil
-	}
-	return fmt.Errorf("expected %s", strings.TrimPrefix(reflect.TypeOf(variable).Elem().String(), "*"))
-}
-
-// into returns read for this variable.
+// into returns a function that decodes a value into a variable. Its error contains no part of the value.
 func into(variable any) func([]byte) error {
-	return func(value []byte) error { return read(value, variable) }
+	return func(value []byte) error {
+		if json.Unmarshal(value, variable) == nil {
+			return nil
+		}
+		return fmt.Errorf("expected %s", strings.TrimPrefix(reflect.TypeOf(variable).Elem().String(), "*"))
+	}
 }
 
 // parsed returns a function that parses a value into a variable.
