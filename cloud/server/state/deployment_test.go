@@ -111,13 +111,16 @@ func TestOutputs(t *testing.T) {
 	const secret = `{"4dabf18193072939515e22adb298388d":"1b47061264138c4ac30d75fd1eb44270","ciphertext":"Y2lwaGVy"}`
 	d := base(t, "", one("a", `,"outputs":{"plain":"secret of a"}`),
 		`{"urn":"urn:pulumi:dev::web::pulumi:pulumi:Stack::web-dev","type":"pulumi:pulumi:Stack","outputs":`+
-			`{"text":"a\nb","number":1.50,"password":`+secret+`,"list":[ {"x":`+secret+`} , true ],"long":"`+
+			`{"text":"a\nb","number":1.50,"password":`+secret+`,"list":[ {"x":`+secret+`} , true ],`+
+			`"tags":["\u003cb\u003e \\u003c"],"twice":{"x":`+secret+`,"x":1,"x":`+secret+`},"long":"`+
 			strings.Repeat("x", 10_000)+`"}}`)
 	want := []Property{
 		{"text", "a\nb", false},
 		{"number", "1.50", false},
 		{"password", "[secret]", true},
 		{"list", `[{"x":"[secret]"},true]`, false},
+		{"tags", `["<b> \\u003c"]`, false},
+		{"twice", `{"x":"[secret]"}`, false},
 		{"long", "[10002 bytes]", false},
 	}
 	got := d.Outputs()
