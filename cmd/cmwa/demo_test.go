@@ -101,11 +101,11 @@ func tryDemo(t *testing.T) {
 	if page == nil {
 		t.Fatalf("the demo names no web page:\n%s", shown.String())
 	}
-	answer, err := http.Get(page[1])
+	response, err := http.Get(page[1])
 	noError(t, err)
-	_ = answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		t.Errorf("the web page %s answers %s", page[1], answer.Status)
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("the web page %s returns %s", page[1], response.Status)
 	}
 
 	var export, printed string
