@@ -3,6 +3,7 @@ package server
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -208,8 +209,8 @@ func Restore(ctx context.Context, directory, masterKey, file string) (err error)
 			err = errors.Join(err, os.RemoveAll(part))
 		}
 	}()
-	if err := unpack(part, in, info.Size()); err != nil {
-		return err
+	if err := unpack(part, untilEnd{ctx, in}, info.Size()); err != nil {
+		return cmp.Or(ctx.Err(), err)
 	}
 	// 2. Check what the files contain, with the code of the service.
 	if err := checkRestored(ctx, part, masterKey); err != nil {
@@ -234,6 +235,19 @@ func checkEmpty(directory string) error {
 		}
 	}
 	return nil
+}
+
+// untilEnd is a reader until ctx ends.
+type untilEnd struct {
+	ctx context.Context
+	in  io.Reader
+}
+
+func (r untilEnd) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.in.Read(p)
 }
 
 // errDamaged is the error for a file that does not end with the hash of what is before.

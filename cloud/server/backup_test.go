@@ -315,6 +315,15 @@ func TestRestoreRefused(t *testing.T) {
 		})
 	}
 
+	cut := filepath.Join(t.TempDir(), "cut")
+	if err := os.WriteFile(cut, good[:len(good)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Restore(ctx, t.TempDir(), "", cut); !errors.Is(err, context.Canceled) {
+		t.Errorf("a restore that is cancelled before the end of its file: %v", err)
+	}
 	if err := Restore(t.Context(), w.directory, "", file); err == nil ||
 		!strings.Contains(err.Error(), "another process serves") {
 		t.Errorf("a restore into the directory of a running service: %v", err)
