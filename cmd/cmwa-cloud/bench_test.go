@@ -27,9 +27,9 @@ func BenchmarkServeBesideFileBackend(b *testing.B) {
 				c.program("x", manyResources()...)
 				stack := fmt.Sprintf("s%d", round)
 				c.init(stack)
-				began := time.Now()
+				start := time.Now()
 				c.up(stack)
-				times[kind] = append(times[kind], time.Since(began))
+				times[kind] = append(times[kind], time.Since(start))
 			}
 		}
 		median := func(kind string) time.Duration {
@@ -66,7 +66,7 @@ func BenchmarkServeConcurrentUpdates(b *testing.B) {
 			idle := residentMB(b, program.Process.Pid)
 
 			for b.Loop() {
-				began := time.Now()
+				start := time.Now()
 				var all errgroup.Group
 				for i := range stacks {
 					c := newKillClient(k, i)
@@ -80,7 +80,7 @@ func BenchmarkServeConcurrentUpdates(b *testing.B) {
 				if err := all.Wait(); err != nil {
 					b.Fatal(err)
 				}
-				b.ReportMetric(stacks*writes/time.Since(began).Seconds(), "writes/s")
+				b.ReportMetric(stacks*writes/time.Since(start).Seconds(), "writes/s")
 			}
 			b.ReportMetric(idle, "MB-idle")
 			b.ReportMetric(residentMB(b, program.Process.Pid), "MB-after")

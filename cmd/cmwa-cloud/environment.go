@@ -138,7 +138,7 @@ func variables() []variable {
 	return all
 }
 
-// together lists variables of which either all or none must be set.
+// together lists variables that must be set together.
 func together() [][]string {
 	return [][]string{
 		{"API_TLS_CERTIFICATE", "API_TLS_PRIVATE_KEY", "API_MIN_TLS_VERSION"},
@@ -201,7 +201,7 @@ func readEnvironment(
 	for _, group := range together() {
 		missing := slices.DeleteFunc(slices.Clone(group), func(name string) bool { return env.get(name) != "" })
 		if len(missing) > 0 && len(missing) < len(group) {
-			problems = append(problems, fmt.Sprintf("%s: set all of them or none; %s is not set",
+			problems = append(problems, fmt.Sprintf("%s: set all of them, or unset them; not set: %s",
 				strings.Join(group, ", "), strings.Join(missing, ", ")))
 		}
 	}

@@ -236,7 +236,7 @@ func TestReadEnvironmentConflicts(t *testing.T) {
 		}
 	}
 	const secretName, secretFile = "METRICS_WEBHOOK_SECRET", "METRICS_WEBHOOK_SECRET_FILE"
-	const group = "API_TLS_CERTIFICATE, API_TLS_PRIVATE_KEY, API_MIN_TLS_VERSION: set all of them or none; "
+	const group = "API_TLS_CERTIFICATE, API_TLS_PRIVATE_KEY, API_MIN_TLS_VERSION: set all of them, or unset them; not set: "
 	for name, c := range map[string]struct {
 		vars map[string]string
 		want []string
@@ -263,11 +263,12 @@ func TestReadEnvironmentConflicts(t *testing.T) {
 		},
 		"a certificate without its key": {
 			map[string]string{"API_TLS_CERTIFICATE": "a"},
-			[]string{group + "API_TLS_PRIVATE_KEY, API_MIN_TLS_VERSION is not set"},
+			[]string{group + "API_TLS_PRIVATE_KEY, API_MIN_TLS_VERSION"},
 		},
 		"half of a key of AWS": {
 			map[string]string{"AWS_SECRET_ACCESS_KEY": "a"},
-			[]string{"AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY: set all of them or none; AWS_ACCESS_KEY_ID is not set"},
+			[]string{"AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY: set all of them, or unset them; " +
+				"not set: AWS_ACCESS_KEY_ID"},
 		},
 		"all problems at once": {
 			map[string]string{"PORT": "x", "PULUMI_KMS_KEY": "a", "PULUMI_API_DOMAIN": "http://a"},

@@ -372,7 +372,7 @@ func TestKill(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d kills during %d updates, of which %d are complete; the longest wait for a start was %s", count, updates,
+	t.Logf("%d kills; %d updates, %d of them complete; the longest wait for a start was %s", count, updates,
 		complete, waited)
 	if complete < updates/2 {
 		t.Errorf("only %d updates are complete", complete)

@@ -94,7 +94,7 @@ func parameters() []parameter {
 		{
 			name: "default-image", takes: command.Image, fallback: "pulumi/pulumi",
 			variable: variable{name: "PULUMI_DEPLOY_DEFAULT_IMAGE_REFERENCE", check: checkImage},
-			help:     "container image of jobs that name none",
+			help:     "container image of jobs without one of their own",
 		},
 		{
 			name: "organization", takes: command.Name, fallback: "organization",
@@ -260,7 +260,7 @@ func (f *serveFlags) service(s stdio) (service, error) {
 	case chain == "" && key.Empty():
 		return v, nil
 	case chain == "" || key.Empty():
-		return v, cli.Usagef("--%s and --%s need each other: set both, or none for plain HTTP",
+		return v, cli.Usagef("--%s and --%s need each other: set both, or neither for plain HTTP",
 			certificateFlag, keyFlag)
 	default:
 		if v.certificate, err = openCertificate(chain, key, v.options.Log); err != nil {
