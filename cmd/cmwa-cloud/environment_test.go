@@ -236,7 +236,8 @@ func TestReadEnvironmentConflicts(t *testing.T) {
 		}
 	}
 	const secretName, secretFile = "METRICS_WEBHOOK_SECRET", "METRICS_WEBHOOK_SECRET_FILE"
-	const group = "API_TLS_CERTIFICATE, API_TLS_PRIVATE_KEY, API_MIN_TLS_VERSION: set all of them, or unset them; not set: "
+	const group = "API_TLS_CERTIFICATE, API_TLS_PRIVATE_KEY, API_MIN_TLS_VERSION: " +
+		"set all of them, or unset them; not set: "
 	for name, c := range map[string]struct {
 		vars map[string]string
 		want []string
