@@ -378,13 +378,13 @@ func (s *Server) endUpdate(
 // updateToEnd returns an update that may end.
 func updateToEnd(t *store.Tx, id string, check func(store.Update) error) (store.Update, error) {
 	u, found, err := t.Update(id)
+	if err == nil && !found { // deleted with its stack
+		err = leaseLost()
+	}
+	if err == nil {
+		err = check(u)
+	}
 	if err != nil {
-		return store.Update{}, err
-	}
-	if !found { // deleted with its stack
-		return store.Update{}, leaseLost()
-	}
-	if err := check(u); err != nil {
 		return store.Update{}, err
 	}
 	return u, nil

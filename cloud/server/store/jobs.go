@@ -76,7 +76,8 @@ func (t *Tx) Job(kind JobKind, id string) (Job, bool, error) {
 func (t *Tx) job(kind JobKind, query string, key any) (Job, bool, error) {
 	j := Job{JobKey: JobKey{Kind: kind}}
 	var modified int64
-	found, err := t.get([]any{&j.Seq, &j.ID, &j.JobID, &j.Status, &j.Ended, &j.Stack, &j.Version, &modified}, query, key)
+	found, err := t.get([]any{&j.Seq, &j.ID, &j.JobID, &j.Status, &j.Ended, &j.Stack, &j.Version, &modified},
+		query, key)
 	if err != nil || !found {
 		return j, false, err
 	}
