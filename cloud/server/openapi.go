@@ -77,6 +77,7 @@ var (
 		"GET /api/stacks/{org}/{project}/{stack}/deployments/{id}/{part}": {
 			"continuationToken", "job", "step", "offset", "count",
 		},
+		"GET /api/orgs/{org}/deployments":           {"page", "pageSize", "asc"},
 		"DELETE /api/orgs/{org}/agent-pools/{pool}": {"force"},
 	}
 
