@@ -393,15 +393,12 @@ func updateToEnd(t *store.Tx, id string, check func(store.Update) error) (store.
 // expireUpdates ends updates whose lease has expired or whose deployment has ended, and forgets those that
 // were never started.
 func (s *Server) expireUpdates(ctx context.Context, now time.Time) error {
-	var lost, stopped []store.Update
+	var lost []store.Update
 	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
-		if lost, err = t.ExpiredUpdates(now, expiredBatch); err != nil {
-			return err
-		}
-		stopped, err = t.UpdatesOfEndedJobs(now.Add(-stopTime), expiredBatch)
+		lost, err = t.LostUpdates(now, now.Add(-stopTime), expiredBatch)
 		return err
 	})
-	for _, u := range append(lost, stopped...) {
+	for _, u := range lost {
 		err = errors.Join(err, s.failUpdate(ctx, u, now)) // the failure of one keeps no other stack locked
 	}
 	return errors.Join(err, s.db.Write(ctx, func(t *store.Tx) error { return t.DropUnstarted(now) }))

@@ -123,12 +123,6 @@ func (t *Tx) EndUpdate(u Update) error {
 	return err
 }
 
-// ExpiredUpdates returns at most limit running updates whose lease has expired.
-func (t *Tx) ExpiredUpdates(now time.Time, limit int) ([]Update, error) {
-	return rows(t, scanUpdate, selectUpdates+`WHERE status = 'running' AND expires <= ? ORDER BY expires LIMIT ?`,
-		ToNanos(now), limit)
-}
-
 // DeploymentUpdates returns the updates that the job of a deployment has made, oldest first.
 func (t *Tx) DeploymentUpdates(deployment string) ([]Update, error) {
 	return rows(t, scanUpdate, selectUpdates+`WHERE deployment = ? ORDER BY created, id`, deployment)
@@ -140,13 +134,13 @@ func (t *Tx) LockedByDeployment(deployment string) (bool, error) {
 		LIMIT 1`, deployment)
 }
 
-// UpdatesOfEndedJobs returns at most limit running updates whose deployment has ended. Those of a cancelled
-// deployment are returned if it was cancelled before a time.
-func (t *Tx) UpdatesOfEndedJobs(cancelledBefore time.Time, limit int) ([]Update, error) {
-	return rows(t, scanUpdate, selectUpdates+`WHERE status = 'running' AND deployment IN (
+// LostUpdates returns at most limit running updates whose lease has expired or whose deployment has ended. Those of a
+// cancelled deployment are returned if it was cancelled before a time.
+func (t *Tx) LostUpdates(now, cancelledBefore time.Time, limit int) ([]Update, error) {
+	return rows(t, scanUpdate, selectUpdates+`WHERE status = 'running' AND (expires <= ? OR deployment IN (
 			SELECT id FROM deployments WHERE id = updates.deployment AND ended <> ''
-				AND (ended <> 'cancel' OR modified <= ?))
-		ORDER BY expires LIMIT ?`, ToNanos(cancelledBefore), limit)
+				AND (ended <> 'cancel' OR modified <= ?)))
+		ORDER BY expires LIMIT ?`, ToNanos(now), ToNanos(cancelledBefore), limit)
 }
 
 // DropUnstarted deletes updates that have expired before their start.
