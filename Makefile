@@ -98,8 +98,9 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 		code=0; $(plain_test) -parallel 4 -timeout 44m $(PLAIN) || code=1; \
 		wait $$race || code=1; wait $$rest || code=1; exit $$code; }
 
-check: build vet lint ## Build, vet, lint, and run the tests that need no engine and no cluster.
+check: build vet lint ## Build, vet, lint, run the tests that need no engine and no cluster, and compare journals with pulumi's library.
 	go test -timeout 5m $(UNIT)
+	$(journal)
 
 oracle: ## Compare the check of Pod templates with the API server's validation.
 	$(oracle)

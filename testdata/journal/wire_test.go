@@ -37,7 +37,6 @@ var wire = []struct {
 	{"startUpdate.body", apitype.StartUpdateRequest{}, ""},
 	{"renewUpdate.body", apitype.RenewUpdateLeaseRequest{}, ""},
 	{"completeUpdate.body", apitype.CompleteUpdateRequest{}, ""},
-	{"progressView", apitype.UpdateResults{}, ""},
 	{"updateInfo", apitype.UpdateInfo{}, ""},
 	{"saveEvents.body", apitype.EngineEventBatch{}, ""},
 	{"eventsView", apitype.GetUpdateEventsResponse{}, ""},
