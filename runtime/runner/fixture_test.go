@@ -37,14 +37,43 @@ type fixture struct {
 
 // lockedBuffer is a buffer that is safe for concurrent use.
 type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	mu      sync.Mutex
+	b       bytes.Buffer
+	changed chan struct{} // closed by the next write; nil if no goroutine waits for it
 }
 
 func (b *lockedBuffer) Write(text []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.changed != nil {
+		close(b.changed)
+		b.changed = nil
+	}
 	return b.b.Write(text)
+}
+
+// await blocks until the buffer contains the text.
+func (b *lockedBuffer) await(t testing.TB, text string) {
+	t.Helper()
+	limit := time.After(time.Minute)
+	for {
+		b.mu.Lock()
+		found := strings.Contains(b.b.String(), text)
+		if b.changed == nil {
+			b.changed = make(chan struct{})
+		}
+		changed := b.changed
+		b.mu.Unlock()
+		if found {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			t.Errorf("%q was not written within a minute", text)
+			return
+		}
+	}
 }
 
 func (b *lockedBuffer) String() string {
