@@ -317,9 +317,7 @@ func TestStackTokenEnds(t *testing.T) {
 			w.want(200, w.user, "POST", at+"/"+c.job.DeploymentID+"/cancel", nil, nil)
 		},
 		"by silence": func(w *world, _ string, _ *claimed) {
-			if err := w.server.expire(w.t.Context(), time.Now().Add(time.Hour)); err != nil {
-				w.t.Fatal(err)
-			}
+			w.expireAfter(time.Hour)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

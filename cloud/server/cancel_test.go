@@ -105,17 +105,13 @@ func TestDescribeEnd(t *testing.T) {
 		p, at := w.pool("b"), w.stack("b")
 		id := w.deploy(at, steps(1, object{"agentPoolID": p.ID}))
 		w.mustClaim(p).status(0, running)
-		if err := w.server.expire(t.Context(), time.Now().Add(time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		w.expireAfter(time.Hour)
 		ends(t, at, id, "deployment failed: no heartbeat for 10m0s")
 	})
 	t.Run("a week in the queue", func(t *testing.T) {
 		p, at := w.pool("c"), w.stack("c")
 		id := w.deploy(at, steps(1, object{"agentPoolID": p.ID}))
-		if err := w.server.expire(t.Context(), time.Now().AddDate(0, 0, 8)); err != nil {
-			t.Fatal(err)
-		}
+		w.expireAfter(8 * 24 * time.Hour)
 		ends(t, at, id, "deployment skipped: no agent claimed it within 7 days")
 	})
 	t.Run("a newer deployment that skips intermediate ones", func(t *testing.T) {

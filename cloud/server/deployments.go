@@ -155,7 +155,6 @@ func enqueue(t *store.Tx, st stack, o jobSpec, r request, c *call, definition cl
 // cancelDeployment ends a queued or running deployment at once. The next status check of
 // the agent returns the new status, and the next report of the runner is refused.
 func (s *Server) cancelDeployment(c *call) (reply, error) {
-	var seq int64
 	err := s.db.Write(c.Context(), func(t *store.Tx) error {
 		j, err := s.deploymentFromPath(t, c)
 		if err != nil {
@@ -167,13 +166,11 @@ func (s *Server) cancelDeployment(c *call) (reply, error) {
 		if err := j.stop(endedByCancel); err != nil {
 			return err
 		}
-		seq = j.Seq
 		return j.save(t, -1, c.now)
 	})
 	if err != nil {
 		return reply{}, err
 	}
-	s.heartbeats.forget(seq)
 	s.log.Info("deployment cancelled", "component", "deployments", "deployment", c.PathValue("id"))
 	return reply{body: empty{}}, nil
 }

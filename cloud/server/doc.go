@@ -11,8 +11,7 @@
 // most for a claim, because a job that is claimed twice runs twice. A call that changes data
 // costs one sync of the disk, and a job makes few such calls. A transaction took 0.02 ms
 // with synchronous=NORMAL and 0.06 ms with FULL: the difference is not worth the risk.
-// Heartbeats are frequent and may be lost, so they are only in memory. A start of the service
-// counts as a heartbeat of every job. Each batch of log lines is one row, with all its lines
+// Each batch of log lines is one row, with all its lines
 // in one blob.
 //
 // Tokens are stored as hashes. Settings that may be secret, the definitions of the jobs of
@@ -47,6 +46,25 @@
 // leave, are deleted after a day.
 //
 // TestKill of cmd/cmwa-cloud kills the service 100 times during 200 updates.
+//
+// # Several instances
+//
+// All that instances must agree on is in the database, so a call may go to any of them:
+//
+//   - The database refuses a second claim of a stack, a second lock of a stack, a second state of a version, and a
+//     second batch of events or of a journal with the same number.
+//   - A lease is checked in the transaction that it protects. An instance that was paused may write an object, but no
+//     row refers to it.
+//   - Heartbeats, the last calls of agents, and tokens are rows. An instance has in memory only what it can make again
+//     or what may differ: keys of stacks, checks of journals, counts of failed logins, and when it has last stored a
+//     call of an agent.
+//   - The regular work, [Server.Run], is a duty with one holder (store.Duty). Its lease lasts at most 50 seconds, and
+//     another instance continues after it. If no instance had the duty for longer than that, heartbeats may have been
+//     lost: then no job fails for its silence before this gap.
+//
+// SQLite needs one machine, and on shared file systems two machines would damage the database. Therefore [Open] locks
+// the directory, and several instances wait for a database server. TestOpenInstances, TestUpdateProperty and
+// TestOpenProcesses use several instances with one directory.
 //
 // # Decisions
 //

@@ -14,14 +14,14 @@ const tokenRetention = 24 * time.Hour
 
 // expire returns lost claims to the queue, fails jobs without a heartbeat, skips deployments
 // that no agent has claimed, ends expired leases and updates, and deletes old activities (scans and
-// policy evaluations) and expired tokens.
-func (s *Server) expire(ctx context.Context, now time.Time) error {
+// policy evaluations) and expired tokens. The time before since does not count as silence of a job.
+func (s *Server) expire(ctx context.Context, now, since time.Time) error {
 	// Find claimed jobs without a recent heartbeat, and deployments that waited too long.
 	var lost, stalled, unclaimed []string
 	err := s.db.Read(ctx, func(t *store.Tx) error {
 		all, err := t.UnfinishedDeployments()
 		for _, d := range all {
-			silence := now.Sub(later(d.Claimed, s.heartbeats.lastOf(d.Seq)))
+			silence := now.Sub(later(d.Heartbeat, since))
 			switch {
 			case d.Status == notStarted && now.Sub(d.Created) > queueLimit:
 				unclaimed = append(unclaimed, d.ID)
@@ -78,11 +78,10 @@ func (s *Server) stopDeployment(ctx context.Context, id, by string, now time.Tim
 		if !found {
 			return store.ErrNoChange
 		}
-		heartbeat := now.Sub(s.heartbeats.lastOf(j.Seq)) <= s.options.HeartbeatLimit // since expire read it
+		heartbeat := now.Sub(j.Heartbeat) <= s.options.HeartbeatLimit // since expire read it
 		if by == endedByNoHeartbeat && heartbeat || j.stop(by) != nil {
 			return store.ErrNoChange
 		}
-		s.heartbeats.forget(j.Seq)
 		return j.save(t, -1, now)
 	})
 }

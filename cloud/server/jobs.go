@@ -94,11 +94,10 @@ func (s *Server) poll(c *call) (reply, error) {
 		return reply{}, err
 	}
 	token := jobToken.mint()
-	claimed, seq, err := s.claim(c, token)
+	claimed, err := s.claim(c, token)
 	if err != nil || claimed == nil {
 		return reply{}, err
 	}
-	s.heartbeats.record(seq, c.now)
 	identity, err := s.jobOIDCToken(c, claimed.DeploymentID)
 	if err != nil { // requeue returns the deployment to the queue
 		return reply{}, err
@@ -111,14 +110,14 @@ func (s *Server) poll(c *call) (reply, error) {
 
 // claim claims the oldest queued deployment that is for the pool of the caller: see
 // [store.Tx.NextWaiting]. Most polls find none, so claim first only reads.
-func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64, err error) {
+func (s *Server) claim(c *call, token secret.String) (view *pollView, err error) {
 	pool, waits := c.caller.subject, false
 	err = s.db.Read(c.Context(), func(t *store.Tx) (err error) {
 		_, waits, err = t.NextWaiting(pool)
 		return err
 	})
 	if err != nil || !waits {
-		return nil, 0, err
+		return nil, err
 	}
 	err = s.db.Write(c.Context(), func(t *store.Tx) error {
 		w, found, err := t.NextWaiting(pool)
@@ -131,15 +130,15 @@ func (s *Server) claim(c *call, token secret.String) (view *pollView, seq int64,
 		if !found {
 			return store.ErrNoChange
 		}
-		seq, view = w.Seq, &pollView{
+		view = &pollView{
 			JobID: w.Job, RunID: w.ID, TypeSpecificID: w.ID, DeploymentID: w.ID, JobToken: token.Reveal(),
 		}
 		return saveToken(t, token, principal{jobToken, w.ID})
 	})
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	return view, seq, nil
+	return view, nil
 }
 
 // deploymentStatus returns the status as a JSON string, as documented.
@@ -167,15 +166,15 @@ func (s *Server) heartbeat(c *call) (reply, error) {
 	if _, err := c.text(maxBody); err != nil {
 		return reply{}, err
 	}
-	var j *job
-	err := s.db.Read(c.Context(), func(t *store.Tx) (err error) {
-		if j, err = jobFromPath(t, c); err != nil {
+	err := s.db.Write(c.Context(), func(t *store.Tx) error {
+		j, err := jobFromPath(t, c)
+		if err != nil {
 			return err
 		}
-		return j.checkReport(0)
+		if err := j.checkReport(0); err != nil {
+			return err
+		}
+		return heartbeatOf(t, c, j)
 	})
-	if err == nil && j.Ended == "" && !j.leased() { // a lease is renewed by its agent
-		s.heartbeats.record(j.Seq, c.now)
-	}
 	return reply{body: empty{}}, err
 }

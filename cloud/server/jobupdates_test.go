@@ -19,7 +19,7 @@ func (c *claimed) inJob() *world {
 // expireAfter does the regular work of the service as if some time had passed.
 func (w *world) expireAfter(d time.Duration) {
 	w.t.Helper()
-	if err := w.server.expire(w.t.Context(), time.Now().Add(d)); err != nil {
+	if err := w.server.expire(w.t.Context(), time.Now().Add(d), time.Time{}); err != nil {
 		w.t.Fatal(err)
 	}
 }

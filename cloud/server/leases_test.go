@@ -330,14 +330,10 @@ func TestLeaseExpiry(t *testing.T) {
 		"work that no agent leases is cancelled after a week": func(t *testing.T, w *world, p pool) {
 			at := w.scan(p)
 			time.Sleep(queueLimit)
-			if err := w.server.expire(t.Context(), time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			w.expireAfter(0)
 			w.activity(at, activityReady)
 			time.Sleep(time.Second)
-			if err := w.server.expire(t.Context(), time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			w.expireAfter(0)
 			if view := w.activity(at, activityCanceled); view.Reason != "no agent leased it within 7 days" {
 				t.Errorf("the reason is %q", view.Reason)
 			}
@@ -348,13 +344,9 @@ func TestLeaseExpiry(t *testing.T) {
 		"the service ends expired leases by itself": func(t *testing.T, w *world, p pool) {
 			at := w.scan(p)
 			w.mustAcquire(p)
-			if err := w.server.expire(t.Context(), time.Now().Add(59*time.Second)); err != nil {
-				t.Fatal(err)
-			}
+			w.expireAfter(59 * time.Second)
 			w.activity(at, activityPending)
-			if err := w.server.expire(t.Context(), time.Now().Add(60*time.Second)); err != nil {
-				t.Fatal(err)
-			}
+			w.expireAfter(60 * time.Second)
 			w.activity(at, activityRestarting)
 			if text, over := w.logOf(at); !strings.Contains(text, "its lease expired") || !over {
 				t.Errorf("the log is %q", text)
@@ -389,9 +381,7 @@ func TestLeaseExpiry(t *testing.T) {
 			time.Sleep(61 * time.Second)
 			w.restart()
 			l.isLost()
-			if err := w.server.expire(t.Context(), time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			w.expireAfter(0)
 			w.activity(at, activityRestarting)
 		},
 		"tokens and activities are deleted long after the end": func(t *testing.T, w *world, p pool) {
@@ -399,17 +389,13 @@ func TestLeaseExpiry(t *testing.T) {
 			l := w.mustAcquire(p)
 			l.runs(0, 1)
 			time.Sleep(tokenRetention + time.Minute)
-			if err := w.server.expire(t.Context(), time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			w.expireAfter(0)
 			if code := l.call("renew", nil); code != 401 {
 				t.Errorf("renew a day later: %d, want 401", code)
 			}
 			w.activity(at, activityCompleted)
 			time.Sleep(activityRetention)
-			if err := w.server.expire(t.Context(), time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			w.expireAfter(0)
 			w.want(404, w.user, "GET", at, nil, nil)
 			var left int
 			w.read([]any{&left}, `SELECT (SELECT count(*) FROM leases) + (SELECT count(*) FROM lease_steps)

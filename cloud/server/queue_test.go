@@ -146,14 +146,8 @@ func TestExpire(t *testing.T) {
 	w := newWorld(t)
 	at := w.stack("s")
 	id := w.deploy(at, steps(1))
-	expireAfter := func(days int) {
-		t.Helper()
-		if err := w.server.expire(context.Background(), time.Now().AddDate(0, 0, days)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	expireAfter(6)
+	w.expireAfter(6 * 24 * time.Hour)
 	w.shows(at, id, notStarted, notStarted, notStarted)
-	expireAfter(8)
+	w.expireAfter(8 * 24 * time.Hour)
 	w.shows(at, id, skipped, notStarted, notStarted)
 }

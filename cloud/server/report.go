@@ -28,9 +28,9 @@ func (s *Server) reportStatus(c *call) (reply, error) {
 		return reply{}, err
 	}
 
-	var j *job
 	err = s.db.Write(c.Context(), func(t *store.Tx) error {
-		if j, err = jobFromPath(t, c); err != nil {
+		j, err := jobFromPath(t, c)
+		if err != nil {
 			return err
 		}
 		changed, err := j.report(number, body.Status)
@@ -40,27 +40,21 @@ func (s *Server) reportStatus(c *call) (reply, error) {
 		if !changed {
 			return store.ErrNoChange
 		}
-		return j.save(t, number, c.now)
+		if err := j.save(t, number, c.now); err != nil {
+			return err
+		}
+		return heartbeatOf(t, c, j)
 	})
-	if err != nil {
-		return reply{}, err
-	}
-	s.recordHeartbeat(c, j)
-	return reply{body: empty{}}, nil
+	return reply{body: empty{}}, err
 }
 
-// recordHeartbeat records the call of a runner as a heartbeat. If the job has ended, it
-// deletes the record of the job's heartbeats. A leased job needs no heartbeats, because its
-// agent renews the lease.
-func (s *Server) recordHeartbeat(c *call, j *job) {
+// heartbeatOf stores the call of a runner as a heartbeat of its job. A leased job needs none, because its agent renews
+// the lease.
+func heartbeatOf(t *store.Tx, c *call, j *job) error {
 	if j.leased() {
-		return
+		return nil
 	}
-	if j.Ended == "" {
-		s.heartbeats.record(j.Seq, c.now)
-		return
-	}
-	s.heartbeats.forget(j.Seq)
+	return t.RecordHeartbeat(j.Seq, c.now)
 }
 
 // reportLogs stores a batch of log lines that a runner sends.
@@ -75,9 +69,9 @@ func (s *Server) reportLogs(c *call) (reply, error) {
 	}
 
 	packed := packLines(batch.Lines)
-	var j *job
 	err = s.db.Write(c.Context(), func(t *store.Tx) error {
-		if j, err = jobFromPath(t, c); err != nil {
+		j, err := jobFromPath(t, c)
+		if err != nil {
 			return err
 		}
 		place, err := j.placeBatch(number, batch.Offset)
@@ -87,13 +81,12 @@ func (s *Server) reportLogs(c *call) (reply, error) {
 		if place == compareBatch {
 			return sameBatch(t, j, number, batch, packed)
 		}
-		return s.storeBatch(t, j, number, batch, packed, c.now)
+		if err := s.storeBatch(t, j, number, batch, packed, c.now); err != nil {
+			return err
+		}
+		return heartbeatOf(t, c, j)
 	})
-	if err != nil {
-		return reply{}, err
-	}
-	s.recordHeartbeat(c, j)
-	return reply{body: empty{}}, nil
+	return reply{body: empty{}}, err
 }
 
 // sameBatch accepts a retry of a stored batch. It also accepts a retry of lines that were not

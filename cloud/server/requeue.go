@@ -41,7 +41,6 @@ func (s *Server) requeue(ctx context.Context, id string, now time.Time) error {
 		if err := dropTokens(t, principal{jobToken, id}); err != nil {
 			return err
 		}
-		s.heartbeats.forget(j.Seq)
 		s.log.Warn("job queued again: no agent fetched the definition of its claim", "component", "expiry",
 			"deployment", id, "limit", requeueAfter)
 		return t.Requeue(j.Seq, now)

@@ -2,7 +2,6 @@ package server
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -11,13 +10,6 @@ import (
 )
 
 func TestRequeue(t *testing.T) {
-	// expire runs the expiry of the service as if no call had been made for a duration.
-	expire := func(w *world, after time.Duration) {
-		t.Helper()
-		if err := w.server.expire(t.Context(), time.Now().Add(after)); err != nil {
-			t.Fatal(err)
-		}
-	}
 	t.Run("a heartbeat comes in time", func(t *testing.T) {
 		if requeueAfter <= runtime.HeartbeatInterval {
 			t.Errorf("a claim is lost after %s, and agents send heartbeats every %s", requeueAfter,
@@ -29,11 +21,11 @@ func TestRequeue(t *testing.T) {
 		p, at := w.pool("p"), w.stack("s")
 		id := w.deploy(at, steps(1))
 		lost := w.mustClaim(p)
-		expire(w, requeueAfter-time.Second)
+		w.expireAfter(requeueAfter - time.Second)
 		if w.claim(p) != nil {
 			t.Error("the job was queued again too early")
 		}
-		expire(w, requeueAfter+time.Second)
+		w.expireAfter(requeueAfter + time.Second)
 		w.shows(at, id, notStarted, notStarted, notStarted)
 		again := w.mustClaim(p)
 		if again.job.JobID != lost.job.JobID || again.job.JobToken == lost.job.JobToken {
@@ -58,7 +50,7 @@ func TestRequeue(t *testing.T) {
 		c := w.mustClaim(p)
 		c.definition()
 		w.restart()
-		expire(w, 9*time.Minute)
+		w.expireAfter(9 * time.Minute)
 		w.shows(at, id, accepted, notStarted, notStarted)
 		c.runs(0, 1)
 		w.shows(at, id, succeeded, succeeded, succeeded)
@@ -69,11 +61,11 @@ func TestRequeue(t *testing.T) {
 		id := w.deploy(at, steps(1))
 		c := w.mustClaim(p)
 		claimed := store.ToNanos(time.Now().Add(-requeueAfter)) // without the heartbeat, the claim would be lost now
-		w.write(`UPDATE deployments SET claimed = ? WHERE id = ?`, claimed, id)
+		w.write(`UPDATE deployments SET claimed = ?, heartbeat = ? WHERE id = ?`, claimed, claimed, id)
 		c.heartbeat()
-		expire(w, requeueAfter-time.Second)
+		w.expireAfter(requeueAfter - time.Second)
 		w.shows(at, id, accepted, notStarted, notStarted)
-		expire(w, requeueAfter+time.Second)
+		w.expireAfter(requeueAfter + time.Second)
 		w.shows(at, id, notStarted, notStarted, notStarted)
 	})
 	t.Run("a job whose claim is lost three times is queued again each time", func(t *testing.T) {
@@ -82,7 +74,7 @@ func TestRequeue(t *testing.T) {
 		id := w.deploy(at, steps(1))
 		for range 3 {
 			w.mustClaim(p)
-			expire(w, requeueAfter+time.Second)
+			w.expireAfter(requeueAfter + time.Second)
 			w.shows(at, id, notStarted, notStarted, notStarted)
 		}
 	})
@@ -91,7 +83,7 @@ func TestRequeue(t *testing.T) {
 		p, at := w.pool("p"), w.stack("s")
 		w.deploy(at, steps(1))
 		w.mustClaim(p)
-		expire(w, requeueAfter+time.Second)
+		w.expireAfter(requeueAfter + time.Second)
 		var pool string
 		if w.read([]any{&pool}, `SELECT pool FROM deployments`); pool != "" {
 			t.Errorf("the deployment is for the pool %q, want any", pool)
@@ -103,18 +95,7 @@ func TestRequeue(t *testing.T) {
 		id := w.deploy(at, steps(1, object{"agentPoolID": p.ID}))
 		w.mustClaim(p)
 		w.want(204, w.user, "DELETE", pools+"/"+p.ID+"?force=true", nil, nil)
-		expire(w, requeueAfter+time.Second)
+		w.expireAfter(requeueAfter + time.Second)
 		w.shows(at, id, "skipped", notStarted, notStarted)
-	})
-	t.Run("no job fails after a pause of the service", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			b := newHeartbeats(time.Now())
-			b.record(1, time.Now())
-			time.Sleep(time.Hour)
-			b.restart(time.Now())
-			if silence := time.Since(b.lastOf(1)); silence != 0 {
-				t.Errorf("the last heartbeat was %s ago, want now", silence)
-			}
-		})
 	})
 }

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
 	"github.com/cmwa-project/cmwa/cloud/server/keys"
 	"github.com/cmwa-project/cmwa/cloud/server/objects"
@@ -57,16 +59,16 @@ type Server struct {
 	log         *slog.Logger
 	db          *store.DB
 	objects     objects.Bucket
-	checks      sync.Map      // *journalCheck by update
-	largeBodies chan struct{} // see [call.waitForTurn]
+	checks      *lru.Cache[string, *journalCheck] // by update
+	largeBodies chan struct{}                     // see [call.waitForTurn]
 	master      keys.Master
 	keys        *keys.Keys
 	key         keys.Key // encrypts what belongs to no stack
 	issuers     idtoken.Issuers
 	logins      *failedLogins
-	heartbeats  *heartbeats
 	agents      *callTimes
 	lock        io.Closer
+	instance    string                                // id of this Server in the database
 	page        http.Handler                          // the web page
 	freeSpace   func(directory string) (int64, error) // replaced by tests
 	signing     sync.Mutex                            // of signs
@@ -83,12 +85,6 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	if options.Directory == "" {
 		return nil, errors.New("open the data directory: its name is missing")
 	}
-	options = options.withDefaults()
-	issuers, err := idtoken.Open(options.Issuers)
-	if err != nil {
-		return nil, err
-	}
-
 	if err := os.MkdirAll(options.Directory, 0o700); err != nil {
 		return nil, fmt.Errorf("create the data directory: %w", err)
 	}
@@ -99,26 +95,44 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	master, err := openMaster(options)
+	s, err := open(ctx, options)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
+	}
+	s.lock = lock
+	return s, nil
+}
+
+// open is Open without the lock of the directory. Several instances may use one database: see Several instances in the
+// documentation of the package.
+func open(ctx context.Context, options Options) (*Server, error) {
+	options = options.withDefaults()
+	issuers, err := idtoken.Open(options.Issuers)
+	if err != nil {
+		return nil, err
+	}
+	checks, err := lru.New[string, *journalCheck](cachedChecks)
+	if err != nil {
+		return nil, err
+	}
+	master, err := openMaster(options)
+	if err != nil {
+		return nil, err
+	}
+	bucket, err := objects.Open(options.Objects)
+	if err != nil {
+		return nil, err
 	}
 	db, err := store.Open(ctx, options.Directory)
 	if err != nil {
-		return nil, errors.Join(err, lock.Close())
-	}
-
-	bucket, err := objects.Open(options.Objects)
-	if err != nil {
-		return nil, errors.Join(err, db.Close(), lock.Close())
+		return nil, err
 	}
 
 	s := &Server{
 		options: options, log: options.Log, db: db, objects: bucket,
-		largeBodies: make(chan struct{}, 1),
-		master:      master, keys: keys.New(master), issuers: issuers, logins: newFailedLogins(), lock: lock,
-		heartbeats: newHeartbeats(time.Now()), agents: newCallTimes(), freeSpace: freeSpace,
-		metrics: newMetrics(options.Version),
+		checks: checks, largeBodies: make(chan struct{}, 1), lock: io.NopCloser(nil),
+		master: master, keys: keys.New(master), issuers: issuers, logins: newFailedLogins(),
+		agents: newCallTimes(), freeSpace: freeSpace, metrics: newMetrics(options.Version), instance: newID(),
 	}
 	if err := s.openServiceKey(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -210,28 +224,27 @@ func (s *Server) Handler() http.Handler {
 // Run does the regular work of the service until ctx ends. It returns lost claims to the
 // queue, fails jobs without a heartbeat, skips deployments that waited too long, and ends
 // expired leases and abandoned updates. It deletes expired tokens, old activities, deployments
-// beyond the limits of [Retention], and unused objects.
+// beyond the limits of [Retention], and unused objects. If several instances use one database, one
+// of them does this work.
 func (s *Server) Run(ctx context.Context) error {
 	shortest := min(s.options.HeartbeatLimit, s.options.LeaseDuration, s.options.UpdateLease)
 	interval := min(max(shortest/20, 50*time.Millisecond), 5*time.Second)
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var pruned, swept time.Time
-	last := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-ticker.C:
-			// A long time without a tick means that this process was paused. No heartbeat was
-			// received during this time, as if the service had been down.
-			if gap := now.Sub(last); gap > interval+s.options.HeartbeatLimit/2 {
-				s.log.Warn("the service was paused: no job fails for its missing heartbeats", "component", "expiry",
-					"paused_seconds", gap.Seconds())
-				s.heartbeats.restart(now)
+			since, held, err := s.holdBackground(ctx, now, 10*interval)
+			if err == nil && !held {
+				continue
 			}
-			last = now
-			if err := s.expire(ctx, now); err != nil && ctx.Err() == nil {
+			if err == nil {
+				err = s.expire(ctx, now, since)
+			}
+			if err != nil && ctx.Err() == nil {
 				s.log.Error("expiry failed", "component", "expiry", "error", err)
 			}
 			if now.Sub(pruned) < pruneInterval {
@@ -252,45 +265,30 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// heartbeats contains the time of the last heartbeat of each claimed job, by deployment.
-// These times are not in the database. A start of the service counts as a heartbeat of every
-// job, because heartbeats may have been lost while the service was down.
-type heartbeats struct {
-	mu    sync.Mutex
-	start time.Time
-	last  map[int64]time.Time
-}
-
-func newHeartbeats(start time.Time) *heartbeats {
-	return &heartbeats{start: start, last: map[int64]time.Time{}}
-}
-
-// restart counts a heartbeat of every job.
-func (b *heartbeats) restart(now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.start = now
-	clear(b.last)
-}
-
-func (b *heartbeats) record(deployment int64, now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.last[deployment] = now
-}
-
-// lastOf returns the time of the last heartbeat of a job.
-func (b *heartbeats) lastOf(deployment int64) time.Time {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if last, ok := b.last[deployment]; ok {
-		return last
+// holdBackground takes or renews the lease of the regular work for this instance. Held is false if another instance has
+// it. Since is the time since when instances have done the work. Before it the service was down or paused, so that
+// heartbeats may have been lost.
+func (s *Server) holdBackground(
+	ctx context.Context, now time.Time, lease time.Duration,
+) (since time.Time, held bool, err error) {
+	var duty, next store.Duty
+	err = s.db.Read(ctx, func(t *store.Tx) (err error) {
+		duty, err = t.Duty(store.Background)
+		return err
+	})
+	if err != nil {
+		return since, false, err
 	}
-	return b.start
-}
-
-func (b *heartbeats) forget(deployment int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.last, deployment)
+	if next, held = duty.Claim(s.instance, now, lease); !held || next == duty {
+		return next.Since, held, nil
+	}
+	err = s.db.Write(ctx, func(t *store.Tx) (err error) {
+		held, err = t.SetDuty(store.Background, duty, next)
+		return err
+	})
+	if err == nil && held && next.Since != duty.Since {
+		s.log.Info("jobs are expected to send heartbeats from now on", "component", "expiry",
+			"down_since", duty.Expires)
+	}
+	return next.Since, held, err
 }

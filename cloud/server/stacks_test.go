@@ -116,12 +116,6 @@ func TestDeleteStack(t *testing.T) {
 func TestDeleteStackByJob(t *testing.T) {
 	w := newWorld(t)
 	p, at := w.pool("p"), w.stack("s")
-	expire := func(after time.Duration) {
-		t.Helper()
-		if err := w.server.expire(t.Context(), time.Now().Add(after)); err != nil {
-			t.Fatal(err)
-		}
-	}
 	id := w.deploy(at, steps(1))
 	c := w.mustClaim(p)
 	token := c.definition().Env["PULUMI_ACCESS_TOKEN"].Value.Reveal()
@@ -131,15 +125,15 @@ func TestDeleteStackByJob(t *testing.T) {
 	w.want(400, token, "DELETE", project+"/s", nil, nil)
 	w.write(`UPDATE stacks SET resources = 0`)
 	w.want(204, token, "DELETE", project+"/s?force=false", nil, nil)
-	expire(removalDelay + time.Second)
+	w.expireAfter(removalDelay + time.Second)
 	w.want(200, w.user, "GET", project+"/s", nil, nil) // the job still runs
 	c.logs(1, 0, "removed\n")
 	if c.status(1, succeeded) != 200 {
 		t.Fatal("the job cannot report its end")
 	}
-	expire(removalDelay + 2*time.Second)
+	w.expireAfter(removalDelay + 2*time.Second)
 	w.shows(at, id, succeeded, succeeded, succeeded)
-	expire(2*removalDelay + 3*time.Second)
+	w.expireAfter(2*removalDelay + 3*time.Second)
 	w.want(404, w.user, "GET", project+"/s", nil, nil)
 
 	w.stack("s")
@@ -151,7 +145,7 @@ func TestDeleteStackByJob(t *testing.T) {
 	if w.update("s", object{}).start().complete(succeeded) != 204 {
 		t.Fatal("the update is not completed")
 	}
-	expire(removalDelay + time.Second)
+	w.expireAfter(removalDelay + time.Second)
 	w.want(200, w.user, "GET", project+"/s", nil, nil) // an update uses the stack again
 }
 

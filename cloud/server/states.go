@@ -21,6 +21,7 @@ const (
 	readAttempts   = 5              // to read an object that a newer checkpoint replaces at the same time
 	orphanAge      = 24 * time.Hour // of objects that are deleted because no row refers to them
 	sweepInterval  = time.Hour
+	cachedChecks   = 1000           // in memory; one has about 100 bytes for each entry of its journal
 	checkpoints    = "checkpoints/" // prefix of the objects with states
 )
 
@@ -152,8 +153,8 @@ func (s *Server) updateWithState(c *call, journal bool) (u store.Update, err err
 // can be forgotten at any time.
 type journalCheck struct {
 	mu     sync.Mutex
-	check  *state.Check // nil if it is unknown which entries are stored
-	length int64        // of the journal
+	check  *state.Check // nil if it is unknown which entries it contains
+	length int64        // batches of the journal that check contains
 }
 
 // saveJournal appends entries to the journal of a running update. It refuses entries that do not fit those before, so
@@ -172,13 +173,15 @@ func (s *Server) saveJournal(c *call) (reply, error) {
 	}
 	packed := objects.Pack(text)
 
-	found, _ := s.checks.LoadOrStore(c.caller.subject, &journalCheck{})
-	one := found.(*journalCheck)
+	created := &journalCheck{}
+	one, found, _ := s.checks.PeekOrAdd(c.caller.subject, created)
+	if !found {
+		one = created
+	}
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	if err := s.appendJournal(c, one, entries, packed); err != nil {
 		one.check = nil // it may contain entries that are not stored
-		s.checks.Delete(c.caller.subject)
 		return reply{}, err
 	}
 	return reply{}, nil
@@ -189,10 +192,8 @@ func (s *Server) appendJournal(c *call, one *journalCheck, entries []state.Entry
 	if err != nil {
 		return err
 	}
-	if one.check == nil {
-		if one.check, one.length, err = s.loadCheck(c.Context(), u); err != nil {
-			return err
-		}
+	if err := s.addStored(c.Context(), one, u); err != nil {
+		return err
 	}
 	for _, entry := range entries {
 		if err := one.check.Add(entry); err != nil {
@@ -204,30 +205,35 @@ func (s *Server) appendJournal(c *call, one *journalCheck, entries []state.Entry
 		if err != nil {
 			return err
 		}
-		length, err := t.JournalLength(u.ID)
-		if err != nil {
-			return err
-		}
-		if length != one.length { // another instance of the service has added entries
-			return store.ErrDuplicate
-		}
-		return t.AddJournal(u.ID, length+1, packed)
+		return t.AddJournal(u.ID, one.length+1, packed)
 	})
-	if errors.Is(err, store.ErrDuplicate) {
+	if errors.Is(err, store.ErrDuplicate) { // another instance of the service has added entries
 		return refuse(http.StatusServiceUnavailable, "another request adds to the journal at the same time: try again")
 	}
 	one.length++
 	return err
 }
 
-// loadCheck makes the check of a journal from the database.
-func (s *Server) loadCheck(ctx context.Context, u store.Update) (*state.Check, int64, error) {
-	base, batches, err := s.readVersion(ctx, u.Stack, u.Version)
-	if err != nil {
-		return nil, 0, err
+// addStored adds the stored entries to the check of a journal that it does not contain: all of them to a new check, and
+// those of other instances of the service to an old one.
+func (s *Server) addStored(ctx context.Context, one *journalCheck, u store.Update) error {
+	if one.check == nil {
+		base, _, err := s.readVersion(ctx, u.Stack, u.Version)
+		if err != nil {
+			return err
+		}
+		one.check, one.length = state.NewCheck(base.Count()), 0
 	}
-	check := state.NewCheck(base.Count())
-	return check, int64(len(batches.entries)), batches.each(check.Add)
+	var missing journalOf
+	err := s.db.Read(ctx, func(t *store.Tx) (err error) {
+		missing.entries, err = t.Journal(u.ID, one.length)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	one.length += int64(len(missing.entries))
+	return missing.each(one.check.Add)
 }
 
 // journalOf is the journal of the running update that makes a version.
@@ -275,7 +281,7 @@ func (s *Server) readVersion(ctx context.Context, stack string, version int64) (
 				return err
 			}
 			journal.client = holder.Client
-			journal.entries, err = t.Journal(holder.ID)
+			journal.entries, err = t.Journal(holder.ID, 0)
 			return err
 		})
 		if err != nil || row.Object == "" {

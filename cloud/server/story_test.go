@@ -168,9 +168,7 @@ func TestOpenAgain(t *testing.T) {
 	if got := c.definition().Env["A"].Value.Reveal(); got != "plain" {
 		t.Errorf("the variable A is %q, want plain", got)
 	}
-	if err := w.server.expire(context.Background(), time.Now().Add(9*time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	w.expireAfter(9 * time.Minute)
 	c.runs(2, 2)
 	w.shows(at, id, succeeded, succeeded, succeeded, succeeded)
 	if log, over := w.log(at, id); !over || log != "[Setup]line of 0\n[step 1]line of 1\n[step 2]line of 2\n" {

@@ -369,7 +369,7 @@ func (s *Server) endUpdate(
 		}
 		s.deleteObject(ctx, unused)
 	}
-	s.checks.Delete(id)
+	s.checks.Remove(id)
 	s.log.Info("update ended", "component", "updates", "update", id, "stack", u.Stack, "status", status,
 		"deployment", u.Deployment, "lease_expired", !u.Expires.After(now))
 	return nil

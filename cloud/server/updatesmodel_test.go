@@ -303,8 +303,8 @@ func (m *updatesModel) runExpiry(t *rapid.T) {
 	m.expire()
 }
 
-// TestUpdateProperty makes random calls for updates of several stacks, lets leases expire and restarts the service.
-// After each call it compares the stacks with a model.
+// TestUpdateProperty makes random calls for updates of several stacks, lets leases expire, restarts the service, and
+// adds another instance of it. After each call it compares the stacks with a model.
 func TestUpdateProperty(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -325,6 +325,12 @@ func TestUpdateProperty(t *testing.T) {
 				if rapid.IntRange(0, 3).Draw(t, "restart") == 0 {
 					w.restart()
 				}
+			},
+			"add instance": func(t *rapid.T) {
+				if w.second != nil || rapid.IntRange(0, 3).Draw(t, "instance") > 0 {
+					t.Skip("the service has two instances")
+				}
+				w.addInstance()
 			},
 			"": m.check,
 		})

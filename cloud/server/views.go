@@ -97,9 +97,9 @@ func viewSteps(steps []store.Step, ended string) []stepView {
 func (s *Server) definition(c *call) (reply, error) {
 	token := stackToken.mint()
 	var definition cloud.Definition
-	var j *job
-	err := s.db.Write(c.Context(), func(t *store.Tx) (err error) {
-		if j, err = jobFromPath(t, c); err != nil {
+	err := s.db.Write(c.Context(), func(t *store.Tx) error {
+		j, err := jobFromPath(t, c)
+		if err != nil {
 			return err
 		}
 		if err := j.checkReport(0); err != nil {
@@ -117,13 +117,12 @@ func (s *Server) definition(c *call) (reply, error) {
 			return err
 		}
 		addEnvironment(&definition, s.base(c), token)
+		if err := heartbeatOf(t, c, j); err != nil {
+			return err
+		}
 		return saveToken(t, token, principal{stackToken, j.ID})
 	})
-	if err != nil {
-		return reply{}, err
-	}
-	s.recordHeartbeat(c, j)
-	return reply{body: definition}, nil
+	return reply{body: definition}, err
 }
 
 // base returns the URL of the service: the public URL, or without it the URL to which the

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 type world struct {
 	t         testing.TB
 	server    *Server
+	second    *Server // another instance; nil before addInstance
 	handler   http.Handler
 	directory string
 	user      string // access token
@@ -57,6 +59,7 @@ func (w *world) run(change ...func(*Options)) *world {
 var firstDirectory string
 
 func TestMain(m *testing.M) {
+	serveInstance()
 	code := func() int {
 		parent, err := os.MkdirTemp("", "cmwa-cloud-")
 		if err != nil {
@@ -95,6 +98,24 @@ func (w *world) open(change ...func(*Options)) {
 	w.server, w.handler, w.user = s, s.Handler(), strings.TrimSpace(string(token))
 }
 
+// addInstance opens another instance of the service with the same database. From then on, the two get the calls in
+// turn, as behind a load balancer.
+func (w *world) addInstance() {
+	w.t.Helper()
+	s, err := open(context.Background(), Options{Directory: w.directory})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	s.signs = sharedSigner()
+	s.db.Observe(w.examine)
+	w.second = s
+	handlers := []http.Handler{w.handler, s.Handler()}
+	var calls atomic.Int64
+	w.handler = http.HandlerFunc(func(response http.ResponseWriter, r *http.Request) {
+		handlers[calls.Add(1)%2].ServeHTTP(response, r)
+	})
+}
+
 // sharedSigner returns the signer of all services of the tests, except in TestJobOIDCToken.
 var sharedSigner = sync.OnceValue(func() *idtoken.Signer {
 	key, err := idtoken.NewKey()
@@ -115,7 +136,12 @@ func (w *world) close() {
 	if err := w.server.Close(); err != nil {
 		w.t.Error(err)
 	}
-	w.server = nil
+	if w.second != nil {
+		if err := w.second.Close(); err != nil {
+			w.t.Error(err)
+		}
+	}
+	w.server, w.second = nil, nil
 }
 
 // database opens the database beside the service, for the statements of tests.

@@ -14,6 +14,7 @@ type Deployment struct {
 	Created   time.Time
 	Modified  time.Time
 	Claimed   time.Time // zero before the claim
+	Heartbeat time.Time // the last of the job; zero before the claim
 	Status    string
 	Ended     string // reason for the end; empty before the end
 	Operation string
@@ -29,15 +30,16 @@ type Deployment struct {
 
 const selectDeployments = `SELECT d.seq, d.id, d.version, d.created, d.modified, d.claimed, d.status, d.ended,
 		d.operation, s.project, s.name, d.pool, COALESCE(p.name, ''), d.requester, d.initiator, d.inherits,
-		d.agent
+		d.agent, d.heartbeat
 	FROM deployments d JOIN stacks s ON s.id = d.stack LEFT JOIN pools p ON p.id = d.pool `
 
 func scanDeployment(scan func(...any) error) (d Deployment, err error) {
-	var created, modified, claimed int64
+	var created, modified, claimed, heartbeat int64
 	err = scan(&d.Seq, &d.ID, &d.Version, &created, &modified, &claimed, &d.Status, &d.Ended,
 		&d.Operation, &d.Project, &d.Stack, &d.Pool, &d.PoolName, &d.Requester, &d.Initiator, &d.Inherits,
-		&d.Agent)
+		&d.Agent, &heartbeat)
 	d.Created, d.Modified, d.Claimed = FromNanos(created), FromNanos(modified), FromNanos(claimed)
+	d.Heartbeat = FromNanos(heartbeat)
 	return d, err
 }
 
@@ -179,12 +181,18 @@ func (t *Tx) NextWaiting(pool string) (w Waiting, found bool, err error) {
 // has another claimed or running deployment.
 func (t *Tx) Claim(seq int64, pool, agent string, now time.Time) (claimed bool, err error) {
 	changed, err := t.exec(`UPDATE deployments SET status = 'accepted', running_stack = stack, claimed = ?,
-		modified = ?, requested = pool, pool = ?, agent = ? WHERE seq = ? AND status = 'not-started'`,
-		ToNanos(now), ToNanos(now), pool, agent, seq)
+		heartbeat = ?, modified = ?, requested = pool, pool = ?, agent = ? WHERE seq = ? AND status = 'not-started'`,
+		ToNanos(now), ToNanos(now), ToNanos(now), pool, agent, seq)
 	if errors.Is(err, ErrDuplicate) {
 		return false, nil
 	}
 	return changed == 1, err
+}
+
+// RecordHeartbeat stores the time of a heartbeat of a deployment's job.
+func (t *Tx) RecordHeartbeat(seq int64, now time.Time) error {
+	_, err := t.exec(`UPDATE deployments SET heartbeat = ? WHERE seq = ?`, ToNanos(now), seq)
+	return err
 }
 
 // Release lets the next deployment of a stack run if a deployment of it has ended. It reports whether it has.

@@ -24,14 +24,15 @@ type JobKey struct {
 // Job is the job of a deployment or of a lease. Each deployment and each lease has one job.
 type Job struct {
 	JobKey
-	ID       string // of the deployment or the lease
-	JobID    string
-	Stack    string // of the deployment: its id; empty for a lease
-	Version  int    // of the deployment; 0 for a lease
-	Status   string
-	Ended    string    // reason for the end; empty before the end
-	Modified time.Time // the end of the job if it has ended
-	Steps    []Step
+	ID        string // of the deployment or the lease
+	JobID     string
+	Stack     string // of the deployment: its id; empty for a lease
+	Version   int    // of the deployment; 0 for a lease
+	Status    string
+	Ended     string    // reason for the end; empty before the end
+	Modified  time.Time // the end of the job if it has ended
+	Heartbeat time.Time // the last one of a deployment's job; zero before the claim
+	Steps     []Step
 }
 
 // Step is a step of a job.
@@ -45,18 +46,18 @@ type Step struct {
 }
 
 // sql returns a query for the tables of a kind of job: in place of {jobs}, {steps} and {batches} it has the names of
-// the tables, in place of {owner} the column of steps and batches that refers to the job, and in place of {stack}
-// and {version} the columns of a deployment, or ” and 0.
+// the tables, in place of {owner} the column of steps and batches that refers to the job, and in place of {stack},
+// {version} and {heartbeat} the columns of a deployment, or ” and 0.
 func (k JobKind) sql(query string) string {
 	if k == LeaseJob {
 		return strings.NewReplacer("{jobs}", "leases", "{steps}", "lease_steps", "{batches}", "lease_batches",
-			"{owner}", "lease", "{stack}", "''", "{version}", "0").Replace(query)
+			"{owner}", "lease", "{stack}", "''", "{version}", "0", "{heartbeat}", "0").Replace(query)
 	}
 	return strings.NewReplacer("{jobs}", "deployments", "{steps}", "steps", "{batches}", "batches",
-		"{owner}", "deployment", "{stack}", "stack", "{version}", "version").Replace(query)
+		"{owner}", "deployment", "{stack}", "stack", "{version}", "version", "{heartbeat}", "heartbeat").Replace(query)
 }
 
-const selectJob = `SELECT seq, id, job, status, ended, {stack}, {version}, modified FROM {jobs} `
+const selectJob = `SELECT seq, id, job, status, ended, {stack}, {version}, modified, {heartbeat} FROM {jobs} `
 
 // JobAt returns the job with this key.
 func (t *Tx) JobAt(key JobKey) (Job, bool, error) {
@@ -75,13 +76,14 @@ func (t *Tx) Job(kind JobKind, id string) (Job, bool, error) {
 
 func (t *Tx) job(kind JobKind, query string, key any) (Job, bool, error) {
 	j := Job{JobKey: JobKey{Kind: kind}}
-	var modified int64
-	found, err := t.get([]any{&j.Seq, &j.ID, &j.JobID, &j.Status, &j.Ended, &j.Stack, &j.Version, &modified},
-		query, key)
+	var modified, heartbeat int64
+	found, err := t.get([]any{
+		&j.Seq, &j.ID, &j.JobID, &j.Status, &j.Ended, &j.Stack, &j.Version, &modified, &heartbeat,
+	}, query, key)
 	if err != nil || !found {
 		return j, false, err
 	}
-	j.Modified = FromNanos(modified)
+	j.Modified, j.Heartbeat = FromNanos(modified), FromNanos(heartbeat)
 	j.Steps, err = t.Steps(j.JobKey)
 	return j, true, err
 }

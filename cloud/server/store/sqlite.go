@@ -76,8 +76,8 @@ func isDuplicate(err error) bool {
 // LockFile is the name of the lock in a directory.
 const LockFile = "lock"
 
-// LockDirectory lets only one process at a time serve a directory, because some state is in
-// memory only. The lock ends with the process, also after a crash.
+// LockDirectory lets only one process at a time serve a directory, because several machines with one directory on a
+// shared file system would damage the database. The lock ends with the process, also after a crash.
 func LockDirectory(directory string) (io.Closer, error) {
 	file, err := os.OpenFile(filepath.Join(directory, LockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -204,9 +204,10 @@ func (t *Tx) AddJournal(update string, batch int64, entries []byte) error {
 	return err
 }
 
-// Journal returns the batches of the journal of an update in their order.
-func (t *Tx) Journal(update string) ([][]byte, error) {
-	return rows(t, scanOne[[]byte], `SELECT entries FROM journal WHERE update_id = ? ORDER BY batch`, update)
+// Journal returns the batches of the journal of an update that follow the first ones, in their order.
+func (t *Tx) Journal(update string, first int64) ([][]byte, error) {
+	return rows(t, scanOne[[]byte], `SELECT entries FROM journal WHERE update_id = ? AND batch > ? ORDER BY batch`,
+		update, first)
 }
 
 // DropJournal deletes the journal of an update.
