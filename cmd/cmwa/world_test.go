@@ -55,7 +55,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	temporary.add(directory)
 	static := []string{"CGO_ENABLED=0"}
 	return directory, errors.Join(
-		build(raceEnvironment, raceFlag(), "-o", filepath.Join(directory, "cmwa"), module+"cmd/cmwa"),
+		build(raceEnvironment, append(raceFlags(), "-o", filepath.Join(directory, "cmwa"), module+"cmd/cmwa")...),
 		// The service is built without the race detector, with which it would use most of the
 		// time of the tests. The service's own tests run with the race detector.
 		build(static, "-trimpath", "-o", filepath.Join(directory, "cmwa-cloud"), module+"cmd/cmwa-cloud"),
@@ -67,7 +67,7 @@ var programs = sync.OnceValues(func() (string, error) {
 })
 
 // killPrograms returns a directory with the programs, in which cmwa has the kill points.
-var killPrograms = sync.OnceValues(func() (string, error) { return programsWith(raceEnvironment, raceFlag()) })
+var killPrograms = sync.OnceValues(func() (string, error) { return programsWith(raceEnvironment, raceFlags()...) })
 
 // staticPrograms is killPrograms with a cmwa that is linked statically, for containers without
 // libraries, and therefore has no race detector. Tests with many agents use it too, because
@@ -103,10 +103,13 @@ func programsWith(environ []string, flags ...string) (string, error) {
 // raceEnvironment is needed for a build with the race detector.
 var raceEnvironment = []string{"CGO_ENABLED=1"}
 
-// raceFlag returns the flag of go build that builds the race detector in. A benchmark measures
+// raceFlags returns the flags of go build that build the race detector in. A benchmark measures
 // programs without it.
-func raceFlag() string {
-	return fmt.Sprintf("-race=%t", flag.Lookup("test.bench").Value.String() == "")
+func raceFlags() []string {
+	if flag.Lookup("test.bench").Value.String() != "" {
+		return nil
+	}
+	return []string{"-race", "-ldflags=-s -w"}
 }
 
 // build runs go build with additional variables.
