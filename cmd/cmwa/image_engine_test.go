@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -97,6 +98,51 @@ func testImageInDocker(t *testing.T, directory, id string) {
 		} {
 			if !strings.Contains(output, want) {
 				t.Errorf("there is no %q in\n%s", want, output)
+			}
+		}
+	})
+	t.Run("the service keeps its data in a volume", func(t *testing.T) {
+		const readme = "../cmwa-cloud/README.md"
+		w.shell(w.directory, commandsIn(t, readme, "docker load ")[0]).exit(cli.ExitOK)
+		t.Cleanup(func() { _ = exec.Command("docker", "image", "rm", serviceImageName).Run() })
+		volume := w.engine("volume", "create")
+		t.Cleanup(func() { _ = exec.Command("docker", "volume", "rm", "--force", volume).Run() })
+		command := strings.NewReplacer("docker run ", "docker run --detach --read-only ",
+			"--publish 8585:", "--publish 127.0.0.1::", "--volume cmwa-cloud:", "--volume "+volume+":",
+			"cmwa/cmwa-cloud:1.2.3", serviceImageName,
+		).Replace(commandsIn(t, readme, "docker run ")[0])
+		var first string
+		for range 2 {
+			p := w.shell(w.directory, command)
+			p.exit(cli.ExitOK)
+			container := strings.TrimSpace(p.output())
+			t.Cleanup(func() { _ = exec.Command("docker", "rm", "--force", container).Run() })
+			w.eventually("the service listens", func() bool {
+				return strings.Contains(logsOf(container), "listening on ")
+			})
+			archive, err := exec.Command("docker", "cp", container+":/var/lib/cmwa-cloud/access-token", "-").Output()
+			w.must(err)
+			_, contents := entries(t, archive)
+			token := strings.TrimSpace(string(contents["access-token"]))
+			if first == "" {
+				first = token
+			}
+			if token != first {
+				t.Error("the service has another access token after a restart")
+			}
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+				"http://"+w.engine("port", container, "8080/tcp")+"/api/user", nil)
+			w.must(err)
+			r.Header.Set("Authorization", "token "+token)
+			response, err := http.DefaultClient.Do(r)
+			w.must(err)
+			_ = response.Body.Close()
+			if response.StatusCode != http.StatusOK {
+				t.Errorf("a call with the access token is answered with %s", response.Status)
+			}
+			w.engine("stop", container)
+			if code := w.engine("inspect", "--format", "{{.State.ExitCode}}", container); code != "0" {
+				t.Errorf("the service ended with code %s after a stop:\n%s", code, logsOf(container))
 			}
 		}
 	})

@@ -28,6 +28,9 @@ const imageVersion = "image-test"
 // imageName is the name of such an image in an engine and in a cluster.
 const imageName = "cmwa/cmwa:" + imageVersion
 
+// serviceImageName is the name of the image of the service.
+const serviceImageName = "cmwa/cmwa-cloud:" + imageVersion
+
 // madeImage builds the image of these sources once. All tests of a run share it.
 var madeImage = sync.OnceValues(func() (image builtImage, err error) {
 	directory, err := os.MkdirTemp("", "cmwa-image-")
