@@ -18,12 +18,14 @@ go_build = CGO_ENABLED=0 go build -buildvcs=false -trimpath -ldflags "-s -w $(bu
 ENGINE = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/workflow-runner runtime/docker runtime/kube runtime/kube/kubetest)
 UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 
-# Packages whose tests run without the race detector. Those of schema start no goroutine: the race detector would find
-# nothing, and make the tests seven times slower. The tests of cmd/cmwa build the programs that they run with the race
-# detector. Those of cmd/cmwa-cloud mostly wait for other programs, and the service that they start is tested with the
-# race detector in cloud/server. For the same reason the property test of reconcile.Diff, the tests of large texts, and
-# the tests of the service that make thousands of calls one after the other run without it.
-PLAIN = $(addprefix github.com/cmwa-project/cmwa/,schema schema/effective schema/podtemplate cmd/cmwa cmd/cmwa-cloud)
+# Packages whose tests run without the race detector. The packages of this list start no goroutine: the race detector
+# would find nothing, and make the tests many times slower. The tests of cmd/cmwa build the programs that they run with
+# the race detector. Those of cmd/cmwa-cloud mostly wait for other programs, and the service that they start is tested
+# with the race detector in cloud/server. For the same reason the property test of reconcile.Diff, the tests of large
+# texts, and the tests of the service that make thousands of calls one after the other run without it.
+PLAIN = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/cmwa-cloud schema schema/effective schema/podtemplate \
+	schema/jsonschema schema/position schema/printable schema/report cmd/cmwa/configure cmd/cmwa/input cmd/cmwa/pods \
+	cmd/cli/command cloud/server/keys cloud/server/state runtime/kube/patch runtime/selfcheck)
 sequential = ^Test(ServerHostile|UpdateProperty|StoreBatchProperty|Prune)
 
 # The packages that run longest are tested first. Most of their tests wait for a cluster or for processes, so a third

@@ -103,7 +103,7 @@ func profiled(t *testing.T) (path string) {
 	noError(t, err)
 	file := fileOf(t, "overlay.json", string(overlay))
 	path = filepath.Join(t.TempDir(), "cmwa")
-	noError(t, build(raceEnvironment, append(raceFlags(), "-overlay", file, "-o", path, ".")...))
+	noError(t, build([]string{"CGO_ENABLED=0"}, "-trimpath", "-overlay", file, "-o", path, "."))
 	return path
 }
 

@@ -50,7 +50,7 @@ type stories map[string]func(w *world)
 // agents send their requests through the observer.
 func (s stories) run(w *world, service *observer) {
 	w.t.Helper()
-	bin, err := killPrograms()
+	bin, err := staticPrograms()
 	w.must(err)
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -48,7 +48,7 @@ func TestKillPointsLeased(t *testing.T) {
 // the outcome of the scan.
 func (w *world) killLeased(point killpoint.Point) {
 	w.t.Helper()
-	bin, err := killPrograms()
+	bin, err := staticPrograms()
 	w.must(err)
 	w.bin = bin
 	directory := filepath.Join(w.directory, "witness")

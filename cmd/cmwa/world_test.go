@@ -55,7 +55,8 @@ var programs = sync.OnceValues(func() (string, error) {
 	temporary.add(directory)
 	static := []string{"CGO_ENABLED=0"}
 	return directory, errors.Join(
-		build(raceEnvironment, append(raceFlags(), "-o", filepath.Join(directory, "cmwa"), module+"cmd/cmwa")...),
+		build([]string{"CGO_ENABLED=1"}, // which the race detector needs
+			append(raceFlags(), "-o", filepath.Join(directory, "cmwa"), module+"cmd/cmwa")...),
 		// The service is built without the race detector, with which it would use most of the
 		// time of the tests. The service's own tests run with the race detector.
 		build(static, "-trimpath", "-o", filepath.Join(directory, "cmwa-cloud"), module+"cmd/cmwa-cloud"),
@@ -66,19 +67,11 @@ var programs = sync.OnceValues(func() (string, error) {
 	)
 })
 
-// killPrograms returns a directory with the programs, in which cmwa has the kill points.
-var killPrograms = sync.OnceValues(func() (string, error) { return programsWith(raceEnvironment, raceFlags()...) })
-
-// staticPrograms is killPrograms with a cmwa that is linked statically, for containers without
-// libraries, and therefore has no race detector. Tests with many agents use it too, because
-// such an agent needs far less processor time. Without their variable, the kill points do nothing.
+// staticPrograms returns a directory with the programs, in which cmwa has the kill points. It is linked
+// statically, for containers without libraries, and therefore has no race detector. Tests with many
+// agents use it too, because such an agent starts with a fifth of the processor time. Without their
+// variable, the kill points do nothing. TestRunCrash kills agents that have the race detector.
 var staticPrograms = sync.OnceValues(func() (string, error) {
-	return programsWith([]string{"CGO_ENABLED=0"}, "-trimpath", "-ldflags=-s -w")
-})
-
-// programsWith returns a directory with the programs, in which cmwa has the kill points and is
-// built with these variables and flags.
-func programsWith(environ []string, flags ...string) (string, error) {
 	bin, err := programs()
 	if err != nil {
 		return "", err
@@ -93,15 +86,12 @@ func programsWith(environ []string, flags ...string) (string, error) {
 			return "", err
 		}
 	}
-	args := append(slices.Clone(flags), "-tags=killpoints", "-o", filepath.Join(directory, "cmwa"), module+"cmd/cmwa")
 	return directory, errors.Join(
 		os.Chmod(directory, 0o755), // for the users of containers
-		build(environ, args...),
+		build([]string{"CGO_ENABLED=0"}, "-trimpath", "-ldflags=-s -w", "-tags=killpoints",
+			"-o", filepath.Join(directory, "cmwa"), module+"cmd/cmwa"),
 	)
-}
-
-// raceEnvironment is needed for a build with the race detector.
-var raceEnvironment = []string{"CGO_ENABLED=1"}
+})
 
 // raceFlags returns the flags of go build that build the race detector in. A benchmark measures
 // programs without it.
