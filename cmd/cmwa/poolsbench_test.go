@@ -13,8 +13,12 @@ import (
 // reloads that change each pool.
 var manyPoolsLimitMB = map[int]float64{200: 45, 1000: 100}
 
+// manyPoolsScrape limits the time of a scrape of the metrics of 200 pools. The time grows with the pools.
+const manyPoolsScrape = 20 * time.Millisecond
+
 // BenchmarkRunManyPools measures the memory of an agent with many pools of deploy_target docker,
-// which poll a service without jobs. Service and engine are fakes in this process.
+// which poll a service without jobs, and a scrape of its metrics. Service and engine are fakes in this
+// process.
 func BenchmarkRunManyPools(b *testing.B) {
 	const reloads = 20
 	for _, pools := range []int{200, 1000} {
@@ -28,9 +32,11 @@ func BenchmarkRunManyPools(b *testing.B) {
 				_, socket := serve(b, "unix", filepath.Join(w.directory, "engine"), http.HandlerFunc(idleEngine))
 
 				// Each reload changes every pool.
+				port := agentPort(freePort(b))
 				text := func(edit int) string {
 					var text strings.Builder
-					text.WriteString(w.content("polling_interval: 30s", fmt.Sprint("request_timeout: ", 20+edit, "s")))
+					text.WriteString(w.content("polling_interval: 30s", port.setting(),
+						fmt.Sprint("request_timeout: ", 20+edit, "s")))
 					text.WriteString("pools:\n")
 					for i := range pools {
 						fmt.Fprintf(&text, "  - {name: pool-%d, token: token-%d, max_concurrent_workflows: 4}\n", i, i)
@@ -45,11 +51,30 @@ func BenchmarkRunManyPools(b *testing.B) {
 				agent.ends(10 * time.Second) // the pools poll with the last settings
 				resident := float64(memoryOf(agent.cmd.Process.Pid, "VmRSS")) / 1024
 				b.ReportMetric(resident, "MB-resident")
+				scrape := fastestScrape(b, port)
+				b.ReportMetric(float64(scrape.Microseconds())/1000, "ms-scrape")
+				if limit := manyPoolsScrape * time.Duration(pools/200); scrape > limit {
+					b.Errorf("a scrape of %d pools takes at least %s, want at most %s", pools, scrape, limit)
+				}
 				b.Logf("%d idle pools after %d reloads: %.1f MB resident (limit %.0f), %.1f MB of it anonymous", pools,
 					reloads, resident, manyPoolsLimitMB[pools], anonymousMB(b, agent))
 			}
 		})
 	}
+}
+
+// fastestScrape returns the time of the fastest of 20 scrapes: other programs delay the others.
+func fastestScrape(b *testing.B, port agentPort) time.Duration {
+	b.Helper()
+	fastest := time.Hour
+	for range 20 {
+		start := time.Now()
+		if page := bodyOf(port.url("/metrics")); !strings.Contains(string(page), "cmwa_pool_jobs{") {
+			b.Fatalf("the page of metrics has %d bytes and no pools", len(page))
+		}
+		fastest = min(fastest, time.Since(start))
+	}
+	return fastest
 }
 
 // idleService responds like a service without jobs.

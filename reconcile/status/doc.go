@@ -10,9 +10,7 @@
 // not part of reconcile because reconcile must not import net/http.
 //
 // A Document is computed from snapshots for each request, and the metrics of the state
-// are computed from a Document, so the pages cannot contradict each other. A collector
-// that describes its series in advance would need a fixed set of pools. The collector of the
-// state therefore describes none, which makes it an unchecked collector. [Counters] counts the
+// are computed from a Document, so the pages cannot contradict each other. [Counters] counts the
 // work of the whole process: a pool continues the counts of the pool that it replaces, if both
 // have the same name.
 //
