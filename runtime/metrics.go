@@ -17,8 +17,11 @@ type Metrics interface {
 	// JobClaimed records a claimed job of a pool. It is not called for a job that the
 	// service hands out again while the pool runs it.
 	JobClaimed(pool string, kind Kind)
-	// JobStage records how long one stage of a job took, also if it failed.
-	JobStage(stage Stage, took time.Duration)
+	// JobStage records how long one stage of a job took, also if it failed. Target is the
+	// deploy_target.
+	JobStage(target string, stage Stage, took time.Duration)
+	// JobStartFailed records a job that failed before its first step.
+	JobStartFailed(target string, reason StartFailure)
 	// JobEnded records the outcome of a job of a pool.
 	JobEnded(pool string, kind Kind, outcome Outcome)
 	// JobRecovered records what a pool does with a journalled job of an earlier run of the
@@ -61,13 +64,15 @@ type Stage string
 
 // The stages of a job. Executors measure pull, create and start, each if it applies
 // ([Setup.Measure]). Report is recorded only if the agent reports the outcome in place
-// of the runner.
+// of the runner. An adopted job has no claim and no first line.
 const (
+	StageClaim      Stage = "claim"      // the poll that returned the job
 	StageDefinition Stage = "definition" // the definition is fetched
 	StagePull       Stage = "pull"       // the image is pulled
 	StageCreate     Stage = "create"     // the container, Pod or process group is created
 	StageStart      Stage = "start"      // from the created instance to the received handoff
-	StageRun        Stage = "run"        // the runner works
+	StageFirstLine  Stage = "first_line" // from the received handoff to the runner's first report
+	StageRun        Stage = "run"        // from the received handoff to the end of the runner
 	StageReport     Stage = "report"     // the outcome is reported to the service
 	StageRemove     Stage = "remove"     // the instance is removed
 )
@@ -96,7 +101,10 @@ func (NoMetrics) Poll(string, PollResult) {}
 func (NoMetrics) JobClaimed(string, Kind) {}
 
 // JobStage implements [Metrics].
-func (NoMetrics) JobStage(Stage, time.Duration) {}
+func (NoMetrics) JobStage(string, Stage, time.Duration) {}
+
+// JobStartFailed implements [Metrics].
+func (NoMetrics) JobStartFailed(string, StartFailure) {}
 
 // JobEnded implements [Metrics].
 func (NoMetrics) JobEnded(string, Kind, Outcome) {}
@@ -109,7 +117,7 @@ func (NoMetrics) JournalFailed(string) {}
 
 // Measure starts to measure a stage, and returns a function that ends and records the
 // measurement.
-func Measure(metrics Metrics, stage Stage) (end func()) {
+func Measure(metrics Metrics, target string, stage Stage) (end func()) {
 	start := time.Now()
-	return func() { metrics.JobStage(stage, time.Since(start)) }
+	return func() { metrics.JobStage(target, stage, time.Since(start)) }
 }

@@ -56,7 +56,9 @@ func NewSetup(job *Job, cloud Cloud, handoff Handoff) *Setup {
 // Measure starts to measure a stage of the start, and returns a function that ends and
 // records the measurement: defer setup.Measure(runtime.StagePull)(). Unlike the other
 // methods it is safe for concurrent use.
-func (s *Setup) Measure(stage Stage) (end func()) { return Measure(s.hooks.Metrics, stage) }
+func (s *Setup) Measure(stage Stage) (end func()) {
+	return Measure(s.hooks.Metrics, s.job.Identity.Target, stage)
+}
 
 // Log adds one or more lines to the log of step 0. It does not block and cannot fail;
 // [Setup.Flush] sends them. Texts of engines and registries may be large or contain

@@ -64,7 +64,7 @@ func builder(
 				"if the target changes, a restarted agent does not find the instances there",
 				"target", spec.Identity.Location(), "error", err)
 		}
-		counters.AddPool(spec.Name, spec.Tuning.Kinds)
+		counters.AddPool(spec.Name, spec.Identity.Target, spec.Tuning.Kinds)
 
 		client := cloud.New(cloud.Options{
 			Identity: spec.Identity, Tuning: spec.Tuning, UserAgent: userAgent("cmwa"),
@@ -88,6 +88,7 @@ type executors struct {
 	journal runtime.Journal // records the jobs of pools without another journal; may be nil
 	needsID func()          // called for a pool whose instances are found by the agent's id
 	log     *slog.Logger
+	metrics kube.Metrics
 
 	isolation sync.Once // the warning that processes are not isolated
 
@@ -166,7 +167,7 @@ func (x *executors) kubernetes(context string) (*kube.Cluster, error) {
 	if x.clusters[context] == nil {
 		options := podOptions(x.environ)
 		options.Context, options.Agent = context, x.agent.ID
-		options.Log = x.log.With("component", "kubernetes")
+		options.Log, options.Metrics = x.log.With("component", "kubernetes"), x.metrics
 		cluster, err := kube.New(options)
 		if err != nil {
 			return nil, err
@@ -177,6 +178,22 @@ func (x *executors) kubernetes(context string) (*kube.Cluster, error) {
 		x.clusters[context] = cluster
 	}
 	return x.clusters[context], nil
+}
+
+// podPhases returns the number of Pods of all clusters by phase, or nil without a cluster.
+func (x *executors) podPhases() map[string]int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.clusters) == 0 {
+		return nil
+	}
+	all := map[string]int{}
+	for _, cluster := range x.clusters {
+		for phase, pods := range cluster.PodPhases() {
+			all[phase] += pods
+		}
+	}
+	return all
 }
 
 // hostname returns the name of this host for the User-Agent header. A dash replaces each

@@ -41,7 +41,7 @@ func TestMetrics(t *testing.T) {
 		`cmwa_jobs_claimed_total{kind="deployment",pool="default"} 2`,
 		`cmwa_jobs_total{kind="deployment",outcome="succeeded",pool="default"} 1`,
 		`cmwa_jobs_total{kind="deployment",outcome="failed",pool="default"} 1`,
-		`cmwa_job_stage_duration_seconds_count{stage="run"} 2`,
+		`cmwa_job_stage_duration_seconds_count{stage="run",target="process"} 2`,
 		`cmwa_pool_circuit_breaker_open{`,
 		`cmwa_pool_max_jobs{`))
 

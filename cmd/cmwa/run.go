@@ -108,13 +108,15 @@ func runAgent(
 	started := time.Now()
 	ctx, drain := context.WithCancelCause(ctx)
 	defer drain(nil)
-	executors := &executors{environ: environ, agent: agent, journal: journal, needsID: warn, log: log.Logger}
 	counters := status.NewCounters(cloud.Routes()...)
+	executors := &executors{
+		environ: environ, agent: agent, journal: journal, needsID: warn, log: log.Logger, metrics: counters,
+	}
 	build := builder(environ, agent, executors, d.slots, counters, log.Logger)
 	loop := reconcile.New(build, d.prepare, first.Process, log.Logger)
 	snapshots := status.Snapshots{
 		Version: cli.Version(), StartedAt: started, Config: reloader.State, Loop: loop.Status,
-		WatchMode: watcher.Mode, Counters: counters,
+		WatchMode: watcher.Mode, Counters: counters, PodPhases: executors.podPhases,
 	}
 	log.Info("agent starts", "version", cli.Version(), "config", absolutePath(c), "pools", len(c.Pools),
 		"agent", agent.ID, "state", agent.Directory)

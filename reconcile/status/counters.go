@@ -34,9 +34,15 @@ var (
 		runtime.RecoveryResumed, runtime.RecoveryStarted, runtime.RecoveryReported, runtime.RecoveryRemoved,
 	}
 	stages = []runtime.Stage{
-		runtime.StageDefinition, runtime.StagePull, runtime.StageCreate, runtime.StageStart, runtime.StageRun,
-		runtime.StageReport, runtime.StageRemove,
+		runtime.StageClaim, runtime.StageDefinition, runtime.StagePull, runtime.StageCreate, runtime.StageStart,
+		runtime.StageFirstLine, runtime.StageRun, runtime.StageReport, runtime.StageRemove,
 	}
+	failures = []runtime.StartFailure{
+		runtime.FailureService, runtime.FailureImage, runtime.FailureUnschedulable, runtime.FailureDenied,
+		runtime.FailureConnection, runtime.FailureRunner, runtime.FailureInstance,
+	}
+	targets = []string{"docker", "kubernetes", "process"}
+	verbs   = []string{"get", "list", "watch", "create", "update", "delete"}
 )
 
 // Upper bounds of the buckets of histograms, in seconds. They are few, because for each value
@@ -59,6 +65,9 @@ type Counters struct {
 	recovered       *poolCounter
 	journalErrors   *poolCounter
 	stageDuration   *prometheus.HistogramVec
+	startFailures   *prometheus.CounterVec
+	kubeRequests    *prometheus.CounterVec
+	watchRestarts   prometheus.Counter
 	routes          []string
 
 	mu    sync.Mutex
@@ -68,13 +77,11 @@ type Counters struct {
 // NewCounters returns counters without pools. Requests with a route that is not one of routes
 // count as "other".
 func NewCounters(routes ...string) *Counters {
-	histogram := func(name, help, label string, buckets []float64) *prometheus.HistogramVec {
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(
-			prometheus.HistogramOpts{Name: "cmwa_" + name, Help: help, Buckets: buckets}, []string{label})
+			prometheus.HistogramOpts{Name: "cmwa_" + name, Help: help, Buckets: buckets}, labels)
 	}
-
-	// Create the vectors, and the series of the stages.
-	c := &Counters{
+	return &Counters{
 		polls: newPoolCounter("polls_total",
 			"Attempts to claim a job, by result: job (a job was claimed), empty (the service has no job for the "+
 				"pool) or failed (also attempts without a request while the circuit breaker is open).",
@@ -83,7 +90,7 @@ func NewCounters(routes ...string) *Counters {
 			"requests to services by route and status code, each retry included; code 0 is no response."},
 			[]string{"route", "code"}),
 		requestDuration: histogram("service_request_duration_seconds",
-			"Duration of HTTP requests to services, each retry measured separately.", "route", requestBuckets),
+			"Duration of HTTP requests to services, each retry measured separately.", requestBuckets, "route"),
 		claimed: newPoolCounter("jobs_claimed_total", "Claimed jobs; adopted jobs are not counted.", "kind"),
 		ended: newPoolCounter("jobs_total",
 			"Ended jobs by outcome: succeeded, failed, cancelled or lost (the service no longer has the job, "+
@@ -94,20 +101,34 @@ func NewCounters(routes ...string) *Counters {
 		journalErrors: newPoolCounter("journal_errors_total",
 			"Claimed jobs that could not be journalled: they run, and may be lost if the agent is killed."),
 		stageDuration: histogram("job_stage_duration_seconds",
-			"Duration of the stages of jobs: definition, pull, create, start, run, report, remove.",
-			"stage", stageBuckets),
+			"Duration of the stages of jobs: claim, definition, pull, create, start, first_line (of the runner), "+
+				"run, report, remove.", stageBuckets, "target", "stage"),
+		startFailures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cmwa_job_start_failures_total",
+			Help: "Jobs that failed before their first step, by reason: service (no definition or heartbeat), image, " +
+				"unschedulable, denied, connection, runner (it ended early) or instance (it was not created or started).",
+		}, []string{"target", "reason"}),
+		kubeRequests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cmwa_kubernetes_requests_total",
+			Help: "Requests to the Kubernetes API server by verb and status code, each retry included; " +
+				"code 0 is no response.",
+		}, []string{"verb", "code"}),
+		watchRestarts: prometheus.NewCounter(prometheus.CounterOpts{Name: "cmwa_kubernetes_watch_restarts_total",
+			Help: "Watches of Pods that were started again before their regular end.",
+		}),
 		routes: routes,
 		pools:  map[string]bool{},
 	}
-	for _, stage := range stages {
-		c.stageDuration.WithLabelValues(string(stage))
-	}
-	return c
 }
 
-// AddPool creates the series of a pool, with the value 0. It does not change a series that
-// exists.
-func (c *Counters) AddPool(name string, enabled []runtime.Kind) {
+// AddPool creates the series of a pool and of its deploy_target, with the value 0. It does not
+// change a series that exists.
+func (c *Counters) AddPool(name, target string, enabled []runtime.Kind) {
+	target = known(target, targets)
+	for _, stage := range stages {
+		c.stageDuration.WithLabelValues(target, string(stage))
+	}
+	for _, reason := range failures {
+		c.startFailures.WithLabelValues(target, string(reason))
+	}
 	name = c.pool(name)
 	for _, result := range results {
 		c.polls.add(0, name, string(result))
@@ -127,11 +148,7 @@ func (c *Counters) AddPool(name string, enabled []runtime.Kind) {
 // ServiceCall implements [runtime.Metrics].
 func (c *Counters) ServiceCall(call runtime.ServiceCall) {
 	route := known(call.Route, c.routes)
-	code := otherLabel
-	if call.Code == 0 || http.StatusText(call.Code) != "" {
-		code = strconv.Itoa(call.Code)
-	}
-	c.requests.WithLabelValues(route, code).Inc()
+	c.requests.WithLabelValues(route, codeLabel(call.Code)).Inc()
 	c.requestDuration.WithLabelValues(route).Observe(call.Took.Seconds())
 }
 
@@ -146,9 +163,22 @@ func (c *Counters) JobClaimed(pool string, kind runtime.Kind) {
 }
 
 // JobStage implements [runtime.Metrics].
-func (c *Counters) JobStage(stage runtime.Stage, took time.Duration) {
-	c.stageDuration.WithLabelValues(known(string(stage), stages)).Observe(took.Seconds())
+func (c *Counters) JobStage(target string, stage runtime.Stage, took time.Duration) {
+	c.stageDuration.WithLabelValues(known(target, targets), known(string(stage), stages)).Observe(took.Seconds())
 }
+
+// JobStartFailed implements [runtime.Metrics].
+func (c *Counters) JobStartFailed(target string, reason runtime.StartFailure) {
+	c.startFailures.WithLabelValues(known(target, targets), known(string(reason), failures)).Inc()
+}
+
+// KubernetesRequest counts a request to the API server. It is a method of the Metrics of runtime/kube.
+func (c *Counters) KubernetesRequest(verb string, code int) {
+	c.kubeRequests.WithLabelValues(known(verb, verbs), codeLabel(code)).Inc()
+}
+
+// WatchRestarted counts an interrupted watch. It is a method of the Metrics of runtime/kube.
+func (c *Counters) WatchRestarted() { c.watchRestarts.Inc() }
 
 // JobEnded implements [runtime.Metrics].
 func (c *Counters) JobEnded(pool string, kind runtime.Kind, outcome runtime.Outcome) {
@@ -180,6 +210,7 @@ func (c *Counters) Collect(ch chan<- prometheus.Metric) {
 func (c *Counters) vectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		c.polls, c.requests, c.requestDuration, c.claimed, c.ended, c.recovered, c.journalErrors, c.stageDuration,
+		c.startFailures, c.kubeRequests, c.watchRestarts,
 	}
 }
 
@@ -196,6 +227,14 @@ func (c *Counters) pool(name string) string {
 	}
 	c.pools[name] = true
 	return name
+}
+
+// codeLabel returns the label for an HTTP status; 0 is no response.
+func codeLabel(code int) string {
+	if code == 0 || http.StatusText(code) != "" {
+		return strconv.Itoa(code)
+	}
+	return otherLabel
 }
 
 func kindLabel(kind runtime.Kind) string { return known(string(kind), kinds) }

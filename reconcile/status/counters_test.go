@@ -45,7 +45,12 @@ func TestCounters(t *testing.T) {
 		c.ServiceCall(runtime.ServiceCall{Route: route, Code: 200, Took: 100 * time.Millisecond})
 		c.ServiceCall(runtime.ServiceCall{Route: route, Code: 0, Took: 2 * time.Second})
 		c.JobClaimed("prod", runtime.Deployment)
-		c.JobStage(runtime.StageRun, 10*time.Minute)
+		c.AddPool("prod", "docker", nil)
+		c.JobStage("docker", runtime.StageRun, 10*time.Minute)
+		c.JobStartFailed("docker", runtime.FailureImage)
+		c.KubernetesRequest("watch", 200)
+		c.KubernetesRequest("create", 0)
+		c.WatchRestarted()
 		c.JobEnded("prod", runtime.Deployment, runtime.OutcomeFailed)
 		wantLines(t, metricsOf(t, c),
 			`cmwa_polls_total{pool="prod",result="job"} 2`,
@@ -56,13 +61,18 @@ func TestCounters(t *testing.T) {
 			`cmwa_service_request_duration_seconds_bucket{route="GET /api/deployments/poll",le="0.25"} 1`,
 			`cmwa_jobs_claimed_total{kind="deployment",pool="prod"} 1`,
 			`cmwa_jobs_total{kind="deployment",outcome="failed",pool="prod"} 1`,
-			`cmwa_job_stage_duration_seconds_bucket{stage="run",le="300"} 0`,
-			`cmwa_job_stage_duration_seconds_bucket{stage="run",le="900"} 1`,
-			`cmwa_job_stage_duration_seconds_count{stage="pull"} 0`)
+			`cmwa_job_stage_duration_seconds_bucket{stage="run",target="docker",le="300"} 0`,
+			`cmwa_job_stage_duration_seconds_bucket{stage="run",target="docker",le="900"} 1`,
+			`cmwa_job_stage_duration_seconds_count{stage="pull",target="docker"} 0`,
+			`cmwa_job_start_failures_total{reason="image",target="docker"} 1`,
+			`cmwa_job_start_failures_total{reason="runner",target="docker"} 0`,
+			`cmwa_kubernetes_requests_total{code="200",verb="watch"} 1`,
+			`cmwa_kubernetes_requests_total{code="0",verb="create"} 1`,
+			`cmwa_kubernetes_watch_restarts_total 1`)
 	})
 	t.Run("series of a pool start at 0", func(t *testing.T) {
 		c := NewCounters(route)
-		c.AddPool("prod", []runtime.Kind{runtime.Deployment})
+		c.AddPool("prod", "docker", []runtime.Kind{runtime.Deployment})
 		page := metricsOf(t, c)
 		wantLines(t, page,
 			`cmwa_polls_total{pool="prod",result="job"} 0`,
@@ -79,9 +89,9 @@ func TestCounters(t *testing.T) {
 	})
 	t.Run("replaced pool keeps its counts", func(t *testing.T) {
 		c := NewCounters()
-		c.AddPool("prod", []runtime.Kind{runtime.Deployment})
+		c.AddPool("prod", "docker", []runtime.Kind{runtime.Deployment})
 		c.Poll("prod", runtime.PollEmpty)
-		c.AddPool("prod", []runtime.Kind{runtime.Deployment})
+		c.AddPool("prod", "process", []runtime.Kind{runtime.Deployment})
 		wantLines(t, metricsOf(t, c), `cmwa_polls_total{pool="prod",result="empty"} 1`)
 	})
 	t.Run("unknown values share a series", func(t *testing.T) {
@@ -91,7 +101,9 @@ func TestCounters(t *testing.T) {
 			c.Poll(pool, runtime.PollResult(pool))
 			c.JobClaimed(pool, runtime.Kind(pool))
 			c.JobEnded(pool, runtime.Kind(pool), runtime.Outcome(pool))
-			c.JobStage(runtime.Stage(pool), time.Second)
+			c.JobStage(pool, runtime.Stage(pool), time.Second)
+			c.JobStartFailed(pool, runtime.StartFailure(pool))
+			c.KubernetesRequest(pool, 1000+i)
 			c.JobRecovered(pool, runtime.RecoveryAction(pool))
 			c.JournalFailed(pool)
 			c.ServiceCall(runtime.ServiceCall{Route: "GET /" + pool, Code: i})
@@ -102,7 +114,9 @@ func TestCounters(t *testing.T) {
 			fmt.Sprintf(`cmwa_jobs_total{kind="other",outcome="other",pool="other"} %d`, maxPools),
 			fmt.Sprintf(`cmwa_jobs_recovered_total{action="other",pool="other"} %d`, maxPools),
 			fmt.Sprintf(`cmwa_journal_errors_total{pool="other"} %d`, maxPools),
-			fmt.Sprintf(`cmwa_job_stage_duration_seconds_count{stage="other"} %d`, 2*maxPools),
+			fmt.Sprintf(`cmwa_job_stage_duration_seconds_count{stage="other",target="other"} %d`, 2*maxPools),
+			fmt.Sprintf(`cmwa_job_start_failures_total{reason="other",target="other"} %d`, 2*maxPools),
+			fmt.Sprintf(`cmwa_kubernetes_requests_total{code="other",verb="other"} %d`, 2*maxPools),
 			`cmwa_service_requests_total{code="404",route="other"} 1`)
 		if n := len(series(page, "cmwa_service_requests_total{")); n > 70 {
 			t.Errorf("got %d series of requests, want at most 70: one for each known code", n)
@@ -126,7 +140,7 @@ func TestCounters(t *testing.T) {
 		c := NewCounters()
 		before := heap()
 		for i := range maxPools {
-			c.AddPool(fmt.Sprint("pool-", i), kinds)
+			c.AddPool(fmt.Sprint("pool-", i), "docker", kinds)
 		}
 		used := int64(heap()-before) / maxPools
 		goruntime.KeepAlive(c)
@@ -140,7 +154,7 @@ func TestCounters(t *testing.T) {
 		for range 8 {
 			workers.Go(func() {
 				for range 100 {
-					c.AddPool("prod", kinds)
+					c.AddPool("prod", "docker", kinds)
 					c.Poll("prod", runtime.PollEmpty)
 					c.ServiceCall(runtime.ServiceCall{Route: route, Code: 204})
 				}

@@ -51,6 +51,9 @@ func stateMetrics(snapshots Snapshots) []*dto.MetricFamily {
 	for _, p := range d.Pools {
 		m.pool(p, d.Now)
 	}
+	if snapshots.PodPhases != nil {
+		m.pods(snapshots.PodPhases())
+	}
 	return m.all
 }
 
@@ -137,6 +140,15 @@ func (m *metrics) pool(p Pool, now time.Time) {
 	}
 	m.gauge("pool_failing_seconds", "Time since the first failed poll after the last success; "+
 		"0 if the last poll succeeded.", failing.Seconds(), labels...)
+}
+
+func (m *metrics) pods(phases map[string]int) {
+	if phases == nil {
+		return
+	}
+	for _, phase := range []string{"Pending", "Running", "Succeeded", "Failed", "Unknown"} {
+		m.gauge("kubernetes_pods", "Pods of this agent's jobs by phase.", float64(phases[phase]), label("phase", phase))
+	}
 }
 
 // phases returns labels with the phases that a pool of a Document can have.

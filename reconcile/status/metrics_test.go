@@ -50,6 +50,18 @@ func TestMetrics(t *testing.T) {
 		}
 	})
 
+	t.Run("phases of Pods have series if a pool uses a cluster", func(t *testing.T) {
+		a := calmAgent(t)
+		var phases map[string]int
+		a.PodPhases = func() map[string]int { return phases }
+		if text := a.page(t, "/metrics"); strings.Contains(text, "cmwa_kubernetes_pods") {
+			t.Errorf("without a cluster the metrics are\n%s", text)
+		}
+		phases = map[string]int{"Running": 3}
+		wantTexts(t, a.page(t, "/metrics"),
+			`cmwa_kubernetes_pods{phase="Running"} 3`, `cmwa_kubernetes_pods{phase="Pending"} 0`)
+	})
+
 	t.Run("breaker, token expiry and the limit of all pools", func(t *testing.T) {
 		a := calmAgent(t)
 		p := &a.status.Pools[0]

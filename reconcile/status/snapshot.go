@@ -25,6 +25,10 @@ type Snapshots struct {
 	Loop      func() reconcile.Status
 	WatchMode func() watch.Mode
 	Counters  *Counters // may be nil
+
+	// PodPhases returns the number of Pods of jobs by phase, or nil if no pool uses a cluster. It may
+	// be nil.
+	PodPhases func() map[string]int
 }
 
 // Document returns the state at a time. The state of the configuration is read last, so

@@ -22,11 +22,11 @@ func (e *Executor) Start(ctx context.Context, job *runtime.Job, setup *runtime.S
 	setup.Log("Preparing a container for this job on the Docker engine at %s", e.host)
 	spec := job.Tuning.Instance
 	img, err := e.image(ctx, job, setup)
-	switch {
-	case err != nil && spec.OverrideImage != "":
-		return "", settingsFault(err) // the configuration has chosen the image
-	case err != nil:
-		return "", err
+	if err != nil {
+		if spec.OverrideImage != "" {
+			err = settingsFault(err) // the configuration has chosen the image
+		}
+		return "", runtime.FailureImage.Wrap(err)
 	}
 	runner, err := e.findRunner(spec.WorkingDirectory, img)
 	if err != nil {

@@ -295,5 +295,12 @@ func (s *starting) startError(now *state, d diagnosis) error {
 	if d.imageFault && s.job.Tuning.Instance.OverrideImage == "" && now.image == s.job.Definition.Image.Reference {
 		return runtime.NewJobFault("start the Pod with the image %s: %s", now.image, d)
 	}
-	return fmt.Errorf("start the Pod: %s", d)
+	err := fmt.Errorf("start the Pod: %s", d)
+	switch {
+	case d.imageFault, d.pullFault:
+		return runtime.FailureImage.Wrap(err)
+	case d.cause == now.unscheduled && !d.cause.empty():
+		return runtime.FailureUnschedulable.Wrap(err)
+	}
+	return err
 }

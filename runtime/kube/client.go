@@ -30,6 +30,7 @@ type client struct {
 	parameters machinery.ParameterCodec
 	host       string   // of the API server, for messages
 	limits     *limiter // nil if the configuration has its own limit
+	metrics    Metrics
 	serverClock
 }
 
@@ -39,7 +40,7 @@ func init() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
 
 // newClient returns a client. It makes no request. The scheme contains only core/v1: the
 // generated clientset would add 15 MB to the program and 10 MB of memory.
-func newClient(config *rest.Config) (*client, error) {
+func newClient(config *rest.Config, metrics Metrics) (*client, error) {
 	scheme := machinery.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("set up the Kubernetes client: %w", err)
@@ -52,13 +53,14 @@ func newClient(config *rest.Config) (*client, error) {
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.ContentType = machinery.ContentTypeProtobuf
 	config.AcceptContentTypes = machinery.ContentTypeProtobuf + "," + machinery.ContentTypeJSON
-	c := &client{parameters: machinery.NewParameterCodec(scheme), host: config.Host}
+	c := &client{parameters: machinery.NewParameterCodec(scheme), host: config.Host, metrics: metrics}
 	if config.QPS == 0 && config.RateLimiter == nil {
 		c.limits = newLimiter()
 		config.RateLimiter = c.limits
 	}
 	config.Timeout = 0 // would also end watches and logs; each request has its own timeout
 	config.WarningHandlerWithContext = warningHandler{}
+	config.Wrap(func(base http.RoundTripper) http.RoundTripper { return counted(base, metrics) })
 
 	api, err := withoutRedirects(config, &c.serverClock)
 	if err != nil {

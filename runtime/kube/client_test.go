@@ -22,7 +22,7 @@ func serverConfig(t *testing.T, handler http.HandlerFunc) *rest.Config {
 // callErrors calls the methods of a new client, and returns their errors.
 func callErrors(t *testing.T, config *rest.Config) map[string]error {
 	t.Helper()
-	c, err := newClient(config)
+	c, err := newClient(config, noMetrics{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,8 @@ func (e *Executor) explain(operation string, err error) error {
 	case errors.Is(err, context.Canceled) && !answered:
 		return fmt.Errorf("%s: %w", operation, err)
 	case !answered:
-		return fmt.Errorf("%s: the Kubernetes API server at %s cannot be reached: %s", operation, e.client.host, text)
+		return runtime.FailureConnection.Wrap(fmt.Errorf("%s: the Kubernetes API server at %s cannot be reached: %s",
+			operation, e.client.host, text))
 	case fromProxy(err):
 		return fmt.Errorf("%s: the response from %s is not from a Kubernetes API server: "+
 			"check the proxies and load balancers in front of it (%s)", operation, e.client.host, text)

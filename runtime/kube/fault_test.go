@@ -351,35 +351,38 @@ func TestStartFailure(t *testing.T) {
 		hold     func(*corev1.Pod) *corev1.PodStatus
 		jobFault bool
 		want     string
+		reason   runtime.StartFailure
 	}{
 		"quota requires requests": {
 			fault: refused(403, `failed quota: q: must specify requests.cpu for: pulumi-workflow`),
-			want:  "change kubernetes.cpu",
+			want:  "change kubernetes.cpu", reason: runtime.FailureInstance,
 		},
 		"right is missing": {
-			fault: refused(403, `pods is forbidden: User "u" cannot create resource "pods"`), want: "lacks a right",
+			fault: refused(403, `pods is forbidden: User "u" cannot create resource "pods"`), want: "lacks a right", reason: runtime.FailureDenied,
 		},
 		"credentials expired": {
-			fault: refused(401, "Unauthorized"), want: "does not accept the agent's credentials",
+			fault: refused(401, "Unauthorized"), want: "does not accept the agent's credentials", reason: runtime.FailureDenied,
 		},
 		"image is missing and never pulled": {
 			hold: held(mainWaits("ErrImageNeverPull", "no such image")), jobFault: true,
-			want: "ErrImageNeverPull: no such image (waited for 100ms)",
+			want: "ErrImageNeverPull: no such image (waited for 100ms)", reason: runtime.FailureImage,
 		},
 		"image cannot be pulled": {
 			hold: held(mainWaits("ImagePullBackOff", "refused")), jobFault: true,
-			want: "ImagePullBackOff: refused (waited for 500ms)",
+			want: "ImagePullBackOff: refused (waited for 500ms)", reason: runtime.FailureImage,
 		},
 		"cluster is full": {
 			hold: held(condition(corev1.PodScheduled, corev1.ConditionFalse, "Unschedulable", "0/1 nodes")),
-			want: "Unschedulable: 0/1 nodes (waited for 500ms)",
+			want: "Unschedulable: 0/1 nodes (waited for 500ms)", reason: runtime.FailureUnschedulable,
 		},
-		"no reason": {hold: held(), want: "see its events (waited for 500ms)"},
+		"no reason": {
+			hold: held(), want: "see its events (waited for 500ms)", reason: runtime.FailureInstance,
+		},
 		"evicted": {
-			hold: held(phase(corev1.PodFailed, "Evicted", "disk pressure")), want: "Evicted: disk pressure",
+			hold: held(phase(corev1.PodFailed, "Evicted", "disk pressure")), want: "Evicted: disk pressure", reason: runtime.FailureInstance,
 		},
 		"image without a key": {
-			hold: held(initIs(ends(prepareContainer, 0, "Completed", ""))), want: "must be of this agent's release",
+			hold: held(initIs(ends(prepareContainer, 0, "Completed", ""))), want: "must be of this agent's release", reason: runtime.FailureInstance,
 		},
 	} {
 		run(name, func(t *testing.T, s *fakeCluster) {
@@ -390,6 +393,9 @@ func TestStartFailure(t *testing.T) {
 			job.Tuning.Instance.Kubernetes.StartTimeout = 500 * time.Millisecond
 			_, log, err := s.start(t, e, job)
 			wantStartError(t, log, err, c.want, c.jobFault)
+			if got := runtime.FailureOf(err); got != c.reason {
+				t.Errorf("the reason for metrics is %q, want %q", got, c.reason)
+			}
 			s.wantNoPods(t)
 		})
 	}

@@ -37,6 +37,8 @@ type Options struct {
 	Agent string // id of the agent whose Pods are watched; if empty, the Pods of all agents
 	Image string // of PULUMI_AGENT_IMAGE; see runnerImage
 	Log   *slog.Logger
+
+	Metrics Metrics // nil records nothing
 }
 
 // Cluster is the connection to one cluster. The executors of all pools share its client and
@@ -75,6 +77,9 @@ func New(options Options) (*Cluster, error) {
 	if options.RunnerDirectory == "" {
 		return nil, errors.New("kube: RunnerDirectory is empty")
 	}
+	if options.Metrics == nil {
+		options.Metrics = noMetrics{}
+	}
 	config, namespace, home, at := options.Config, options.Namespace, options.Home, agentPod{}
 	switch {
 	case config == nil:
@@ -93,7 +98,7 @@ func New(options Options) (*Cluster, error) {
 		at = agentPod{namespace: namespace, name: options.Pod}
 	}
 
-	client, err := newClient(config)
+	client, err := newClient(config, options.Metrics)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +108,7 @@ func New(options Options) (*Cluster, error) {
 	}
 	if home != nil && home != config {
 		c.homeID = clusterID(home)
-		if c.home, err = newClient(home); err != nil {
+		if c.home, err = newClient(home, options.Metrics); err != nil {
 			return nil, err
 		}
 	}

@@ -34,6 +34,7 @@ type observer struct {
 	synced chan struct{}  // closed after the first list
 
 	watchStarted time.Time   // used by watch only, which run's goroutine calls
+	watchEnd     time.Time   // when that watch ends regularly; used like watchStarted
 	noEvents     atomic.Bool // the Role does not allow the agent to list events
 
 	mu      sync.Mutex
@@ -116,7 +117,11 @@ func (o *observer) watch(ctx context.Context, options metav1.ListOptions) (apiwa
 		if !runtime.Sleep(ctx, nil, time.Until(o.watchStarted.Add(watchBackoff.First))) {
 			return nil, context.Cause(ctx)
 		}
+		if time.Now().Before(o.watchEnd) {
+			o.client.metrics.WatchRestarted()
+		}
 		o.watchStarted = time.Now()
+		o.watchEnd = o.watchStarted.Add(regularWatch(options))
 		w, err := o.client.watch(ctx, o.namespace, options)
 		o.noteAttempt(ctx, err)
 		if !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err) {
@@ -126,6 +131,15 @@ func (o *observer) watch(ctx context.Context, options metav1.ListOptions) (apiwa
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// regularWatch returns how long a watch runs if nothing interrupts it. The clock of the API server
+// may differ by a second.
+func regularWatch(options metav1.ListOptions) time.Duration {
+	if options.TimeoutSeconds == nil {
+		return 0
+	}
+	return time.Duration(*options.TimeoutSeconds)*time.Second - time.Second
 }
 
 func (o *observer) noteAttempt(ctx context.Context, err error) {

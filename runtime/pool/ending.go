@@ -55,7 +55,7 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 	last.Lines += r.ending.agentLogLines
 	finalCtx, cancel := context.WithTimeout(r.reporting, finalReportLimit)
 	defer cancel()
-	defer runtime.Measure(r.pool.parts.Metrics, runtime.StageReport)()
+	defer r.measure(runtime.StageReport)()
 	failure := r.fetchDefinition(finalCtx)
 	if failure == nil {
 		steps := r.job.Definition.Steps

@@ -45,6 +45,7 @@ type jobRun struct {
 	phase  runtime.Phase
 	last   runtime.Progress // last progress that the runner has reported; the service has accepted it
 	active time.Time        // of the last change of phase or last
+	silent time.Time        // when the runner got its handoff; zero after its first report, and for an adopted job
 	ending ending
 	lease  lease
 
@@ -150,6 +151,8 @@ func (r *jobRun) waitForEnd(
 	runningSince := time.Now()
 	if r.inherited {
 		runningSince = r.since
+	} else {
+		r.setSilent(runningSince)
 	}
 
 	// The runner enforces the time limit, counted from its own start. The timer is a
@@ -162,7 +165,7 @@ func (r *jobRun) waitForEnd(
 	}
 	end := r.wait(ctx, children)
 	if end != nil {
-		r.pool.parts.Metrics.JobStage(runtime.StageRun, time.Since(runningSince))
+		r.pool.parts.Metrics.JobStage(r.job.Identity.Target, runtime.StageRun, time.Since(runningSince))
 	}
 	return end
 }
@@ -190,7 +193,7 @@ func (r *jobRun) finish(ctx context.Context, end *instanceEnd) (gone bool) {
 
 	// Remove the instance. If that fails, a later sweep (sweep.go) removes it. A recovered job, or a
 	// job that was started again, may have other instances, which are listed.
-	removed := runtime.Measure(r.pool.parts.Metrics, runtime.StageRemove)
+	removed := r.measure(runtime.StageRemove)
 	gone = r.removeEnded(r.id)
 	if r.recovery != nil || r.startLost {
 		gone = r.removeAll()
@@ -309,6 +312,20 @@ func (r *jobRun) setDefinition(definition runtime.Definition) {
 	defer r.mu.Unlock()
 	r.job.Definition = definition
 	r.name()
+}
+
+// measure starts to measure a stage of the job: see [runtime.Measure].
+func (r *jobRun) measure(stage runtime.Stage) (end func()) {
+	return runtime.Measure(r.pool.parts.Metrics, r.job.Identity.Target, stage)
+}
+
+// setSilent sets the time since when the runner has reported nothing; zero when it has reported. It
+// returns the time before.
+func (r *jobRun) setSilent(since time.Time) (before time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, r.silent = r.silent, since
+	return before
 }
 
 func (r *jobRun) setPhase(phase runtime.Phase) {

@@ -27,12 +27,20 @@ func (st *fixture) wantRecorded(claims int, ended map[string]int) {
 func (st *fixture) wantStages(want map[runtime.Stage][]time.Duration) {
 	st.Helper()
 	for _, stage := range []runtime.Stage{
-		runtime.StageDefinition, runtime.StagePull, runtime.StageCreate, runtime.StageStart,
-		runtime.StageRun, runtime.StageReport, runtime.StageRemove,
+		runtime.StageClaim, runtime.StageDefinition, runtime.StagePull, runtime.StageCreate, runtime.StageStart,
+		runtime.StageFirstLine, runtime.StageRun, runtime.StageReport, runtime.StageRemove,
 	} {
 		if got := st.metrics.Stages(stage); !slices.Equal(got, want[stage]) {
 			st.Errorf("stage %s took %v, want %v", stage, got, want[stage])
 		}
+	}
+}
+
+// wantStartFailures checks the counters of failed starts.
+func (st *fixture) wantStartFailures(want map[string]int) {
+	st.Helper()
+	if got := st.metrics.StartFailures(); !maps.Equal(got, want) {
+		st.Errorf("recorded failed starts %v, want %v", got, want)
 	}
 }
 
@@ -43,16 +51,23 @@ func TestMetrics(t *testing.T) {
 	endless := runtimetest.Script{Running: runtimetest.Forever, OnTerm: failed}
 
 	play(t, "each stage of a job is measured", spec(), func(st *fixture) {
-		time.AfterFunc(time.Second, st.cloud.Hang(runtimetest.Define))
+		time.AfterFunc(time.Second, st.cloud.Hang(runtimetest.Define)) // until half a second after the claim
+		time.AfterFunc(500*time.Millisecond, st.cloud.Hang(runtimetest.Claim))
 		st.startJobs(runtimetest.Script{
 			Starting: 3 * time.Second, Running: 10 * time.Second, Removal: 2 * time.Second,
+			Progress: []runtimetest.TimedProgress{
+				{After: 4 * time.Second, Progress: runtime.Progress{Status: runtime.Succeeded}},
+				{After: 9 * time.Second, Progress: runtime.Progress{Step: 1, Status: runtime.Running}},
+			},
 		}, "a")
 		wait(20 * time.Second)
 		st.wantRecorded(1, map[string]int{ended + "succeeded": 1})
 		st.wantStages(durations{
-			runtime.StageDefinition: {time.Second}, runtime.StageCreate: {3 * time.Second},
+			runtime.StageClaim: {500 * time.Millisecond}, runtime.StageDefinition: {500 * time.Millisecond},
+			runtime.StageCreate: {3 * time.Second}, runtime.StageFirstLine: {4 * time.Second},
 			runtime.StageRun: {10 * time.Second}, runtime.StageRemove: {2 * time.Second},
 		})
+		st.wantStartFailures(nil)
 	})
 	play(t, "polls are counted by result", spec(), func(st *fixture) {
 		st.cloud.Fail(runtimetest.Claim, 2, errors.New("connection refused"))
@@ -70,8 +85,23 @@ func TestMetrics(t *testing.T) {
 		wait(time.Minute)
 		st.wantRecorded(1, map[string]int{ended + "failed": 1})
 		st.wantStages(durations{
-			runtime.StageDefinition: {0}, runtime.StageCreate: {time.Second},
+			runtime.StageClaim: {0}, runtime.StageDefinition: {0}, runtime.StageCreate: {time.Second},
 			runtime.StageReport: {4 * time.Second},
+		})
+		st.wantStartFailures(map[string]int{"pretended image": 1})
+	})
+	play(t, "failed starts are counted by reason", spec(), func(st *fixture) {
+		st.engine.SetScript("a", runtimetest.Script{Fail: errors.New("the engine is gone")})
+		st.engine.SetScript("b", runtimetest.Script{
+			Fail: runtime.FailureUnschedulable.Wrap(errors.New("no node")),
+		})
+		st.engine.SetScript("c", runtimetest.Script{Silent: true, Exit: killed})
+		st.engine.SetScript("d", runtimetest.Script{Running: time.Second})
+		st.cloud.Queue("a", "b", "c", "d")
+		st.start()
+		wait(30 * time.Minute)
+		st.wantStartFailures(map[string]int{
+			"pretended instance": 1, "pretended unschedulable": 1, "pretended runner": 1,
 		})
 	})
 	play(t, "job is lost if the service no longer has its definition", spec(), func(st *fixture) {
@@ -80,6 +110,7 @@ func TestMetrics(t *testing.T) {
 		st.start()
 		wait(time.Minute)
 		st.wantRecorded(1, map[string]int{ended + "lost": 1})
+		st.wantStartFailures(map[string]int{"pretended service": 1})
 	})
 	for name, c := range map[string]struct {
 		script  runtimetest.Script

@@ -111,6 +111,9 @@ func (r *jobRun) handleLine(ctx context.Context, line []byte, complete bool) {
 	}
 
 	// 3. Act on the line, which may have been read before.
+	if since := r.setSilent(time.Time{}); !since.IsZero() {
+		r.pool.parts.Metrics.JobStage(r.job.Identity.Target, runtime.StageFirstLine, time.Since(since))
+	}
 	r.setPulumi(progress.Pulumi, progress.Stack)
 	progress.Pulumi, progress.Stack = "", ""
 	if r.observe(progress, known) && (progress.Step > 0 || progress.Status == runtime.Succeeded) {

@@ -12,8 +12,8 @@ import (
 )
 
 // errNoHeartbeat ends a start if the service accepts no heartbeat for heartbeatTimeout.
-var errNoHeartbeat = fmt.Errorf("the service has accepted no heartbeat of the job for %s, "+
-	"so it may have declared the job failed", heartbeatTimeout)
+var errNoHeartbeat = runtime.FailureService.Wrap(fmt.Errorf("the service has accepted no heartbeat of the job "+
+	"for %s, so it may have declared the job failed", heartbeatTimeout))
 
 // errNoDefinition ends a start if the definition is not fetched within definitionLimit.
 var errNoDefinition = fmt.Errorf("the service has not answered with a definition for %s", definitionLimit)
@@ -52,7 +52,8 @@ func (r *jobRun) start(ctx context.Context, children *sync.WaitGroup) (id string
 	cancel()
 	fetched()
 	if err != nil {
-		return "", r.fail(ctx, setup, fmt.Errorf("fetch the job's definition: %w", err))
+		err = runtime.FailureService.Wrap(fmt.Errorf("fetch the job's definition: %w", err))
+		return "", r.fail(ctx, setup, err)
 	}
 	r.setDefinition(definition)
 	killpoint.Hit(killpoint.DefinitionFetched)

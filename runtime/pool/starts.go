@@ -95,10 +95,14 @@ func (p *Pool) starting() bool {
 	return false
 }
 
-// countFailedStart counts a start that failed with err, unless it failed by the job's own
-// fault, or the agent or the service ended the job.
+// countFailedStart counts a start that failed with err, unless the agent or the service ended the
+// job. The pool does not back off after a start that failed by the job's own fault.
 func (r *jobRun) countFailedStart(ctx context.Context, err error) {
-	if ctx.Err() == nil && !errors.Is(err, runtime.ErrJobFault) && !r.endedByService(err) {
+	if ctx.Err() != nil || r.endedByService(err) {
+		return
+	}
+	r.pool.parts.Metrics.JobStartFailed(r.job.Identity.Target, runtime.FailureOf(err))
+	if !errors.Is(err, runtime.ErrJobFault) {
 		r.pool.startFailed(r, err)
 	}
 }
@@ -113,6 +117,7 @@ func (r *jobRun) countEnd(ctx context.Context, end instanceEnd) {
 		r.pool.startSucceeded(r)
 	case end.err == nil && (end.exit.Code == runtime.CodeFailed || end.exit.Code == runtime.CodeGone):
 	default:
+		r.pool.parts.Metrics.JobStartFailed(r.job.Identity.Target, runtime.FailureRunner)
 		r.pool.startFailed(r, errors.New(describeExit(end.exit, end.err)))
 	}
 }

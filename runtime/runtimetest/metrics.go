@@ -21,6 +21,7 @@ type Metrics struct {
 
 	recovered map[string]int
 	failed    map[string]int
+	unstarted map[string]int
 }
 
 // ServiceCall records nothing: the fakes make no HTTP calls.
@@ -38,13 +39,18 @@ func (r *Metrics) JobEnded(pool string, kind runtime.Kind, outcome runtime.Outco
 }
 
 // JobStage implements [runtime.Metrics].
-func (r *Metrics) JobStage(stage runtime.Stage, took time.Duration) {
+func (r *Metrics) JobStage(_ string, stage runtime.Stage, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stages == nil {
 		r.stages = map[runtime.Stage][]time.Duration{}
 	}
 	r.stages[stage] = append(r.stages[stage], took)
+}
+
+// JobStartFailed implements [runtime.Metrics].
+func (r *Metrics) JobStartFailed(target string, reason runtime.StartFailure) {
+	r.count(&r.unstarted, target, reason)
 }
 
 // JobRecovered implements [runtime.Metrics].
@@ -85,6 +91,9 @@ func (r *Metrics) snapshot(counter *map[string]int) map[string]int {
 	defer r.mu.Unlock()
 	return maps.Clone(*counter)
 }
+
+// StartFailures returns the number of failed starts by target and reason, such as "docker image".
+func (r *Metrics) StartFailures() map[string]int { return r.snapshot(&r.unstarted) }
 
 // Total returns the sum of counters.
 func Total(counters map[string]int) (sum int) {
