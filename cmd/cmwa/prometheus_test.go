@@ -1,0 +1,165 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// prometheusVariable is the variable with the path of a Prometheus server.
+const prometheusVariable = "CMWA_TEST_PROMETHEUS"
+
+const (
+	alertsFile    = chartDirectory + "/prometheus/alerts.yaml"
+	dashboardFile = chartDirectory + "/prometheus/dashboard.json"
+	alertTests    = "testdata/prometheus/alerts_test.yaml"
+)
+
+// TestPrometheusAlerts runs the unit tests of the alerts. Each alert must have a case that fires, and one that does not.
+func TestPrometheusAlerts(t *testing.T) {
+	t.Parallel()
+	must(t, promtoolVariable, "check", "rules", alertsFile)
+	must(t, promtoolVariable, "test", "rules", alertTests)
+
+	var file struct {
+		Groups []struct{ Rules []struct{ Alert string } }
+	}
+	noError(t, yaml.Unmarshal([]byte(readText(t, alertsFile)), &file))
+	var cases struct {
+		Tests []struct {
+			Rules []struct {
+				Alert string `yaml:"alertname"`
+				Fires []any  `yaml:"exp_alerts"`
+			} `yaml:"alert_rule_test"`
+		}
+	}
+	noError(t, yaml.Unmarshal([]byte(readText(t, alertTests)), &cases))
+	fires, rests := map[string]bool{}, map[string]bool{}
+	for _, test := range cases.Tests {
+		for _, rule := range test.Rules {
+			fires[rule.Alert] = fires[rule.Alert] || len(rule.Fires) > 0
+			rests[rule.Alert] = rests[rule.Alert] || len(rule.Fires) == 0
+		}
+	}
+	for _, group := range file.Groups {
+		for _, rule := range group.Rules {
+			if !fires[rule.Alert] || !rests[rule.Alert] {
+				t.Errorf("%s has no case for %s that fires, or none that does not", alertTests, rule.Alert)
+			}
+		}
+	}
+	if len(fires) < 7 {
+		t.Errorf("%s has cases for %d alerts, want all", alertTests, len(fires))
+	}
+}
+
+// dashboard is the part of a dashboard of Grafana that contains queries.
+type dashboard struct {
+	Panels []struct {
+		Title   string
+		Targets []struct{ Expr string }
+	}
+	Templating struct {
+		List []struct{ Name, Type, Query string }
+	}
+}
+
+// queries returns the queries by a name for messages. Each variable of the dashboard has all values.
+func (d dashboard) queries(t *testing.T) map[string]string {
+	t.Helper()
+	all, values := map[string]string{}, []string{"$__rate_interval", "1m"}
+	for _, variable := range d.Templating.List {
+		values = append(values, "$"+variable.Name, ".*")
+		if variable.Type != "query" {
+			continue
+		}
+		found := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`).FindStringSubmatch(variable.Query)
+		if found == nil {
+			t.Fatalf("the query of the variable %s is %s", variable.Name, variable.Query)
+		}
+		all["variable "+variable.Name] = fmt.Sprintf("count by (%s) (%s)", found[2], found[1])
+	}
+	for _, panel := range d.Panels {
+		for i, target := range panel.Targets {
+			all[fmt.Sprintf("%s, query %d", panel.Title, i+1)] = strings.NewReplacer(values...).Replace(target.Expr)
+		}
+	}
+	return all
+}
+
+// TestPrometheusDashboard runs the queries of the dashboard on a Prometheus that scrapes an agent. One pool of the agent
+// runs processes, and the cluster of the other does not respond.
+func TestPrometheusDashboard(t *testing.T) {
+	t.Parallel()
+	prometheus := tool(t, prometheusVariable)
+	w := newWorld(t, "process")
+	kubeconfig := filepath.Join(w.directory, "kubeconfig")
+	w.must(os.WriteFile(kubeconfig, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: down,
+clusters: [{name: down, cluster: {server: "http://127.0.0.1:%d"}}], users: [{name: me, user: {}}],
+contexts: [{name: down, context: {cluster: down, user: me}}]}`, freePort(t)), 0o600))
+	agent := agentPort(freePort(t))
+	w.agentWith([]string{"KUBECONFIG=" + kubeconfig}, agent.setting(), fmt.Sprintf(
+		"pools: [{name: processes}, {name: pods, deploy_target: kubernetes, token: %s}]", w.pools(1)[0].token))
+	w.runShort("good", w.poolID)
+
+	// Start Prometheus, which also loads the alerts.
+	alerts, err := filepath.Abs(alertsFile)
+	w.must(err)
+	config, server := filepath.Join(w.directory, "prometheus.yaml"), agentPort(freePort(t))
+	w.must(os.WriteFile(config, fmt.Appendf(nil, `global: {scrape_interval: 500ms, evaluation_interval: 500ms}
+rule_files: [%q]
+scrape_configs: [{job_name: cmwa, static_configs: [{targets: ["127.0.0.1:%d"]}]}]
+`, alerts, agent), 0o600))
+	w.start("prometheus", nil, prometheus, "--config.file="+config,
+		"--storage.tsdb.path="+filepath.Join(w.directory, "tsdb"),
+		fmt.Sprintf("--web.listen-address=127.0.0.1:%d", server))
+	query := func(expression string) (series int) {
+		var answer struct {
+			Status, Error string
+			Data          struct{ Result []any }
+		}
+		body := bodyOf(server.url("/api/v1/query?query=" + url.QueryEscape(expression)))
+		_ = json.Unmarshal(body, &answer) // Prometheus may not serve yet
+		if answer.Status == "error" {
+			t.Fatalf("%s: %s", expression, answer.Error)
+		}
+		return len(answer.Data.Result)
+	}
+
+	// 1. Each query of the dashboard has a result.
+	var d dashboard
+	noError(t, json.Unmarshal([]byte(readText(t, dashboardFile)), &d))
+	all := d.queries(t)
+	if len(all) < 20 {
+		t.Errorf("the dashboard has only %d queries", len(all))
+	}
+	for name, expression := range all {
+		if strings.Contains(expression, "$") {
+			t.Errorf("%s has an unknown variable: %s", name, expression)
+		}
+		if strings.Contains(expression, "cmwa_pool_token_expiry") { // the pools have static tokens
+			query(expression)
+			continue
+		}
+		w.eventually("result of "+name+": "+expression, func() bool { return query(expression) > 0 })
+	}
+
+	// 2. The metrics of the alerts exist, and the pool without a cluster makes one pending.
+	w.eventually("pending alert", func() bool {
+		return query(`ALERTS{alertname="CmwaPoolFailing", alertstate="pending", pool="pods"}`) == 1
+	})
+	exported := string(bodyOf(agent.url("/metrics")))
+	for _, name := range regexp.MustCompile(`\bcmwa_\w+`).FindAllString(readText(t, alertsFile), -1) {
+		ofService := strings.HasPrefix(name, "cmwa_cloud_") || name == "cmwa_pool_token_expiry_timestamp_seconds"
+		if !ofService && !strings.Contains(exported, "\n# TYPE "+name+" ") {
+			t.Errorf("the agent has no metric %s", name)
+		}
+	}
+}
