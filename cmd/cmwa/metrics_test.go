@@ -45,11 +45,15 @@ func TestMetrics(t *testing.T) {
 		`cmwa_pool_circuit_breaker_open{`,
 		`cmwa_pool_max_jobs{`))
 
-	t.Run("promtool", func(t *testing.T) {
-		cmd := exec.CommandContext(t.Context(), tool(t, promtoolVariable), "check", "metrics")
-		cmd.Stdin, cmd.Env = strings.NewReader(page), os.Environ()
-		if output, err := cmd.CombinedOutput(); err != nil || len(output) > 0 {
-			t.Errorf("%v:\n%s", err, output)
-		}
-	})
+	t.Run("promtool", func(t *testing.T) { checkMetrics(t, page) })
+}
+
+// checkMetrics checks a page of metrics with promtool.
+func checkMetrics(t *testing.T, page string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), tool(t, promtoolVariable), "check", "metrics")
+	cmd.Stdin, cmd.Env = strings.NewReader(page), os.Environ()
+	if output, err := cmd.CombinedOutput(); err != nil || len(output) > 0 {
+		t.Errorf("%v:\n%s", err, output)
+	}
 }

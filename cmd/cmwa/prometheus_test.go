@@ -156,6 +156,7 @@ scrape_configs: [{job_name: cmwa, static_configs: [{targets: ["127.0.0.1:%d"]}]}
 		return query(`ALERTS{alertname="CmwaPoolFailing", alertstate="pending", pool="pods"}`) == 1
 	})
 	exported := string(bodyOf(agent.url("/metrics")))
+	checkMetrics(t, exported)
 	for _, name := range regexp.MustCompile(`\bcmwa_\w+`).FindAllString(readText(t, alertsFile), -1) {
 		ofService := strings.HasPrefix(name, "cmwa_cloud_") || name == "cmwa_pool_token_expiry_timestamp_seconds"
 		if !ofService && !strings.Contains(exported, "\n# TYPE "+name+" ") {

@@ -52,8 +52,8 @@ var (
 	stageBuckets   = []float64{0.05, 0.2, 1, 5, 15, 60, 300, 900, 3600}
 )
 
-// Counters counts the work of all pools of a process: polls, requests and jobs. It is
-// a [runtime.Metrics] and a [prometheus.Collector]. The counts belong to the process: a pool
+// Counters counts the work of all pools of a process: polls, requests and jobs. It is a
+// [runtime.Metrics], and a [prometheus.Collector] of the metrics without the label pool. The counts belong to the process: a pool
 // continues the counts of the pool that it replaces, if both have the same name. The number of
 // series is bounded: unknown values of a label count as "other".
 type Counters struct {
@@ -209,8 +209,14 @@ func (c *Counters) Collect(ch chan<- prometheus.Metric) {
 
 func (c *Counters) vectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		c.polls, c.requests, c.requestDuration, c.claimed, c.ended, c.recovered, c.journalErrors, c.stageDuration,
-		c.startFailures, c.kubeRequests, c.watchRestarts,
+		c.requests, c.requestDuration, c.stageDuration, c.startFailures, c.kubeRequests, c.watchRestarts,
+	}
+}
+
+// send adds the metrics with the label pool to those of a scrape.
+func (c *Counters) send(m *metrics) {
+	for _, counter := range []*poolCounter{c.polls, c.claimed, c.ended, c.recovered, c.journalErrors} {
+		counter.send(m)
 	}
 }
 

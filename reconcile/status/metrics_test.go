@@ -50,6 +50,18 @@ func TestMetrics(t *testing.T) {
 		}
 	})
 
+	t.Run("jobs have no series", func(t *testing.T) {
+		a := busyAgent(t) // with a job-1, which runs the deployment-1 of the stack prod
+		if text := a.page(t, "/status"); !strings.Contains(text, `"job-1"`) || !strings.Contains(text, `"prod"`) {
+			t.Fatalf("the agent runs no job:\n%s", text)
+		}
+		for _, name := range []string{"job-1", "deployment-1", "prod"} {
+			if text := a.page(t, "/metrics"); strings.Contains(text, `"`+name+`"`) {
+				t.Errorf("a label has the value %s:\n%s", name, text)
+			}
+		}
+	})
+
 	t.Run("phases of Pods have series if a pool uses a cluster", func(t *testing.T) {
 		a := calmAgent(t)
 		var phases map[string]int

@@ -1,18 +1,21 @@
 package status
 
 import (
+	"cmp"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
-// poolCounter is a counter with the label pool and at most two further labels. It is a
-// [prometheus.Collector], and safe for concurrent use. It creates its metrics for each scrape: a
-// [prometheus.CounterVec] would keep 0.6 kB for each series, which is 13 MB for a thousand pools.
+// poolCounter is a counter with the label pool and at most two further labels. It is safe for
+// concurrent use. It creates its series for each scrape: a prometheus.CounterVec would keep 0.6 kB for
+// each series, which is 13 MB for a thousand pools.
 type poolCounter struct {
-	description *prometheus.Desc
-	others      int // number of labels after the label pool
+	name, help string
+	labels     []string // after the label pool
 
 	mu     sync.Mutex
 	counts map[poolSeries]uint64
@@ -26,11 +29,7 @@ type poolSeries struct {
 
 // newPoolCounter returns a counter without series. Labels are those after the label pool.
 func newPoolCounter(name, help string, labels ...string) *poolCounter {
-	return &poolCounter{
-		description: prometheus.NewDesc("cmwa_"+name, help, append([]string{"pool"}, labels...), nil),
-		others:      len(labels),
-		counts:      map[poolSeries]uint64{},
-	}
+	return &poolCounter{name: name, help: help, labels: labels, counts: map[poolSeries]uint64{}}
 }
 
 // add counts n events of a pool. With 0 events, it creates the series. There is a value for each
@@ -43,16 +42,21 @@ func (c *poolCounter) add(n uint64, pool string, values ...string) {
 	c.counts[key] += n
 }
 
-// Describe implements [prometheus.Collector].
-func (c *poolCounter) Describe(ch chan<- *prometheus.Desc) { ch <- c.description }
-
-// Collect implements [prometheus.Collector].
-func (c *poolCounter) Collect(ch chan<- prometheus.Metric) {
+// send adds the series of the counter to those of a scrape, sorted by pool.
+func (c *poolCounter) send(m *metrics) {
 	c.mu.Lock()
-	counts := maps.Clone(c.counts) // the reader of ch may be slow
+	counts := maps.Clone(c.counts)
 	c.mu.Unlock()
-	for key, count := range counts {
-		values := append([]string{key.pool}, key.others[:c.others]...) // valid UTF-8, so there is no error
-		ch <- prometheus.MustNewConstMetric(c.description, prometheus.CounterValue, float64(count), values...)
+	for _, key := range slices.SortedFunc(maps.Keys(counts), poolSeries.compare) {
+		labels := []*dto.LabelPair{label("pool", key.pool)}
+		for i, name := range c.labels {
+			labels = append(labels, label(name, key.others[i]))
+		}
+		slices.SortFunc(labels, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
+		m.counter(c.name, c.help, counts[key], labels...)
 	}
+}
+
+func (s poolSeries) compare(other poolSeries) int {
+	return cmp.Or(strings.Compare(s.pool, other.pool), slices.Compare(s.others[:], other.others[:]))
 }
