@@ -146,8 +146,10 @@ func TestReadmeControl(t *testing.T) {
 	for i, command := range commands {
 		w.shell(directory, command).exit(cli.ExitOK)
 		agent.waitFor(logged[i])
+		if i == 0 {
+			watch.waitForMatch(regexp.MustCompile(`blue +paused`)) // before the next command resumes the pool
+		}
 	}
-	watch.waitForMatch(regexp.MustCompile(`blue +paused`))
 	agent.exit(cli.ExitOK)
 }
 
