@@ -286,9 +286,9 @@ func (s *Server) holdBackground(
 		held, err = t.SetDuty(store.Background, duty, next)
 		return err
 	})
-	if err == nil && held && next.Since != duty.Since {
-		s.log.Info("jobs are expected to send heartbeats from now on", "component", "expiry",
-			"down_since", duty.Expires)
+	if err == nil && held && next.Since != duty.Since && !duty.Since.IsZero() {
+		s.log.Info("the service was down or paused: no job fails for its missing heartbeats", "component", "expiry",
+			"since", duty.Expires)
 	}
 	return next.Since, held, err
 }
