@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -142,7 +143,12 @@ func between(random *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(random.Int64N(int64(most-least)))
 }
 
-const longestBurst = 3 // calls in a row that one drawn fault hits
+// Numbers of calls in a row that one drawn fault hits. Three refusals would end a job if the client waits 15 seconds
+// before each retry, because then they are its only answers for 30 seconds.
+const (
+	longestBurst        = 3
+	longestRefusalBurst = 2
+)
 
 // draw returns the fault of the n-th call (from 0) of one series of calls, such
 // as the log batches of one job. The result depends only on the arguments, so a seed gives
@@ -158,8 +164,11 @@ func draw(seed uint64, series string, n int, share float64) Fault {
 		}
 		length := max(1, random.IntN(2*longestBurst)-longestBurst+1) // mostly 1
 		fault := anyFault(random)
-		if fault.Kind == BlackHole {
+		switch {
+		case fault.Kind == BlackHole:
 			length = 1
+		case fault.Kind == Stray && slices.Contains(strayClient, fault.Status):
+			length = min(length, longestRefusalBurst)
 		}
 		if n < begin+length {
 			return fault
