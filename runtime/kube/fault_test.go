@@ -358,10 +358,12 @@ func TestStartFailure(t *testing.T) {
 			want:  "change kubernetes.cpu", reason: runtime.FailureInstance,
 		},
 		"right is missing": {
-			fault: refused(403, `pods is forbidden: User "u" cannot create resource "pods"`), want: "lacks a right", reason: runtime.FailureDenied,
+			fault: refused(403, `pods is forbidden: User "u" cannot create resource "pods"`), want: "lacks a right",
+			reason: runtime.FailureDenied,
 		},
 		"credentials expired": {
-			fault: refused(401, "Unauthorized"), want: "does not accept the agent's credentials", reason: runtime.FailureDenied,
+			fault: refused(401, "Unauthorized"), want: "does not accept the agent's credentials",
+			reason: runtime.FailureDenied,
 		},
 		"image is missing and never pulled": {
 			hold: held(mainWaits("ErrImageNeverPull", "no such image")), jobFault: true,
@@ -379,10 +381,12 @@ func TestStartFailure(t *testing.T) {
 			hold: held(), want: "see its events (waited for 500ms)", reason: runtime.FailureInstance,
 		},
 		"evicted": {
-			hold: held(phase(corev1.PodFailed, "Evicted", "disk pressure")), want: "Evicted: disk pressure", reason: runtime.FailureInstance,
+			hold: held(phase(corev1.PodFailed, "Evicted", "disk pressure")), want: "Evicted: disk pressure",
+			reason: runtime.FailureInstance,
 		},
 		"image without a key": {
-			hold: held(initIs(ends(prepareContainer, 0, "Completed", ""))), want: "must be of this agent's release", reason: runtime.FailureInstance,
+			hold: held(initIs(ends(prepareContainer, 0, "Completed", ""))), want: "must be of this agent's release",
+			reason: runtime.FailureInstance,
 		},
 	} {
 		run(name, func(t *testing.T, s *fakeCluster) {
