@@ -53,10 +53,12 @@ oracle = cd $(ORACLE) && $(plain_test) -timeout 20m ./...
 journal_flags = -trimpath -gcflags=all=-dwarf=false
 journal = (cd testdata/journal && CGO_ENABLED=0 go test $(journal_flags) -count=1 -timeout 5m ./... -rapid.checks 2000)
 
-SCRIPTS = .ci/run $(shell grep -l -r '^\#!/usr/bin/env bash' examples $(TOOLCHAIN))
+release_test = (cd $(TOOLCHAIN)/release && CGO_ENABLED=0 go test -trimpath -count=1 -timeout 10m ./...)
 
-.PHONY: help build runners image install uninstall test check oracle demo bench soak reference vet lint fmt cover \
-	toolchain clean
+SCRIPTS = .ci/run $(shell grep -l -r -e '^\#!/usr/bin/env bash' -e '^\#!/bin/sh' examples $(TOOLCHAIN))
+
+.PHONY: help build runners image release release-version install uninstall test check oracle demo bench soak reference \
+	vet lint fmt cover toolchain clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,7 +71,7 @@ runners:
 	GOOS=linux GOARCH=amd64 $(go_build) -o bin/workflow-runner-linux-amd64 ./cmd/workflow-runner
 	GOOS=linux GOARCH=arm64 $(go_build) -o bin/workflow-runner-linux-arm64 ./cmd/workflow-runner
 	GOOS= GOARCH= go build -C $(TOOLCHAIN) -o $(CURDIR)/bin/notices ./notices
-	bin/notices -o bin/THIRD_PARTY_NOTICES ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
+	bin/notices -o bin/THIRD_PARTY_NOTICES $(notices_flags)./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
 	rm bin/notices
 
 image: runners ## Build the container images of cmwa and cmwa-cloud into bin, as archives for docker load and as OCI layouts.
@@ -82,6 +84,21 @@ image: runners ## Build the container images of cmwa and cmwa-cloud into bin, as
 	install -d -m 755 bin/names # a directory, because Docker would follow a link
 	ln -sfn cmwa bin/names/customer-managed-workflow-agent
 	GOOS= GOARCH= go run -C $(TOOLCHAIN) ./image -version "$(VERSION)" -directory $(CURDIR)/bin
+
+# The programs for macOS link other modules.
+release: notices_flags = -platform darwin/arm64 # a space ends the flag
+PLATFORMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+
+release: $(if $(filter file,$(origin VERSION)),release-version) build image ## Build a release into bin/release: archives, deb, rpm, images, chart, SBOM, checksums. Needs VERSION=v1.2.3.
+	for architecture in amd64 arm64; do for program in cmwa cmwa-cloud workflow-runner; do \
+		GOOS=darwin GOARCH=$$architecture $(go_build) -o bin/$$program-darwin-$$architecture ./cmd/$$program; done; done
+	rm -rf bin/root
+	DESTDIR=$(CURDIR)/bin/root PREFIX=/usr BIN=bin examples/systemd/install >/dev/null
+	GOOS= GOARCH= go run -C $(TOOLCHAIN)/release . -version "$(VERSION)" -date "$(DATE)" -platforms "$(PLATFORMS)" \
+		-directory $(CURDIR)/bin -sources $(CURDIR)
+
+release-version:
+	@echo "run make release VERSION=v1.2.3"; exit 1
 
 # DESTDIR is the root directory of a package that is built.
 PREFIX ?= /usr/local
@@ -97,13 +114,14 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 	@echo "== compiling the tests"
 	@$(compile) $(race) $(RACE) >/dev/null && CGO_ENABLED=0 $(compile) -trimpath $(PLAIN) >/dev/null && \
 		(cd testdata/journal && CGO_ENABLED=0 $(compile) $(journal_flags) ./... >/dev/null) && \
+		(cd $(TOOLCHAIN)/release && CGO_ENABLED=0 $(compile) -trimpath ./... >/dev/null) && \
 		cd $(ORACLE) && CGO_ENABLED=0 $(compile) -trimpath ./... >/dev/null
 	@echo "== running all tests, and comparing: Pod templates with the API server, journals with pulumi's library"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
 		go test -count=1 $(race) -p 2 -parallel 3 -timeout 44m -skip '$(sequential)' $(RACE) & race=$$!; \
 		{ $(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner && \
 			$(plain_test) -run '$(sequential)' ./cloud/server && \
-			$(journal) && $(oracle); } & rest=$$!; \
+			$(journal) && $(release_test) && $(oracle); } & rest=$$!; \
 		code=0; $(plain_test) -parallel 4 -timeout 44m $(PLAIN) || code=1; \
 		wait $$race || code=1; wait $$rest || code=1; exit $$code; }
 

@@ -1,11 +1,11 @@
 // Command notices writes the licences of all modules that are linked into programs of
 // this project, with the location of each module's source.
 //
-//	notices [-o FILE] PACKAGE…
+//	notices [-o FILE] [-platform GOOS/GOARCH] PACKAGE…
 //
 // The packages are main packages of the module in the current directory. The output has
-// a module if one of its packages is linked on Linux (amd64, arm64) or on this platform,
-// without cgo. The texts are read from the module cache, so that only the downloads of a
+// a module if one of its packages is linked on Linux (amd64, arm64), on this platform or on
+// that of the flag, without cgo. The texts are read from the module cache, so that only the downloads of a
 // build are needed. Equal input results in equal output. A module without a licence file,
 // or with a licence that is not in the table of this program, is an error: a person must
 // read the licence first.
@@ -31,8 +31,9 @@ import (
 
 func main() {
 	output := flag.String("o", "", "the file to write; default is standard output")
+	further := flag.String("platform", runtime.GOOS+"/"+runtime.GOARCH, "a further platform, such as darwin/arm64")
 	flag.Parse()
-	if err := run(*output, flag.Args()); err != nil {
+	if err := run(*output, *further, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "notices:", err)
 		os.Exit(1)
 	}
@@ -57,13 +58,13 @@ type listed struct {
 }
 
 // run writes the notices of the programs to a file.
-func run(output string, packages []string) error {
+func run(output, further string, packages []string) error {
 	// 1. Find the linked modules.
 	if len(packages) == 0 {
 		return errors.New("name the main packages, such as ./cmd/cmwa")
 	}
 	modules := map[string]*module{}
-	platforms := []string{"linux/amd64", "linux/arm64", runtime.GOOS + "/" + runtime.GOARCH}
+	platforms := []string{"linux/amd64", "linux/arm64", runtime.GOOS + "/" + runtime.GOARCH, further}
 	slices.Sort(platforms)
 	standard, err := standardLibrary()
 	if err != nil {
