@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -192,4 +194,76 @@ func TestJSONSchemaChart(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, chartValues, want.String())
+}
+
+//go:generate go test -run ^TestJSONSchemaChartReadme$ -update .
+
+// valueRows appends the rows of the table of values in the README of the chart: the name, the default and the
+// comment of each value. It reports values of the schema without a default in values.yaml.
+func valueRows(t *testing.T, rows []string, prefix string, values *yaml.Node, properties jsonSchemaObject) []string {
+	t.Helper()
+	documented := map[string]bool{}
+	for i := 0; i < len(values.Content); i += 2 {
+		key, value := values.Content[i], values.Content[i+1]
+		documented[key.Value] = true
+		comment := strings.Join(strings.Fields(strings.ReplaceAll(
+			"\n"+key.HeadComment+"\n"+key.LineComment+"\n"+value.LineComment, "\n#", " ")), " ")
+		comment = strings.NewReplacer("|", "\\|", "<", "&lt;").Replace(comment)
+		group := value.Kind == yaml.MappingNode && len(value.Content) > 0
+		if !group {
+			var decoded any
+			if err := value.Decode(&decoded); err != nil {
+				t.Fatal(err)
+			}
+			text, err := json.Marshal(decoded)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows = append(rows, "| `"+prefix+key.Value+"` | `"+string(text)+"` | "+comment+" |")
+			continue
+		}
+		if comment != "" {
+			rows = append(rows, "| `"+prefix+key.Value+"` | | "+comment+" |")
+		}
+		property, _ := properties[key.Value].(jsonSchemaObject) // a nil map if the schema allows any object
+		inner, _ := property["properties"].(jsonSchemaObject)
+		rows = valueRows(t, rows, prefix+key.Value+".", value, inner)
+	}
+	for name := range properties {
+		if !documented[name] && prefix+name != "enabled" { // of the condition of a parent chart
+			t.Errorf("values.yaml does not have %s%s", prefix, name)
+		}
+	}
+	return rows
+}
+
+// TestJSONSchemaChartReadme checks that the table of values in the README of the chart is that of values.yaml.
+func TestJSONSchemaChartReadme(t *testing.T) {
+	const readme, begin, end = "../examples/chart/README.md", "<!-- generated from values.yaml -->\n", "<!-- end -->\n"
+	var values yaml.Node
+	var chart jsonSchemaObject
+	for path, decode := range map[string]func([]byte) error{
+		"../examples/chart/values.yaml": func(text []byte) error { return yaml.Unmarshal(text, &values) },
+		chartValues:                     func(text []byte) error { return json.Unmarshal(text, &chart) },
+	} {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			err = decode(text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(readme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, tail, found := strings.Cut(string(text), begin)
+	_, after, ended := strings.Cut(tail, end)
+	if !found || !ended {
+		t.Fatalf("%s does not have the lines %q and %q", readme, begin, end)
+	}
+	rows := []string{"| value | default | description |", "| --- | --- | --- |"}
+	rows = valueRows(t, rows, "", values.Content[0], chart["properties"].(jsonSchemaObject))
+	golden(t, readme, before+begin+"\n"+strings.Join(rows, "\n")+"\n\n"+end+after)
 }

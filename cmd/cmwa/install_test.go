@@ -132,7 +132,10 @@ func TestInstallHelm(t *testing.T) {
 	agents.awaitReady(1)
 	w.runs("one", oneStep(whoAmI), ":"+w.cluster.Name+":agent-runner")
 
-	// 2. After helm upgrade with another configuration, the agent reloads it and does not
+	// 2. helm test runs cmwa doctor, and removes its Pod.
+	must(t, helmVariable, "test", "agent", "--namespace", w.cluster.Name, "--timeout", "3m")
+
+	// 3. After helm upgrade with another configuration, the agent reloads it and does not
 	// restart.
 	agents.keep(func() {
 		generations := agents.generations()
@@ -149,7 +152,7 @@ func TestInstallHelm(t *testing.T) {
 		t.Errorf("the agent warns: %s", lines)
 	}
 
-	// 3. helm uninstall removes everything that helm install has created.
+	// 4. helm uninstall removes everything that helm install has created.
 	w.eventually("the Pod of the job is removed", func() bool { return len(w.containers("two")) == 0 })
 	w.helm("uninstall", "agent")
 	w.eventually("helm has removed all its objects", func() bool { return everything() == before })

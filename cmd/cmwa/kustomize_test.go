@@ -105,7 +105,7 @@ func TestKustomize(t *testing.T) {
 			}
 		})
 		t.Run(overlay+" can be an overlay", func(t *testing.T) {
-			components := []string{"network-policy", "service-monitor", "registry-credentials", "events"}
+			components := []string{"network-policy", "egress", "service-monitor", "registry-credentials", "events"}
 			directory := kustomization{
 				overlay: overlay, namespace: "other", tokens: tokens, components: components,
 			}.write(t)
@@ -122,6 +122,10 @@ func TestKustomize(t *testing.T) {
 				if !slices.Contains(kinds, kind) {
 					t.Errorf("there is no %s in %v", kind, kinds)
 				}
+			}
+			ports := fieldOf(t, text, "NetworkPolicy workflow-agent-egress", ".spec.egress[*].ports[*].port")
+			if ports != "53 53 443 6443" {
+				t.Errorf("the agent can connect to the ports %s", ports)
 			}
 			if strings.Contains(text, "namespace: cmwa") || !strings.Contains(text, "namespace: other") {
 				t.Errorf("an object is in another namespace:\n%s", text)

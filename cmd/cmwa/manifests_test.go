@@ -65,13 +65,20 @@ func must(t testing.TB, variable string, args ...string) string {
 	return stdout
 }
 
-// checkManifests checks manifests against the types of the Kubernetes API; an unknown key
-// is an error. It also checks the agent's configuration in the manifests with cmwa vet. It
-// returns the kinds of the objects, in the order of the manifests.
+// checkManifests checks manifests like decodeManifests, and checks the agent's configuration in
+// them with cmwa vet. It returns the kinds of the objects, in the order of the manifests.
 func checkManifests(t *testing.T, text string) (kinds []string) {
 	t.Helper()
+	if got := cmwa(nil, "vet", fileOf(t, "manifests.yaml", text)); got.code != cli.ExitOK || got.stdout != "" {
+		t.Errorf("cmwa vet: %+v", got)
+	}
+	return decodeManifests(t, text)
+}
 
-	// 1. Each document is an object of a known type without unknown keys.
+// decodeManifests checks manifests against the types of the Kubernetes API; an unknown key
+// is an error. It returns the kinds of the objects, in the order of the manifests.
+func decodeManifests(t *testing.T, text string) (kinds []string) {
+	t.Helper()
 	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	for documents := kubeyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text))); ; {
 		document, err := documents.Read()
@@ -89,19 +96,17 @@ func checkManifests(t *testing.T, text string) (kinds []string) {
 			continue
 		}
 		kinds = append(kinds, meta.Kind)
-		if meta.Kind == "ServiceMonitor" { // of the Prometheus operator, whose types are not linked
+		switch meta.Kind { // the types of the Prometheus operator are not linked
+		case "ServiceMonitor":
 			err = yaml.UnmarshalStrict(document, &serviceMonitor{})
-		} else {
+		case "PodMonitor":
+			err = yaml.UnmarshalStrict(document, &podMonitor{})
+		default:
 			_, _, err = decoder.Decode(document, nil, nil)
 		}
 		if err != nil {
 			t.Errorf("%v:\n%s", err, document)
 		}
-	}
-
-	// 2. The agent's configuration in the manifests is valid, and fits the Deployment.
-	if got := cmwa(nil, "vet", fileOf(t, "manifests.yaml", text)); got.code != cli.ExitOK || got.stdout != "" {
-		t.Errorf("cmwa vet: %+v", got)
 	}
 	return kinds
 }
@@ -114,10 +119,26 @@ type serviceMonitor struct {
 
 	Spec struct {
 		Selector  metav1.LabelSelector `json:"selector"`
-		Endpoints []struct {
-			Port     string `json:"port"`
-			Path     string `json:"path"`
-			Interval string `json:"interval"`
-		} `json:"endpoints"`
+		Endpoints []monitorEndpoint    `json:"endpoints"`
 	} `json:"spec"`
+}
+
+// podMonitor is the part of a PodMonitor, of monitoring.coreos.com/v1, that the examples use.
+type podMonitor struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Selector            metav1.LabelSelector `json:"selector"`
+		PodMetricsEndpoints []monitorEndpoint    `json:"podMetricsEndpoints"`
+	} `json:"spec"`
+}
+
+type monitorEndpoint struct {
+	Port              string           `json:"port"`
+	Path              string           `json:"path"`
+	Interval          string           `json:"interval"`
+	ScrapeTimeout     string           `json:"scrapeTimeout"`
+	Relabelings       []map[string]any `json:"relabelings"`
+	MetricRelabelings []map[string]any `json:"metricRelabelings"`
 }

@@ -203,6 +203,7 @@ func TestReadmeInstall(t *testing.T) {
 	w := newWorld(t, "process")
 	offline := strings.NewReplacer("helm install", "helm template", "kubectl apply -k", "kubectl kustomize",
 		"helm upgrade", "helm template", "--reuse-values", "--values values.yaml", // those of the release
+		"helm test agent", "helm template agent examples/chart --values values.yaml",
 		"kubectl create namespace", "kubectl create --dry-run=client namespace")
 	for _, document := range []string{"../../README.md", chart, kustomizeDirectory + "/README.md"} {
 		directory := directoryOf(t, map[string]string{
@@ -285,6 +286,7 @@ var runBy = map[string]string{
 	"cmwa pause ": "TestReadmeControl", "cmwa resume ": "TestReadmeControl", "cmwa drain ": "TestReadmeControl",
 	"cmwa vet --pod ": "TestReadmePodTemplate", "cmwa vet pulumi": "TestReadmeVet",
 	"cp token ": "TestReadmeInstall", "cat >": "TestReadmeInstall", "helm ": "TestReadmeInstall",
+	"helm test ":                  "TestInstallHelm",
 	"kubectl --namespace pulumi ": "TestInstallOriginalDeployment",
 	"kubectl create ":             "TestReadmeInstall", "kubectl apply ": "TestReadmeInstall",
 	"kubectl -n cmwa ": "TestKustomizeOnCluster", "kubectl get ": "TestKustomizeOnCluster",

@@ -47,7 +47,55 @@ agent needs to stop" in cmd/cmwa/README.md. A shutdown_timeout in config overrid
 {{- $_ := set $config "shutdown_timeout" (printf "%ds" (max 0 (sub (int64 .) 120))) }}
 {{- end }}
 
-{{- mergeOverwrite $config (deepCopy $own) | toYaml }}
+{{- $config = mergeOverwrite $config (deepCopy $own) }}
+{{- if eq .Values.jobs.podSecurity "restricted" }}
+{{- $rule := dict "patch" (include "cmwa.restrictedPod" . | fromYaml) }}
+{{- $_ := set $config "pod_template_rules" (prepend ($config.pod_template_rules | default list) $rule) }}
+{{- range $config.pools }}
+{{- if kindIs "slice" .pod_template_rules }}
+{{- $_ := set . "pod_template_rules" (prepend .pod_template_rules $rule) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- toYaml $config }}
+{{- end }}
+
+{{/* cmwa.restrictedPod has the fields that the restricted Pod Security Standard requires of the Pods
+of jobs. It is a rule and not the template, so that users can also have a template. The user need
+not exist in the job's image: HOME is a writable directory. OpenShift chooses the user. */}}
+{{- define "cmwa.restrictedPod" -}}
+spec:
+  securityContext:
+    runAsNonRoot: true
+    {{- if not (include "cmwa.openShift" .) }}
+    runAsUser: 1000
+    runAsGroup: 1000
+    {{- end }}
+    seccompProfile:
+      type: RuntimeDefault
+  containers:
+    - name: pulumi-workflow
+      env:
+        - name: HOME
+          value: /tmp
+      securityContext:
+        allowPrivilegeEscalation: false
+        capabilities:
+          drop: [ALL]
+{{- end }}
+
+{{/* cmwa.servicePorts is a list of the ports in the URLs of services, with commas between them. */}}
+{{- define "cmwa.servicePorts" -}}
+{{- $config := include "cmwa.config" . | fromYaml }}
+{{- $ports := list }}
+{{- range append ($config.pools | default list) $config }}
+{{- with .service_url }}
+{{- $url := urlParse . }}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" }}
+{{- $ports = append $ports ($port | default (ternary "80" "443" (eq $url.scheme "http"))) }}
+{{- end }}
+{{- end }}
+{{- $ports | uniq | join "," }}
 {{- end }}
 
 {{/* cmwa.grace is terminationGracePeriodSeconds of the agent's Pod. */}}
@@ -116,7 +164,7 @@ contains the hint. */}}
 {{- range $agent.extraEnvVars }}
 {{- if regexMatch "^PULUMI_AGENT_(OIDC_)?TOKEN(_FILE)?$" .name }}{{ $authenticated = true }}{{ end }}
 {{- end }}
-{{- if not $authenticated }}
+{{- if not (or $authenticated $agent.extraEnvFrom) }}
 {{- fail (print "there is no pool access token: set agent.token, or agent.existingSecretName to the name of a Secret "
   "with the key PULUMI_AGENT_TOKEN, or agent.tokenFile, or agent.oidc.audience") }}
 {{- end }}
@@ -128,6 +176,15 @@ contains the hint. */}}
 {{- end }}
 {{- if and $config.pod_template (include "cmwa.workerPod" .) }}
 {{- fail "config.pod_template and podTemplate.workerPod are both set: keep one of them" }}
+{{- end }}
+{{- if and (eq .Values.image.tag "latest") (not .Values.image.digest) }}
+{{- fail (print "image.tag is latest: nodes can then run different releases, and a job fails if the releases of its "
+  "agent and its runner differ: set image.tag to a release, or also set image.digest") }}
+{{- end }}
+{{- $one := and (not .Values.autoscaling.enabled) (has (toString .Values.replicaCount) (list "0" "1")) }}
+{{- if and .Values.persistence.enabled (not (and $one (eq .Values.deploymentStrategy.type "Recreate"))) }}
+{{- fail (print "persistence.enabled is set, and only one agent at a time can use the volume: "
+  "set replicaCount to 1, deploymentStrategy.type to Recreate and autoscaling.enabled to false") }}
 {{- end }}
 {{- with .Values.terminationGracePeriodSeconds }}
 {{- if gt (add (include "cmwa.seconds" $config.shutdown_timeout) 120) (int64 .) }}

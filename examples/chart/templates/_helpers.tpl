@@ -37,16 +37,52 @@ app.kubernetes.io/name: workflow-runner
 {{ include "cmwa.objectLabels" . }}
 {{- end }}
 
+{{/* cmwa.metadata is the metadata of an object. It takes a dict. root is the context of the chart.
+With runner: true, the object is for the Pods of jobs. The optional name, namespace, labels and
+annotations override those of the other objects. */}}
+{{- define "cmwa.metadata" -}}
+{{- $values := .root.Values }}
+{{- $runner := default false .runner }}
+{{- $labels := include (ternary "cmwa.workerLabels" "cmwa.labels" $runner) .root | fromYaml -}}
+name: {{ .name | default (print (include "cmwa.fullname" .root) (ternary "-runner" "" $runner)) }}
+namespace: {{ .namespace | default .root.Release.Namespace }}
+labels:
+  {{- mergeOverwrite dict ($values.commonLabels | default dict) $labels (.labels | default dict) | toYaml | nindent 2 }}
+{{- with mergeOverwrite dict ($values.commonAnnotations | default dict) (.annotations | default dict) }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* cmwa.image is registry/repository:tag@digest. A digest needs no tag. */}}
 {{- define "cmwa.image" -}}
-{{- with .Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}
-{{- .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- $image := .Values.image }}
+{{- with default $image.registry .Values.global.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}
+{{- $image.repository }}
+{{- with default (ternary .Chart.AppVersion "" (empty $image.digest)) $image.tag }}:{{ . }}{{ end }}
+{{- with $image.digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{/* cmwa.pullSecrets is the field imagePullSecrets of a Pod or of a service account, or empty.
+Parent charts also use names in place of objects in global.imagePullSecrets. */}}
+{{- define "cmwa.pullSecrets" -}}
+{{- $secrets := list }}
+{{- range concat (.Values.global.imagePullSecrets | default list) (.Values.imagePullSecrets | default list) }}
+{{- $secrets = append $secrets (ternary (dict "name" .) . (kindIs "string" .)) }}
+{{- end }}
+{{- with uniq $secrets -}}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "cmwa.openShift" -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}true{{ end }}
 {{- end }}
 
 {{/* cmwa.podSecurityContext is the security context of the agent's Pod. On OpenShift it does not
 have the default fsGroup: the platform sets one, and refuses others. */}}
 {{- define "cmwa.podSecurityContext" -}}
 {{- $context := .Values.podSecurityContext | default dict }}
-{{- if and (.Capabilities.APIVersions.Has "security.openshift.io/v1") (eq (toString $context.fsGroup) "65532") }}
+{{- if and (include "cmwa.openShift" .) (eq (toString $context.fsGroup) "65532") }}
 {{- $context = omit $context "fsGroup" }}
 {{- end }}
 {{- if $context }}{{ toYaml $context }}{{ end }}
