@@ -122,8 +122,8 @@ func TestMakeInstall(t *testing.T) {
 	}
 }
 
-// TestMakeInstallUnit checks how much the unit is exposed, with and without the file for jobs
-// that are processes of the unit.
+// TestMakeInstallUnit checks that systemd knows each setting of the unit, and how much the unit is exposed: alone, with
+// the file for a credential, and also with the file for jobs that are processes of the unit.
 func TestMakeInstallUnit(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
@@ -132,16 +132,20 @@ func TestMakeInstallUnit(t *testing.T) {
 	directory := t.TempDir()
 	unit := filepath.Join(directory, "cmwa.service")
 	noError(t, os.Mkdir(unit+".d", 0o755))
-	noError(t, os.WriteFile(unit, []byte(readText(t, "../../examples/systemd/cmwa.service")), 0o600))
-	for _, name := range []string{"docker", "process"} {
-		if name == "process" {
-			conf := readText(t, "../../examples/systemd/process.conf")
-			noError(t, os.WriteFile(filepath.Join(unit+".d", "process.conf"), []byte(conf), 0o600))
+	text := strings.Replace(readText(t, "../../examples/systemd/cmwa.service"), "/usr/local/bin/cmwa", "/bin/true", 1)
+	noError(t, os.WriteFile(unit, []byte(text), 0o600))
+	for _, name := range []string{"", "credential.conf", "process.conf"} {
+		if name != "" {
+			conf := readText(t, "../../examples/systemd/"+name)
+			noError(t, os.WriteFile(filepath.Join(unit+".d", name), []byte(conf), 0o600))
 		}
-		out, err := exec.Command("systemd-analyze", "security", "--offline=yes", "--threshold=30", unit).
-			CombinedOutput()
-		if err != nil {
-			t.Errorf("%s: %v\n%s", name, err, out)
+		for _, args := range [][]string{
+			{"security", "--offline=yes", "--threshold=30", unit},
+			{"verify", "--man=no", "--recursive-errors=no", unit},
+		} {
+			if out, err := exec.Command("systemd-analyze", args...).CombinedOutput(); err != nil {
+				t.Errorf("with %q: systemd-analyze %q: %v\n%s", name, args, err, out)
+			}
 		}
 	}
 }
