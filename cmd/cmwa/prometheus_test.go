@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -168,4 +169,40 @@ scrape_configs:
 		}
 	}
 	checkMetrics(t, string(bodyOf(agent.url("/metrics"))))
+}
+
+// TestPrometheusChart checks that the chart installs the alerts and the dashboard as they are in the files.
+func TestPrometheusChart(t *testing.T) {
+	t.Parallel()
+	manifests, message, err := render(t, "--set", "agent.token=pul-1,prometheusRule.enabled=true,dashboard.enabled=true",
+		"--set", "prometheusRule.labels.release=prometheus,dashboard.annotations.place=CI")
+	if err != nil {
+		t.Fatal(message)
+	}
+	type object struct {
+		Kind     string
+		Metadata struct{ Labels, Annotations map[string]string }
+		Spec     any
+		Data     map[string]string
+	}
+	objects := map[string]object{}
+	for document := range strings.SplitSeq(manifests, "\n---\n") {
+		var o object
+		noError(t, yaml.Unmarshal([]byte(document), &o))
+		if o.Data["cmwa.json"] != "" || o.Kind == "PrometheusRule" {
+			objects[o.Kind] = o
+		}
+	}
+	var alerts any
+	noError(t, yaml.Unmarshal([]byte(readText(t, alertsFile)), &alerts))
+	rule := objects["PrometheusRule"]
+	if !reflect.DeepEqual(rule.Spec, alerts) || rule.Metadata.Labels["release"] != "prometheus" {
+		t.Errorf("the PrometheusRule is %+v", rule)
+	}
+	dashboard := objects["ConfigMap"]
+	if dashboard.Data["cmwa.json"] != readText(t, dashboardFile) ||
+		dashboard.Metadata.Labels["grafana_dashboard"] != "1" ||
+		dashboard.Metadata.Annotations["place"] != "CI" {
+		t.Errorf("the ConfigMap is %+v", dashboard)
+	}
 }
