@@ -23,7 +23,8 @@ const (
 	alertTests    = "testdata/prometheus/alerts_test.yaml"
 )
 
-// TestPrometheusAlerts runs the unit tests of the alerts. Each alert must have a case that fires, and one that does not.
+// TestPrometheusAlerts runs the unit tests of the alerts. Each alert must have a case that fires, and one that does
+// not.
 func TestPrometheusAlerts(t *testing.T) {
 	t.Parallel()
 	must(t, promtoolVariable, "check", "rules", alertsFile)
@@ -174,8 +175,8 @@ scrape_configs:
 // TestPrometheusChart checks that the chart installs the alerts and the dashboard as they are in the files.
 func TestPrometheusChart(t *testing.T) {
 	t.Parallel()
-	manifests, message, err := render(t, "--set", "agent.token=pul-1,prometheusRule.enabled=true,dashboard.enabled=true",
-		"--set", "prometheusRule.labels.release=prometheus,dashboard.annotations.place=CI")
+	manifests, message, err := render(t, "--set", "agent.token=pul-1",
+		"--set", "prometheusRule.enabled=true,dashboard.enabled=true", "--set", "prometheusRule.labels.release=prometheus,dashboard.annotations.place=CI")
 	if err != nil {
 		t.Fatal(message)
 	}

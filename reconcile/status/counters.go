@@ -53,9 +53,9 @@ var (
 )
 
 // Counters counts the work of all pools of a process: polls, requests and jobs. It is a
-// [runtime.Metrics], and a [prometheus.Collector] of the metrics without the label pool. The counts belong to the process: a pool
-// continues the counts of the pool that it replaces, if both have the same name. The number of
-// series is bounded: unknown values of a label count as "other".
+// [runtime.Metrics], and a [prometheus.Collector] of the metrics without the label pool. The counts
+// belong to the process: a pool continues the counts of the pool that it replaces, if both have the
+// same name. The number of series is bounded: unknown values of a label count as "other".
 type Counters struct {
 	polls           *poolCounter
 	requests        *prometheus.CounterVec
@@ -105,7 +105,8 @@ func NewCounters(routes ...string) *Counters {
 				"run, report, remove.", stageBuckets, "target", "stage"),
 		startFailures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cmwa_job_start_failures_total",
 			Help: "Jobs that failed before their first step, by reason: service (no definition or heartbeat), image, " +
-				"unschedulable, denied, connection, runner (it ended early) or instance (it was not created or started).",
+				"unschedulable, denied, connection, runner (it ended early) or instance (it was not created " +
+				"or started).",
 		}, []string{"target", "reason"}),
 		kubeRequests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cmwa_kubernetes_requests_total",
 			Help: "Requests to the Kubernetes API server by verb and status code, each retry included; " +

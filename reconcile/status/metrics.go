@@ -118,7 +118,8 @@ func (r *Rejection) count() int {
 func (m *metrics) pool(p Pool, now time.Time) {
 	key, name := label("key", p.Key), label("pool", p.Name)
 	for _, phase := range phases() {
-		m.gauge("pool_phase", "Whether the pool is in this phase.", number(p.Phase == phase.GetValue()), key, phase, name)
+		m.gauge("pool_phase", "Whether the pool is in this phase.", number(p.Phase == phase.GetValue()),
+			key, phase, name)
 	}
 	labels := []*dto.LabelPair{key, name}
 	m.gauge("pool_paused", "Whether cmwa pause has paused the pool.", number(p.Paused), labels...)
