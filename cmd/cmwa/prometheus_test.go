@@ -176,7 +176,8 @@ scrape_configs:
 func TestPrometheusChart(t *testing.T) {
 	t.Parallel()
 	manifests, message, err := render(t, "--set", "agent.token=pul-1",
-		"--set", "prometheusRule.enabled=true,dashboard.enabled=true", "--set", "prometheusRule.labels.release=prometheus,dashboard.annotations.place=CI")
+		"--set", "prometheusRule.enabled=true,prometheusRule.labels.release=prometheus",
+		"--set", "dashboard.enabled=true,dashboard.annotations.place=CI")
 	if err != nil {
 		t.Fatal(message)
 	}
