@@ -295,7 +295,7 @@ func next(config file) []string {
 	quoted := printable.ShellArgument(config.path)
 	if filepath.Dir(config.resolved) == "/etc/cmwa" {
 		return []string{"next:", "  cmwa vet " + quoted, "  sudo chown -R cmwa /etc/cmwa",
-			"  sudo systemctl daemon-reload && sudo systemctl enable --now cmwa"}
+			"  sudo systemctl enable --now cmwa"}
 	}
 	return []string{
 		"next:", "  cmwa vet " + quoted, "  cmwa doctor --config " + quoted, "  cmwa run --config " + quoted,
