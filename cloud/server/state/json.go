@@ -198,6 +198,10 @@ func listOf[T any](parse func([]byte) (T, error)) func([]byte) ([]T, error) {
 // into returns a function that decodes a value into a variable. Its error contains no part of the value.
 func into(variable any) func([]byte) error {
 	return func(value []byte) error {
+		if text, ok := variable.(*string); ok && value[0] == '"' {
+			*text = unquote(value)
+			return nil
+		}
 		if json.Unmarshal(value, variable) == nil {
 			return nil
 		}
@@ -213,8 +217,12 @@ func parsed[T any](variable *T, parse func([]byte) (T, error)) func([]byte) erro
 	}
 }
 
-// unquote returns the text of a JSON string.
+// unquote returns the text of a JSON string. Most strings have no escapes. Decoding all of them with encoding/json
+// would take most of the time for a large state.
 func unquote(value []byte) (text string) {
+	if bytes.IndexByte(value, '\\') < 0 {
+		return string(value[1 : len(value)-1])
+	}
 	if err := json.Unmarshal(value, &text); err != nil {
 		panic(err) // parseText has accepted it
 	}
