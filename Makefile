@@ -33,8 +33,8 @@ sequential = ^Test(ServerHostile|UpdateProperty|StoreBatchProperty|Prune)
 LONGEST = $(addprefix github.com/cmwa-project/cmwa/runtime/,kube runner docker)
 RACE = $(LONGEST) $(filter-out $(PLAIN) $(LONGEST),$(shell go list ./...))
 
-# The race detector ignores SQLite, which is C code translated to Go: its checks would make the tests of the service three
-# times as slow. A package with generic functions cannot be ignored, because other packages share their code.
+# The race detector ignores SQLite, which is C code translated to Go: its checks would make the tests of the service
+# three times as slow. A package with generic functions cannot be ignored, because other packages share their code.
 race = -race -gcflags=modernc.org/sqlite/lib=-race=false
 
 # By default, a program with the race detector waits for a second before it exits.

@@ -130,7 +130,7 @@ func open(ctx context.Context, options Options) (*Server, error) {
 
 	s := &Server{
 		options: options, log: options.Log, db: db, objects: bucket,
-		checks: checks, largeBodies: make(chan struct{}, 1), lock: io.NopCloser(nil),
+		checks: checks, largeBodies: make(chan struct{}, 1), lock: io.NopCloser(nil), // Open sets the lock
 		master: master, keys: keys.New(master), issuers: issuers, logins: newFailedLogins(),
 		agents: newCallTimes(), freeSpace: freeSpace, metrics: newMetrics(options.Version), instance: newID(),
 	}

@@ -20,9 +20,9 @@
 //
 // # Decisions
 //
-// GoReleaser would build all of this, but its dependencies do not build with the Go version of this project. Its parts
-// do: github.com/goreleaser/nfpm writes packages, and github.com/CycloneDX/cyclonedx-go the document. They are in a
-// module of their own, so that their dependencies do not change the versions of the linters.
+// GoReleaser 2.18 would build all of this, but needs Go 1.27. github.com/goreleaser/nfpm, which it uses, writes the
+// packages, and github.com/CycloneDX/cyclonedx-go the document. They are in a module of their own, so that their
+// dependencies do not change the versions of the linters.
 //
 // The modules come from the programs themselves (debug/buildinfo): go.mod also has modules that only tests need.
 package main
