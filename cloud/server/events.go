@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -38,8 +39,9 @@ func readEvents(sent []json.RawMessage) ([]event, error) {
 		if err := json.Unmarshal(text, &fields); err != nil {
 			return nil, badRequest("event %d does not have the documented form", i)
 		}
-		if fields.Sequence == nil || *fields.Sequence < 0 {
-			return nil, badRequest("event %d has no sequence", i)
+		// The page after an event begins with the next sequence.
+		if fields.Sequence == nil || *fields.Sequence < 0 || *fields.Sequence == math.MaxInt64 {
+			return nil, badRequest("event %d has no sequence from 0 to %d", i, int64(math.MaxInt64-1))
 		}
 		all[i] = event{text: text, sequence: *fields.Sequence}
 		if fields.Summary != nil {

@@ -96,7 +96,7 @@ func TestEvents(t *testing.T) {
 		// 5. Events without a sequence are refused.
 		for _, body := range []string{
 			`{"events":[{}]}`, `{"events":[{"sequence":-1}]}`, `{"events":[{"sequence":"x"}]}`, `{"events":[7]}`,
-			`{"events":[null]}`, `{"events":{}}`,
+			`{"events":[null]}`, `{"events":{}}`, `{"events":[{"sequence":9223372036854775807}]}`,
 		} {
 			send(400, body)
 		}
