@@ -97,7 +97,7 @@ func run(version, date, platforms, directory, sources string) error {
 		return err
 	}
 	for _, p := range r.platforms {
-		if err := errors.Join(r.archive(p), r.modules(p), r.packages(p)); err != nil {
+		if err := errors.Join(r.archive(p), r.modules(p), r.packages(p, "deb", "rpm")); err != nil {
 			return fmt.Errorf("%s: %w", p, err)
 		}
 	}

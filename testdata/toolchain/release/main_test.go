@@ -261,7 +261,7 @@ func TestPackages(t *testing.T) {
 		}
 	}
 	r := release{version: "1.2.3", date: time.Unix(0, 0), directory: directory, sources: sources, output: t.TempDir()}
-	must(t, r.packages(platform))
+	must(t, r.packages(platform, "deb"))
 
 	// 2. Run the story in the container, which has no network.
 	story, err := filepath.Abs("testdata/packages.sh")

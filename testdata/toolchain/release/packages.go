@@ -16,9 +16,9 @@ const (
 	description = "Workflow agent for Pulumi Cloud and compatible services"
 )
 
-// packages writes the packages for a platform, if it is Linux. The configuration is not in the package: cmwa configure
+// packages writes a package of each format for a platform, if it is Linux. The configuration is not in the package: cmwa configure
 // writes it, and the unit refuses to start without it. So dpkg never asks about an edited file.
-func (r release) packages(p platform) error {
+func (r release) packages(p platform, formats ...string) error {
 	if p.os != "linux" {
 		return nil
 	}
@@ -42,16 +42,19 @@ func (r release) packages(p platform) error {
 			path: "/usr/share/doc/cmwa/" + name, mode: 0o644, source: filepath.Join(r.sources, "examples/systemd", name),
 		})
 	}
-	for format, users := range map[string]string{"deb": "passwd", "rpm": "shadow-utils"} {
-		if err := r.pack(p, format, users, entries); err != nil {
+	for _, format := range formats {
+		if err := r.pack(p, format, entries); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// pack writes the package of one format. It depends on the package that has useradd.
-func (r release) pack(p platform, format, users string, entries []entry) error {
+// users is the package that has useradd, by format.
+var users = map[string]string{"deb": "passwd", "rpm": "shadow-utils"}
+
+// pack writes the package of one format.
+func (r release) pack(p platform, format string, entries []entry) error {
 	packager, err := nfpm.Get(format)
 	if err != nil {
 		return err
@@ -64,7 +67,7 @@ func (r release) pack(p platform, format, users string, entries []entry) error {
 		Priority: "optional", Maintainer: "cmwa maintainers <" + homepage + ">", Description: description,
 		Homepage: homepage, License: "Apache-2.0", MTime: r.date, DisableGlobbing: true,
 		Overridables: nfpm.Overridables{
-			Depends: []string{users},
+			Depends: []string{users[format]},
 			Scripts: nfpm.Scripts{
 				PostInstall: script("postinstall"), PreRemove: script("preremove"), PostRemove: script("postremove"),
 			},
