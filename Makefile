@@ -26,7 +26,7 @@ UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 PLAIN = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/cmwa-cloud schema schema/effective schema/podtemplate \
 	schema/jsonschema schema/position schema/printable schema/report cmd/cmwa/configure cmd/cmwa/input cmd/cmwa/pods \
 	cmd/cli/command cloud/server/keys cloud/server/state runtime/kube/patch runtime/selfcheck)
-sequential = ^Test(ServerHostile|UpdateProperty|StoreBatchProperty|Prune)
+sequential = ^Test(ServerHostile|UpdateProperty|StoreBatchProperty|Prune|EventsPages)
 
 # The packages that run longest are tested first. Most of their tests wait for a cluster or for processes, so a third
 # package is tested at the same time.

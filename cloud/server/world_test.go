@@ -17,6 +17,7 @@ import (
 
 	"github.com/cmwa-project/cmwa/cloud"
 	"github.com/cmwa-project/cmwa/cloud/server/idtoken"
+	"github.com/cmwa-project/cmwa/cloud/server/servertest"
 	"github.com/cmwa-project/cmwa/cloud/server/store"
 )
 
@@ -32,7 +33,7 @@ type world struct {
 
 func newWorld(t testing.TB, change ...func(*Options)) *world {
 	t.Helper()
-	w := &world{t: t, directory: filepath.Join(t.TempDir(), "data")}
+	w := &world{t: t, directory: servertest.DataDirectory(t)}
 	if err := os.CopyFS(w.directory, os.DirFS(firstDirectory)); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,7 @@ func newWorld(t testing.TB, change ...func(*Options)) *world {
 // newEmptyWorld is like newWorld, but the service creates its data directory.
 func newEmptyWorld(t testing.TB, change ...func(*Options)) *world {
 	t.Helper()
-	w := &world{t: t, directory: filepath.Join(t.TempDir(), "data")}
+	w := &world{t: t, directory: servertest.DataDirectory(t)}
 	return w.run(change...)
 }
 

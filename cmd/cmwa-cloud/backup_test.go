@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/cmwa-project/cmwa/cloud/server/servertest"
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
@@ -48,7 +49,7 @@ func TestRestoreMasterKey(t *testing.T) {
 	if err := os.WriteFile(key, make([]byte, 32), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := &testService{t: t, directory: filepath.Join(t.TempDir(), "data")}
+	p := &testService{t: t, directory: servertest.DataDirectory(t)}
 	p.env = map[string]string{"PULUMI_LOCAL_KEYS": key}
 	p.start()
 	file := filepath.Join(t.TempDir(), "backup.tar")

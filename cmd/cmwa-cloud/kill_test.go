@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/cmwa-project/cmwa/cloud/server/servertest"
 )
 
 // killLease is the time of a lease in the service of TestKill: longer than a restart.
@@ -314,7 +316,7 @@ func TestKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &killed{directory: filepath.Join(t.TempDir(), "data"), address: listener.Addr().String(), log: newOutput()}
+	k := &killed{directory: servertest.DataDirectory(t), address: listener.Addr().String(), log: newOutput()}
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}

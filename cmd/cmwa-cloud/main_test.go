@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cmwa-project/cmwa/cloud/server"
+	"github.com/cmwa-project/cmwa/cloud/server/servertest"
 	"github.com/cmwa-project/cmwa/cmd/cli"
 )
 
@@ -82,7 +83,7 @@ func (o *output) find(t testing.TB, expression string) string {
 // newService starts a service. At the end of the test it must stop without an error.
 func newService(t testing.TB, flags ...string) *testService {
 	t.Helper()
-	p := &testService{t: t, directory: filepath.Join(t.TempDir(), "data"), env: map[string]string{}}
+	p := &testService{t: t, directory: servertest.DataDirectory(t), env: map[string]string{}}
 	p.start(flags...)
 	return p
 }

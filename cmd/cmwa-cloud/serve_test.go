@@ -26,6 +26,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cmwa-project/cmwa/cloud/server/servertest"
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
@@ -415,7 +416,7 @@ func TestServeUpload(t *testing.T) {
 
 // TestServeMetrics scrapes a service as Prometheus does with the authorization of the README.
 func TestServeMetrics(t *testing.T) {
-	p := &testService{t: t, directory: filepath.Join(t.TempDir(), "data")}
+	p := &testService{t: t, directory: servertest.DataDirectory(t)}
 	p.env = map[string]string{"METRICS_WEBHOOK_SECRET": " s3cret\n"}
 	p.start()
 	for authorization, want := range map[string]int{"": 401, "webhook-token s3cret": 200, "webhook-token x": 401} {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cmwa-project/cmwa/cloud/server/servertest"
 )
 
 // prometheusVariable is the variable with the path of a Prometheus server.
@@ -116,7 +118,7 @@ contexts: [{name: down, context: {cluster: down, user: me}}]}`, freePort(t)), 0o
 	w.must(err)
 	service := agentPort(freePort(t))
 	w.start("other-service", []string{"METRICS_WEBHOOK_SECRET=scrape"}, "cmwa-cloud", "serve",
-		"--listen", fmt.Sprintf("127.0.0.1:%d", service), "--data", filepath.Join(w.directory, "other-service"))
+		"--listen", fmt.Sprintf("127.0.0.1:%d", service), "--data", servertest.DataDirectory(t))
 	config, server := filepath.Join(w.directory, "prometheus.yaml"), agentPort(freePort(t))
 	w.must(os.WriteFile(config, fmt.Appendf(nil, `global: {scrape_interval: 500ms, evaluation_interval: 500ms}
 rule_files: [%q]

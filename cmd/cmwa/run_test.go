@@ -348,8 +348,7 @@ func TestRunHidesSecrets(t *testing.T) {
 	look("the agent's log", agent.output())
 	look("the output of the programs", w.logs())
 	w.wantLog("one", "[secret]") // in place of the secrets
-	service := filepath.Join(w.directory, "service")
-	w.must(filepath.WalkDir(service, func(path string, entry os.DirEntry, err error) error {
+	w.must(filepath.WalkDir(w.data, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Base(path) == "access-token" {
 			return err
 		}

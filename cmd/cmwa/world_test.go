@@ -25,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cmwa-project/cmwa/cloud/server/servertest"
 	"github.com/cmwa-project/cmwa/runtime/kube/kubetest"
 )
 
@@ -140,6 +141,7 @@ func (f *directories) remove() {
 type world struct {
 	t         testing.TB
 	directory string
+	data      string // data directory of the service
 	bin       string
 	url       string
 	user      string // access token
@@ -171,12 +173,12 @@ func newWorld(t testing.TB, target string, serve ...string) *world {
 		w.cluster = kubetest.New(t)
 		address = w.cluster.HostAddress(t)
 	}
-	data := filepath.Join(w.directory, "service")
+	w.data = servertest.DataDirectory(t)
 	w.service = w.start("service", nil, "cmwa-cloud", append([]string{
-		"serve", "--listen", address + ":0", "--data", data,
+		"serve", "--listen", address + ":0", "--data", w.data,
 	}, serve...)...)
 	w.url = w.service.waitForMatch(regexp.MustCompile(`http://[0-9.]+:[0-9]+`))
-	token, err := os.ReadFile(filepath.Join(data, "access-token"))
+	token, err := os.ReadFile(filepath.Join(w.data, "access-token"))
 	w.must(err)
 	w.user = strings.TrimSpace(string(token))
 	pool := w.createPool("tests")
