@@ -30,6 +30,8 @@ var never = []rule{
 	{"*", "./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner", "nothing imports a command"},
 	{"*", "./runtime/runtimetest", "production code does not import its fakes"},
 	{"*", "./runtime/kube/kubetest", "production code does not import the cluster of its tests"},
+	{"*", "./runtime/browsertest", "production code does not import the browser of its tests"},
+	{"*", "./cloud/server/servertest", "production code does not import what only tests use"},
 	{"*", "github.com/docker/docker*", "that module is frozen; its successor is github.com/moby/moby/client"},
 	{"*", "gopkg.in/yaml.v3", "that module is archived; its successor is go.yaml.in/yaml/v3"},
 	{"schema* reconcile* runtime* cloud*", "./cmd/*", "programs pass the version and their stdio as arguments"},
@@ -136,6 +138,7 @@ var never = []rule{
 	{"runtime/kube/records", "./runtime/kube k8s.io/*", "a store sends its requests through the interface Cluster"},
 	{"runtime/kube/patch", "./*", "a patch is merged without knowing whose Pod it changes"},
 	{"runtime/kube/patch", "k8s.io/client-go*", "a patch is merged without a cluster"},
+	{"runtime/browsertest cloud/server/servertest", "./*", "what starts or shows a service does not depend on it"},
 	{"runtime/kube/kubetest", "./*", "a cluster for tests does not depend on what is tested"},
 	{
 		"runtime/runner", "./runtime/docker ./runtime/process ./runtime/kube github.com/moby/* k8s.io/*",
