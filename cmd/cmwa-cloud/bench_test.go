@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// BenchmarkServeBesideFileBackend measures an update of 300 resources with this service, with the file backend, and with
-// a service that stores no journal. The program pulumi collects journal entries for 50 ms before it sends them, and
-// changes the next resources after the answer. So the number of operations at a time decides how often it waits: 8 is
-// its default with two processors, 16 with four.
+// BenchmarkServeBesideFileBackend measures an update of 300 resources with this service, with the file backend, and
+// with a service that stores no journal. The program pulumi collects journal entries for 50 ms before it sends them,
+// and changes the next resources after the answer. So the number of operations at a time decides how often it waits: 8
+// is its default with two processors, 16 with four.
 func BenchmarkServeBesideFileBackend(b *testing.B) {
 	service := newService(b)
 	without := withoutJournal(b, service)
@@ -36,7 +36,8 @@ func BenchmarkServeBesideFileBackend(b *testing.B) {
 					for kind, address := range map[string]string{
 						"file": "file://" + b.TempDir(), "service": service.url, "without": without,
 					} {
-						c := newCLI(b, service, address, "PULUMI_CONFIG_PASSPHRASE=p", "PULUMI_PARALLEL="+bench.parallel)
+						c := newCLI(b, service, address, "PULUMI_CONFIG_PASSPHRASE=p",
+							"PULUMI_PARALLEL="+bench.parallel)
 						c.program("x", manyResources()...)
 						stack := fmt.Sprintf("%s%s-%d", kind, bench.parallel, round)
 						c.init(stack)
@@ -62,8 +63,8 @@ func BenchmarkServeBesideFileBackend(b *testing.B) {
 	}
 }
 
-// withoutJournal returns the address of a proxy of the service. The proxy itself answers the requests that store journal
-// entries and events, at once and without an effect: no service can make an update faster.
+// withoutJournal returns the address of a proxy of the service. The proxy itself answers the requests that store
+// journal entries and events, at once and without an effect: no service can make an update faster.
 func withoutJournal(b *testing.B, service *testService) string {
 	b.Helper()
 	target, err := url.Parse(service.url)
