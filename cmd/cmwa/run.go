@@ -149,6 +149,10 @@ func runAgent(
 	})
 	group.Go(func() error { return d.serve(running) })
 	group.Go(func() error { return serveControl(running) })
+	group.Go(func() error {
+		superviseBySystemd(running, groupCtx.Done(), func() { loop.Status() }, log.Logger)
+		return nil
+	})
 	group.Go(func() error { return loop.FollowLeftovers(claiming, recovery(agent, executors, log.Logger).List) })
 	group.Go(func() error { return watcher.Run(running) })
 	group.Go(func() error {
