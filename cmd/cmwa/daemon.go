@@ -105,7 +105,10 @@ func (d *daemon) serveOn(listener net.Listener) {
 		return
 	}
 
+	// A page of the status is open until the browser closes it, or the server shuts down.
+	requests, stop := context.WithCancel(context.Background())
 	server := &http.Server{
+		BaseContext: func(net.Listener) context.Context { return requests },
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if handler := d.handler.Load(); handler != nil {
 				(*handler).ServeHTTP(w, r)
@@ -116,6 +119,7 @@ func (d *daemon) serveOn(listener net.Listener) {
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second,
 		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
+	server.RegisterOnShutdown(stop)
 	d.server = server
 	d.servers.Go(func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

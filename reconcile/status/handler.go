@@ -9,10 +9,10 @@ import (
 )
 
 // Handler returns the handler of the agent's HTTP server: GET /healthz, /readyz, /status and
-// /metrics, and GET / with the text of the status for people. Every client that can reach the
-// port can read all of them, so none contains a secret. Of the settings, the pages contain the
-// names, targets, services and job limits of pools. / and /status also contain the values that
-// the last reload changed.
+// /metrics, and GET / with the status for people: a page for browsers, and text for others. Every
+// client that can reach the port can read all of them, so none contains a secret. Of the settings,
+// they contain the names, targets, services and job limits of pools. / and /status also contain
+// the values that the last reload changed.
 func Handler(snapshots Snapshots) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", probeOf(snapshots.Loop, reconcile.Status.Healthy, "healthy", "unhealthy"))
@@ -22,7 +22,14 @@ func Handler(snapshots Snapshots) http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		_ = json.NewEncoder(w).Encode(snapshots.Document(time.Now()))
 	})
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+	page := newPage(snapshots.Document)
+	page.handle(mux)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Vary", "Accept")
+		if wantsPage(r) {
+			page.write(w)
+			return
+		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("Cache-Control", "no-store")
 		_ = WriteText(w, snapshots.Document(time.Now()), false)
