@@ -22,8 +22,8 @@ type Metrics interface {
 	JobStage(target string, stage Stage, took time.Duration)
 	// JobStartFailed records a job that failed before its first step.
 	JobStartFailed(target string, reason StartFailure)
-	// JobEnded records the outcome of a job of a pool.
-	JobEnded(pool string, kind Kind, outcome Outcome)
+	// JobEnded records a job of a pool, with its last state, and its outcome.
+	JobEnded(pool string, job JobState, outcome Outcome)
 	// JobRecovered records what a pool does with a journalled job of an earlier run of the
 	// agent.
 	JobRecovered(pool string, action RecoveryAction)
@@ -107,7 +107,7 @@ func (NoMetrics) JobStage(string, Stage, time.Duration) {}
 func (NoMetrics) JobStartFailed(string, StartFailure) {}
 
 // JobEnded implements [Metrics].
-func (NoMetrics) JobEnded(string, Kind, Outcome) {}
+func (NoMetrics) JobEnded(string, JobState, Outcome) {}
 
 // JobRecovered implements [Metrics].
 func (NoMetrics) JobRecovered(string, RecoveryAction) {}

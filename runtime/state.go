@@ -66,6 +66,7 @@ type JobState struct {
 	Kind       Kind
 	Work       Work // empty until the definition is known
 	Phase      Phase
+	Instance   string    // id of the job's container, Pod or directory; empty before the start
 	Since      time.Time // of the claim, or when the instance of an adopted job was started
 	ActiveAt   time.Time // of the last change of the phase, or the last progress; zero before either
 }

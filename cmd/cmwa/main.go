@@ -50,6 +50,7 @@ checks this machine, and "cmwa run" starts the agent.`,
 		Commands: slices.Concat([]command.Command{
 			runCommand(force, s),
 			statusCommand(s),
+			{Name: "jobs", Help: "list the jobs of the running agent", Commands: []command.Command{jobsList(s)}},
 		}, control.Commands(controlTerminal(s)), []command.Command{
 			doctorCommand(s),
 			vetCommand(s),

@@ -25,12 +25,7 @@ func statusCommand(s stdio) command.Command {
 	return command.Command{
 		Name: "status", Help: "print the status of the running agent and its configuration",
 		Forms: []command.Form{{
-			command.Optional(
-				command.String(&c.config, "config", command.File, "configuration file of the agent; "+
-					"otherwise the file that cmwa run would use"),
-				command.String(&c.url, "url", command.URL, "URL of the HTTP server of an agent on another machine, "+
-					"of another user, or without a state directory"),
-			),
+			c.agent(),
 			command.Optional(command.Bool(&asJSON, "json",
 				"print the whole response in JSON; with --watch, one line for each request")),
 			command.Optional(command.Bool(&watched, "watch", "repeat every second, until an INT or TERM")),
@@ -75,6 +70,16 @@ type client struct {
 	environ     environment
 
 	directory, name string // state directory of the agent, and name of its configuration; empty before the first call
+}
+
+// agent returns the flags that name the agent.
+func (c *client) agent() command.Item {
+	return command.Optional(
+		command.String(&c.config, "config", command.File, "configuration file of the agent; "+
+			"otherwise the file that cmwa run would use"),
+		command.String(&c.url, "url", command.URL, "URL of the HTTP server of an agent on another machine, "+
+			"of another user, or without a state directory"),
+	)
 }
 
 // fetch fetches the status once. Its errors are messages for users, and quote nothing of

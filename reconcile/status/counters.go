@@ -11,12 +11,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/printable"
 )
 
 const (
 	// maxPools limits the number of pool names that have their own series, former names
 	// included. Further names count as otherLabel.
 	maxPools = 1000
+
+	// maxEnded limits how many ended jobs are listed.
+	maxEnded = 100
 
 	// otherLabel is the value of a label for all values without their own series.
 	otherLabel = "other"
@@ -72,6 +76,7 @@ type Counters struct {
 
 	mu    sync.Mutex
 	pools map[string]bool // names with their own series
+	last  []EndedJob      // the jobs that ended last, at most maxEnded, in order
 }
 
 // NewCounters returns counters without pools. Requests with a route that is not one of routes
@@ -182,8 +187,28 @@ func (c *Counters) KubernetesRequest(verb string, code int) {
 func (c *Counters) WatchRestarted() { c.watchRestarts.Inc() }
 
 // JobEnded implements [runtime.Metrics].
-func (c *Counters) JobEnded(pool string, kind runtime.Kind, outcome runtime.Outcome) {
-	c.ended.add(1, c.pool(pool), kindLabel(kind), known(string(outcome), outcomes))
+func (c *Counters) JobEnded(pool string, job runtime.JobState, outcome runtime.Outcome) {
+	c.ended.add(1, c.pool(pool), kindLabel(job.Kind), known(string(outcome), outcomes))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.last) == maxEnded {
+		c.last = slices.Delete(c.last, 0, 1)
+	}
+	c.last = append(c.last, EndedJob{
+		Job: jobOf(job), Pool: printable.Shorten(pool, maxValue), Outcome: string(outcome), EndedAt: time.Now().UTC(),
+	})
+}
+
+// lastEnded returns the jobs that ended last, the last one first.
+func (c *Counters) lastEnded() []EndedJob {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := slices.Clone(c.last)
+	slices.Reverse(last)
+	return last
 }
 
 // JobRecovered implements [runtime.Metrics].

@@ -51,7 +51,7 @@ func TestCounters(t *testing.T) {
 		c.KubernetesRequest("watch", 200)
 		c.KubernetesRequest("create", 0)
 		c.WatchRestarted()
-		c.JobEnded("prod", runtime.Deployment, runtime.OutcomeFailed)
+		c.JobEnded("prod", runtime.JobState{Kind: runtime.Deployment}, runtime.OutcomeFailed)
 		wantLines(t, metricsOf(t, c),
 			`cmwa_polls_total{pool="prod",result="job"} 2`,
 			`cmwa_polls_total{pool="prod",result="failed"} 1`,
@@ -100,7 +100,7 @@ func TestCounters(t *testing.T) {
 			pool := fmt.Sprintf("pool-%d", i)
 			c.Poll(pool, runtime.PollResult(pool))
 			c.JobClaimed(pool, runtime.Kind(pool))
-			c.JobEnded(pool, runtime.Kind(pool), runtime.Outcome(pool))
+			c.JobEnded(pool, runtime.JobState{Kind: runtime.Kind(pool)}, runtime.Outcome(pool))
 			c.JobStage(pool, runtime.Stage(pool), time.Second)
 			c.JobStartFailed(pool, runtime.StartFailure(pool))
 			c.KubernetesRequest(pool, 1000+i)

@@ -31,6 +31,8 @@ type Document struct {
 	Problem   string    `json:"problem,omitempty"` // why the agent as a whole cannot apply its configuration
 	Reload    *Reload   `json:"lastReload,omitempty"`
 
+	Ended []EndedJob `json:"endedJobs,omitempty"` // the last jobs that this process ended, the last one first
+
 	NotReady []reconcile.Unready `json:"notReady,omitempty"` // reasons why Ready is false
 }
 
@@ -119,7 +121,16 @@ type Pool struct {
 // PhaseMissing is the phase of a desired pool that does not run.
 const PhaseMissing = "missing"
 
-// Job describes a job in flight. The names are those of the log.
+// EndedJob describes a job that has ended. Its phase is the last one.
+type EndedJob struct {
+	Job
+
+	Pool    string    `json:"pool"`    // name
+	Outcome string    `json:"outcome"` // a runtime.Outcome
+	EndedAt time.Time `json:"endedAt"`
+}
+
+// Job describes a job. The names are those of the log.
 type Job struct {
 	Job          string    `json:"job"`                  // id
 	Kind         string    `json:"kind"`                 // as in enabled_workflow_types; empty if unknown
@@ -132,5 +143,6 @@ type Job struct {
 	Version      string    `json:"version,omitempty"` // number of the operation in the stack
 	URL          string    `json:"url,omitempty"`     // of the job's page
 	Phase        string    `json:"phase"`
+	Instance     string    `json:"instance,omitempty"` // id of its container, Pod or directory
 	Since        time.Time `json:"since"`
 }

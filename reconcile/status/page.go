@@ -48,6 +48,7 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 	"join":    func(texts []string) string { return strings.Join(texts, ", ") },
 	"title":   jobTitle,
 	"phases":  jobPhases,
+	"took":    func(j EndedJob) string { return duration(j.EndedAt.Sub(j.Since)) },
 }).ParseFS(pageFiles, "page/page.html"))
 
 func newPage(document func(time.Time) Document) *page {
@@ -142,14 +143,6 @@ func (p *page) stream(w http.ResponseWriter, r *http.Request) {
 		case <-tick.C:
 		}
 	}
-}
-
-// jobTitle names a job as its stack and operation do, or else by its id.
-func jobTitle(j Job) string {
-	if j.Stack == "" {
-		return strings.TrimSpace(j.Kind + " " + j.Job)
-	}
-	return strings.TrimPrefix(strings.Join([]string{j.Organization, j.Project, j.Stack}, "/"), "//")
 }
 
 // pagePhase is a phase in the bar of a job.

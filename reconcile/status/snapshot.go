@@ -53,6 +53,7 @@ func (s Snapshots) Document(now time.Time) Document {
 		MaxJobs:   loop.Process.MaxJobs,
 		Config:    configOf(config),
 		Pools:     poolsOf(config, loop, now),
+		Ended:     s.Counters.lastEnded(),
 		Problem:   loop.Problems[reconcile.ProcessKey],
 	}
 	d.Config.Applied, d.Config.AppliedAt = loop.Applied, loop.AppliedAt.UTC()
@@ -134,7 +135,7 @@ func jobOf(j runtime.JobState) Job {
 	job := Job{
 		Job: j.ID, Kind: string(j.Kind), Organization: name(j.Work.Organization), Project: name(j.Work.Project),
 		Stack: name(j.Work.Stack), Operation: name(j.Work.Operation), Version: name(j.Work.Version), URL: j.Work.URL,
-		Phase: string(j.Phase), Since: j.Since.UTC(),
+		Phase: string(j.Phase), Instance: name(j.Instance), Since: j.Since.UTC(),
 	}
 	if j.Kind.Leased() {
 		job.Activity = j.WorkflowID

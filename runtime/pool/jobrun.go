@@ -29,7 +29,7 @@ type jobRun struct {
 	pool  *Pool
 	named atomic.Pointer[slog.Logger] // see log
 	job   *runtime.Job
-	id    string // id of the instance; before run, only an adopted job has one
+	id    string // id of the instance; before run, only an adopted job has one; see setInstance
 
 	inherited bool // another run or another agent started the instance: the service may not know the job
 	startDone bool // step 0 has ended, or may have: other starts do not wait for this job; guarded by the pool's lock
@@ -120,7 +120,7 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 			if err != nil {
 				return r.endFailedStart(ctx, err)
 			}
-			r.id = id
+			r.setInstance(id)
 		}
 		end := r.waitForEnd(ctx, cancel, &children)
 		if end == nil || !r.hasNotRun(ctx, end) {
@@ -137,7 +137,7 @@ func (r *jobRun) endFailedStart(ctx context.Context, err error) (gone bool) {
 	gone = r.removeFailedStart(err)
 	r.countFailedStart(ctx, err)
 	r.result.outcome, r.result.startErr = startOutcome(ctx, err), err
-	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
+	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.state(), r.result.outcome)
 	r.recordReport()
 	return r.removeRecord() && gone // nothing has run, so the record is not needed for the instance
 }
@@ -189,7 +189,7 @@ func (r *jobRun) finish(ctx context.Context, end *instanceEnd) (gone bool) {
 	killpoint.Hit(killpoint.Reported)
 	r.recordReport()
 	r.result.outcome, r.result.end = r.outcome(ctx, *end), *end
-	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.result.outcome)
+	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.state(), r.result.outcome)
 
 	// Remove the instance. If that fails, a later sweep (sweep.go) removes it. A recovered job, or a
 	// job that was started again, may have other instances, which are listed.
@@ -328,6 +328,14 @@ func (r *jobRun) setSilent(since time.Time) (before time.Time) {
 	return before
 }
 
+// setInstance sets the id of the instance. Only the goroutine of run calls it, so that goroutine reads the id without the
+// lock.
+func (r *jobRun) setInstance(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.id = id
+}
+
 func (r *jobRun) setPhase(phase runtime.Phase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -346,6 +354,6 @@ func (r *jobRun) state() runtime.JobState {
 	defer r.mu.Unlock()
 	return runtime.JobState{
 		ID: r.job.ID, WorkflowID: r.job.WorkflowID, Kind: r.job.Kind, Work: r.job.Definition.Work,
-		Phase: r.phase, Since: r.since, ActiveAt: r.active,
+		Phase: r.phase, Instance: r.id, Since: r.since, ActiveAt: r.active,
 	}
 }

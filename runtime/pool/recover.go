@@ -132,7 +132,8 @@ func (r *jobRun) continueRecovered(ctx context.Context) (continues bool) {
 	if !instance.Running && instance.Started.IsZero() {
 		return r.prepareRestart(ctx)
 	}
-	r.id, r.inherited = instance.ID, true
+	r.inherited = true
+	r.setInstance(instance.ID)
 	r.recovery.instances = []runtime.Instance{instance}
 	message := "job resumed: an earlier run of this agent started it"
 	switch {
@@ -165,7 +166,7 @@ func (r *jobRun) endRecovery() (gone bool) {
 		r.log().Info("job left to the next agent, because the pool stops")
 		return false
 	}
-	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.job.Kind, r.recovery.outcome)
+	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.state(), r.recovery.outcome)
 	return r.removeRecord()
 }
 
@@ -220,7 +221,8 @@ func (r *jobRun) resetStart(ctx context.Context) error {
 			return fmt.Errorf("instance %s of its start cannot be removed", instance.ID)
 		}
 	}
-	r.id, r.inherited = "", false
+	r.inherited = false
+	r.setInstance("")
 
 	// 2. Check the pool and the age.
 	age := time.Since(record.Claimed)

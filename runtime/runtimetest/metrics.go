@@ -34,8 +34,8 @@ func (r *Metrics) Poll(pool string, result runtime.PollResult) { r.count(&r.poll
 func (r *Metrics) JobClaimed(pool string, kind runtime.Kind) { r.count(&r.claimed, pool, kind) }
 
 // JobEnded implements [runtime.Metrics].
-func (r *Metrics) JobEnded(pool string, kind runtime.Kind, outcome runtime.Outcome) {
-	r.count(&r.ended, pool, kind, outcome)
+func (r *Metrics) JobEnded(pool string, job runtime.JobState, outcome runtime.Outcome) {
+	r.count(&r.ended, pool, job.Kind, outcome)
 }
 
 // JobStage implements [runtime.Metrics].
