@@ -118,7 +118,7 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 		cd $(ORACLE) && CGO_ENABLED=0 $(compile) -trimpath ./... >/dev/null
 	@echo "== running all tests, and comparing: Pod templates with the API server, journals with pulumi's library"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
-		go test -count=1 $(race) -p 2 -parallel 3 -timeout 44m -skip '$(sequential)' $(RACE) & race=$$!; \
+		go test -count=1 $(race) -p 2 -parallel 2 -timeout 44m -skip '$(sequential)' $(RACE) & race=$$!; \
 		{ $(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner && \
 			$(plain_test) -run '$(sequential)' ./cloud/server && \
 			$(journal) && $(release_test) && $(oracle); } & rest=$$!; \
