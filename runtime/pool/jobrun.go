@@ -328,8 +328,8 @@ func (r *jobRun) setSilent(since time.Time) (before time.Time) {
 	return before
 }
 
-// setInstance sets the id of the instance. Only the goroutine of run calls it, so that goroutine reads the id without the
-// lock.
+// setInstance sets the id of the instance. Only the goroutine of run calls it, so this goroutine reads the id without
+// the lock.
 func (r *jobRun) setInstance(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
