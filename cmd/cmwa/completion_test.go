@@ -131,6 +131,7 @@ func TestNewProgramUsage(t *testing.T) {
 	want := []string{
 		"cmwa run [--config FILE] [--service-url-pin URL] [--dry-run]",
 		"cmwa status [--config FILE | --url URL] [--json] [--watch]",
+		"cmwa jobs COMMAND",
 		"cmwa pause [--config FILE] POOL",
 		"cmwa resume [--config FILE] POOL",
 		"cmwa drain [--config FILE] [--wait]",
