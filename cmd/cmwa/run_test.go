@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -310,7 +311,9 @@ func TestRunHidesSecrets(t *testing.T) {
 	const setting, password = "hunter2-setting-secret", "hunter2-registry-password"
 	const forwarded = "hunter2-forwarded-secret"
 	const plain = "hunter2-under-a-name-that-tells-nothing"
-	agent := w.agentWith([]string{"CLOUD_KEY=" + forwarded}, "env_forward_allowlist: [CLOUD_KEY]")
+	port := agentPort(freePort(t))
+	agent := w.agentWith([]string{"CLOUD_KEY=" + forwarded, "GOTRACEBACK=all"}, "env_forward_allowlist: [CLOUD_KEY]",
+		port.setting())
 	w.queue("one", order{
 		Env: map[string]any{
 			"DB_PASSWORD": map[string]string{"secret": setting}, "FLAVOUR": map[string]string{"secret": plain},
@@ -343,9 +346,26 @@ func TestRunHidesSecrets(t *testing.T) {
 			look(file, strings.ReplaceAll(string(text), "\x00", " "))
 		}
 	}
+	pages := func(when string) {
+		t.Helper()
+		for _, path := range []string{"/", "/status", "/metrics", "/healthz", "/readyz"} {
+			for _, accept := range []string{"text/html", "*/*"} {
+				look(when+" "+path, getAs(t, port.url(path), accept))
+			}
+		}
+		for _, command := range []string{"status", "jobs list"} {
+			args := append(strings.Fields(command), "--json", "--config", filepath.Join(w.directory, "agent.yaml"))
+			got := cmwa(w.environ(), args...)
+			if got.code == cli.ExitUsage {
+				t.Errorf("cmwa %s: %s", command, got.stderr)
+			}
+			look(when+" cmwa "+command, got.stdout)
+		}
+	}
+	pages("while the job runs")
 	w.await("one", "succeeded")
+	pages("after the job")
 	look("the job's log", w.log("one"))
-	look("the agent's log", agent.output())
 	look("the output of the programs", w.logs())
 	w.wantLog("one", "[secret]") // in place of the secrets
 	w.must(filepath.WalkDir(w.data, func(path string, entry os.DirEntry, err error) error {
@@ -356,6 +376,29 @@ func TestRunHidesSecrets(t *testing.T) {
 		look("the service's "+filepath.Base(path), string(text))
 		return err
 	}))
+
+	// A crash prints the stacks of all goroutines.
+	w.waitRemoved("one")
+	agent.signal(syscall.SIGABRT)
+	agent.exit(2)
+	look("the agent's log and its stacks", agent.output())
+	if !strings.Contains(agent.output(), "SIGABRT: abort") {
+		t.Errorf("the agent has printed no stacks:\n%s", agent.output())
+	}
+}
+
+// getAs returns the body of a response to a client that accepts a type.
+func getAs(t *testing.T, url, accept string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	noError(t, err)
+	request.Header.Set("Accept", accept)
+	response, err := http.DefaultClient.Do(request)
+	noError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	noError(t, err)
+	return string(body)
 }
 
 func TestRunReportsKilledContainer(t *testing.T) {
