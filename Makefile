@@ -28,8 +28,10 @@ PLAIN = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/cmwa-cloud schema
 	cmd/cli/command cloud/server/keys cloud/server/state runtime/kube/patch runtime/selfcheck)
 sequential = ^Test(ServerHostile|UpdateProperty|StoreBatchProperty|Prune|EventsPages)
 
-# The packages that run longest are tested first. Most of their tests wait for a cluster or for processes, so a third
-# package is tested at the same time.
+# The tests of cmd/cmwa run from the beginning to the end, beside two packages with the race detector and one without.
+# More at a time take longer: agents and clusters that wait for the processor poll in the meantime. Of the packages with
+# the race detector, those that run longest are tested first.
+PROGRAM = github.com/cmwa-project/cmwa/cmd/cmwa
 LONGEST = $(addprefix github.com/cmwa-project/cmwa/runtime/,kube runner docker)
 RACE = $(LONGEST) $(filter-out $(PLAIN) $(LONGEST),$(shell go list ./...))
 
@@ -119,10 +121,11 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 	@echo "== running all tests, and comparing: Pod templates with the API server, journals with pulumi's library"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
 		go test -count=1 $(race) -p 2 -parallel 2 -timeout 44m -skip '$(sequential)' $(RACE) & race=$$!; \
-		{ $(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner && \
-			$(plain_test) -run '$(sequential)' ./cloud/server && \
+		{ $(plain_test) -run '$(sequential)' ./cloud/server && \
+			$(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner && \
+			$(plain_test) -p 1 -timeout 44m $(filter-out $(PROGRAM),$(PLAIN)) && \
 			$(journal) && $(release_test) && $(oracle); } & rest=$$!; \
-		code=0; $(plain_test) -parallel 4 -timeout 44m $(PLAIN) || code=1; \
+		code=0; $(plain_test) -parallel 4 -timeout 44m $(PROGRAM) || code=1; \
 		wait $$race || code=1; wait $$rest || code=1; exit $$code; }
 
 check: build vet lint ## Build, vet, lint, run the tests that need no engine and no cluster, and compare journals with pulumi's library.
