@@ -280,6 +280,44 @@ func startInstance(t *testing.T, directory string) instance {
 	return instance{program.Process, httputil.NewSingleHostReverseProxy(target)}
 }
 
+// pause stops the process of an instance between two transactions. A paused process keeps its locks: within a transaction
+// it would keep the others from writing for as long as it is paused.
+func (i instance) pause(w *world) {
+	w.t.Helper()
+	for paused := false; !paused; {
+		if err := i.process.Signal(syscall.SIGSTOP); err != nil {
+			w.t.Fatal(err)
+		}
+		var status syscall.WaitStatus
+		if _, err := syscall.Wait4(i.process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+			w.t.Fatalf("the instance has not stopped: %v, %v", status, err)
+		}
+		if paused = w.writable(); !paused {
+			i.resume(w)
+		}
+	}
+}
+
+func (i instance) resume(w *world) {
+	w.t.Helper()
+	if err := i.process.Signal(syscall.SIGCONT); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// writable reports whether no transaction is writing to the database.
+func (w *world) writable() bool {
+	w.t.Helper()
+	db := w.database()
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(context.Background(), "PRAGMA busy_timeout = 0"); err != nil {
+		w.t.Fatal(err)
+	}
+	_, err := db.ExecContext(context.Background(), "BEGIN IMMEDIATE")
+	return err == nil // closing the connection ends the transaction
+}
+
 // TestOpenProcesses runs two instances as processes with one database. The first is paused while it has the regular
 // work, and while a client of it holds the lock of a stack.
 func TestOpenProcesses(t *testing.T) {
@@ -295,9 +333,7 @@ func TestOpenProcesses(t *testing.T) {
 	second := startInstance(t, w.directory)
 
 	// 1. The first instance is paused. The second one ends its update after a second, and another update starts.
-	if err := first.process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	first.pause(w)
 	w.handler = second.handler
 	awaitStatus := func(want string) {
 		t.Helper()
@@ -319,9 +355,7 @@ func TestOpenProcesses(t *testing.T) {
 	}
 
 	// 2. The first instance continues, and refuses the lost lease.
-	if err := first.process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	first.resume(w)
 	w.handler = first.handler
 	if got := paused.checkpoint(resources("c")); got != 403 {
 		t.Errorf("a checkpoint with a lost lease is answered with %d, want 403", got)
