@@ -3,6 +3,7 @@ package status
 import (
 	"bufio"
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -91,7 +92,6 @@ func serveAgent(t *testing.T, agent *testAgent) *liveAgent {
 	t.Helper()
 	a := &liveAgent{testAgent: agent}
 	document := a.Document
-	requests, stop := context.WithCancel(context.Background())
 	p := newPage(func(now time.Time) Document {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -100,9 +100,10 @@ func serveAgent(t *testing.T, agent *testAgent) *liveAgent {
 	mux := http.NewServeMux()
 	p.handle(mux)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { p.write(w) })
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mux.ServeHTTP(w, r.WithContext(requests)) // as a server that shuts down
-	}))
+	server := httptest.NewUnstartedServer(mux)
+	requests, stop := context.WithCancel(context.Background())
+	server.Config.BaseContext = func(net.Listener) context.Context { return requests }
+	server.Config.ReadTimeout, server.Config.WriteTimeout = pageCheck/2, pageCheck/2 // a stream lasts longer
 	server.Start()
 	t.Cleanup(server.Close)
 	t.Cleanup(stop)
