@@ -280,8 +280,8 @@ func startInstance(t *testing.T, directory string) instance {
 	return instance{program.Process, httputil.NewSingleHostReverseProxy(target)}
 }
 
-// pause stops the process of an instance between two transactions. A paused process keeps its locks: within a transaction
-// it would keep the others from writing for as long as it is paused.
+// pause stops the process of an instance between two transactions. A paused process keeps its locks: within a
+// transaction it would keep the others from writing for as long as it is paused.
 func (i instance) pause(w *world) {
 	w.t.Helper()
 	for paused := false; !paused; {
