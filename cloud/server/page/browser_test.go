@@ -18,7 +18,7 @@ import (
 func signIn(b *browsertest.Tab) {
 	b.Until(`document.activeElement.id === "token"`)
 	b.Keys(token + kb.Enter)
-	b.Shown(".top")
+	b.Until(`document.querySelector(".top") && document.readyState === "complete"`) // the browser shows parts before
 }
 
 func serve(t *testing.T, s *service) string {
