@@ -149,7 +149,8 @@ func TestPagesInBrowser(t *testing.T) {
 	t.Run("without JavaScript", func(t *testing.T) {
 		t.Parallel()
 		b := browsertest.New(t, browser, serve(t, newService()))
-		browsertest.Call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+		off := emulation.SetScriptExecutionDisabledParams{Value: true}
+		browsertest.Call(b, emulation.SetScriptExecutionDisabled, off)
 		b.Open(stack + "/deployments/42")
 		signIn(b)
 		text := b.Eval(`document.querySelector("#log").innerText`)

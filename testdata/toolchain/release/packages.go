@@ -16,8 +16,8 @@ const (
 	description = "Workflow agent for Pulumi Cloud and compatible services"
 )
 
-// packages writes a package of each format for a platform, if it is Linux. The configuration is not in the package: cmwa configure
-// writes it, and the unit refuses to start without it. So dpkg never asks about an edited file.
+// packages writes a package of each format for a platform, if it is Linux. The configuration is not in the package:
+// cmwa configure writes it, and the unit refuses to start without it. So dpkg never asks about an edited file.
 func (r release) packages(p platform, formats ...string) error {
 	if p.os != "linux" {
 		return nil
