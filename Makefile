@@ -21,14 +21,12 @@ UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 # Packages whose tests run without the race detector. The packages of this list start no goroutine: the race detector
 # would find nothing, and make the tests many times slower. The tests of cmd/cmwa build the programs that they run with
 # the race detector. Those of cmd/cmwa-cloud mostly wait for other programs, and the service that they start is tested
-# with the race detector in cloud/server. For the same reason the property test of reconcile.Diff, and the tests of the
-# service that make thousands of calls one after the other run without it. So do the tests of large texts and of
-# thousands of jobs: what they run is tested with the race detector in small.
+# with the race detector in cloud/server. For the same reason the property test of reconcile.Diff, the tests of large
+# texts, and the tests of the service that make thousands of calls one after the other run without it.
 PLAIN = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/cmwa-cloud schema schema/effective schema/podtemplate \
 	schema/jsonschema schema/position schema/printable schema/report cmd/cmwa/configure cmd/cmwa/input cmd/cmwa/pods \
 	cmd/cli/command cloud/server/keys cloud/server/state runtime/kube/patch runtime/selfcheck)
-sequential = ^Test(ServerHostile|UpdateProperty|StoreBatchProperty|Prune|EventsPages)
-large = ^Test(ExecutorMany|RunLargeLog)
+sequential = ^Test(ServerHostile|UpdateProperty|StoreBatchProperty|Prune)
 
 # The tests of cmd/cmwa run from the beginning to the end, beside two packages with the race detector and one without.
 # More at a time take longer: agents and clusters that wait for the processor poll in the meantime. Of the packages with
@@ -51,7 +49,7 @@ plain_test = CGO_ENABLED=0 go test -trimpath -count=1
 compile = go list -export -test -deps -f ''
 
 # A variable, because make runs a line with $(MAKE) even with --dry-run, which a test uses.
-oracle = cd $(ORACLE) && GOGC=400 $(plain_test) -timeout 20m ./...
+oracle = cd $(ORACLE) && $(plain_test) -timeout 20m ./...
 
 # The flags with which the toolchain builds pulumi, so that Go compiles its packages only once.
 journal_flags = -trimpath -gcflags=all=-dwarf=false
@@ -122,10 +120,9 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 		cd $(ORACLE) && CGO_ENABLED=0 $(compile) -trimpath ./... >/dev/null
 	@echo "== running all tests, and comparing: Pod templates with the API server, journals with pulumi's library"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
-		go test -count=1 $(race) -p 2 -parallel 2 -timeout 44m -skip '$(sequential)|$(large)' $(RACE) & race=$$!; \
+		go test -count=1 $(race) -p 2 -parallel 2 -timeout 44m -skip '$(sequential)' $(RACE) & race=$$!; \
 		{ $(plain_test) -run '$(sequential)' ./cloud/server && \
-			$(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit|$(large)' \
-				./reconcile ./cloud ./runtime/runner ./runtime/kube && \
+			$(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner && \
 			$(plain_test) -p 1 -timeout 44m $(filter-out $(PROGRAM),$(PLAIN)) && \
 			$(journal) && $(release_test) && $(oracle); } & rest=$$!; \
 		code=0; $(plain_test) -parallel 4 -timeout 44m $(PROGRAM) || code=1; \
