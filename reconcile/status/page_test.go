@@ -158,6 +158,17 @@ func TestPageStream(t *testing.T) {
 	if _, one := open(); one.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("one stream too many: %s", one.Status)
 	}
+	if err := last.Body.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for limit := time.Now().Add(time.Minute); ; {
+		if _, one := open(); one.StatusCode == http.StatusOK {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatal("a closed stream makes no room for another")
+		}
+	}
 }
 
 // TestPageInBrowser opens the page in chromium. The pictures of it are artifacts of the test.
