@@ -56,10 +56,11 @@ var (
 	stageBuckets   = []float64{0.05, 0.2, 1, 5, 15, 60, 300, 900, 3600}
 )
 
-// Counters counts the work of all pools of a process: polls, requests and jobs. It is a
-// [runtime.Metrics], and a [prometheus.Collector] of the metrics without the label pool. The counts
-// belong to the process: a pool continues the counts of the pool that it replaces, if both have the
-// same name. The number of series is bounded: unknown values of a label count as "other".
+// Counters counts the work of all pools of a process: polls, requests and jobs. It also keeps the
+// jobs that ended last. It is a [runtime.Metrics], and a [prometheus.Collector] of the metrics
+// without the label pool. The counts belong to the process: a pool continues the counts of the pool
+// that it replaces, if both have the same name. The number of series is bounded: unknown values of a
+// label count as "other".
 type Counters struct {
 	polls           *poolCounter
 	requests        *prometheus.CounterVec

@@ -1,4 +1,5 @@
 // Package browsertest shows pages in a real browser without a window: Debian's chromium. No production code imports it.
+// It is here because the tests of both pages, the agent's and the service's, may import a package of runtime.
 package browsertest
 
 import (

@@ -39,7 +39,8 @@ func (r release) packages(p platform, formats ...string) error {
 	})
 	for _, name := range []string{"credential.conf", "process.conf"} {
 		entries = append(entries, entry{
-			path: "/usr/share/doc/cmwa/" + name, mode: 0o644, source: filepath.Join(r.sources, "examples/systemd", name),
+			path: "/usr/share/doc/cmwa/" + name, mode: 0o644,
+			source: filepath.Join(r.sources, "examples/systemd", name),
 		})
 	}
 	for _, format := range formats {
