@@ -266,6 +266,12 @@ func drawEntry(t *rapid.T, sequence int64) apitype.JournalEntry {
 	switch e.Kind {
 	case apitype.JournalEntryKindBegin:
 		e.Operation = sometimes(t, "operation", func() *apitype.OperationV2 { return drawOperation(t) })
+	case apitype.JournalEntryKindRefreshSuccess, apitype.JournalEntryKindOutputs:
+		// A client replaces one resource. If an entry replaces two, they share their state in the library, so that a
+		// later entry which deletes the new one marks both.
+		if e.RemoveOld != nil {
+			e.RemoveNew = nil
+		}
 	case apitype.JournalEntryKindWrite:
 		e.NewSnapshot = drawDeployment(t, "new base")
 	case apitype.JournalEntryKindSecretsManager:
