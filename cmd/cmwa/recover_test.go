@@ -21,10 +21,11 @@ const recoverLimit = time.Minute
 // TestRecover kills an agent, removes the instance of its job, and starts the agent again.
 func TestRecover(t *testing.T) {
 	t.Parallel()
-	// lose runs a job, kills the agent, and removes the instance of the job.
+	// lose runs a job, kills the agent, and removes the instance of the job. A process of a step ends when its
+	// directory is removed.
 	lose := func(w *world, settings ...string) {
 		agent := w.agent(settings...)
-		w.queue("one", oneStep("echo running; sleep 600"))
+		w.queue("one", oneStep(`echo running; while [ -e "$PULUMI_WORKFLOW_ROOT" ]; do sleep 0.1; done`))
 		w.waitStarted("one")
 		w.kill(agent)
 		w.loseInstance("one")
