@@ -39,3 +39,11 @@ func (l *Loop) setPaused(name string, paused bool) (changed bool) {
 	l.wake()
 	return true
 }
+
+// StopJob stops a job, which is reported as failed. It returns at once, and reports whether a pool has the job.
+func (l *Loop) StopJob(id string) (found bool) {
+	if found = l.set.stopJob(id); found {
+		l.log.Warn("job stopped by cmwa jobs stop", "job", id)
+	}
+	return found
+}

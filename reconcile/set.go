@@ -191,6 +191,18 @@ func (m *member) drain() {
 	m.cancelBuild()
 }
 
+// stopJob stops a job of a pool, and reports whether a pool has the job.
+func (s *Set) stopJob(id string) (found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.members {
+		if pool, ok := m.pool.(interface{ StopJob(id string) bool }); ok && pool.StopJob(id) {
+			return true
+		}
+	}
+	return false
+}
+
 // retry ends the wait of a pool whose last poll failed.
 func (m *member) retry() {
 	if pool, ok := m.pool.(interface{ Retry() }); ok {

@@ -47,3 +47,27 @@ func TestJobsList(t *testing.T) {
 	}
 	w.release("held")
 }
+
+// TestJobsStop stops a job of a real agent. The agent goes on.
+func TestJobsStop(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "process")
+	agent := w.agent()
+	w.queue("one", order{Steps: []step{{Name: "a", Run: "echo running; sleep 600"}, {Name: "b", Run: "true"}}})
+	w.waitStarted("one")
+	stop := func(id string) output {
+		return cmwa(w.environ(), "jobs", "stop", "--config", filepath.Join(w.directory, "agent.yaml"), id)
+	}
+	if got := stop("another"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "no job another runs") {
+		t.Errorf("cmwa jobs stop of another job: %+v", got)
+	}
+	if got := stop(w.id("one")); got.code != cli.ExitOK || !strings.Contains(got.stdout, "of organization/tests/one") {
+		t.Errorf("cmwa jobs stop: %+v", got)
+	}
+	w.await("one", "failed")
+	w.wantSteps("one", "succeeded", "failed", "not-started")
+	w.wantLog("one", "Reason: cmwa jobs stop has stopped the job")
+	agent.waitFor("job stopped by cmwa jobs stop")
+	w.queue("two", oneStep("true"))
+	w.await("two", "succeeded")
+}

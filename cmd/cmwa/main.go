@@ -50,7 +50,9 @@ checks this machine, and "cmwa run" starts the agent.`,
 		Commands: slices.Concat([]command.Command{
 			runCommand(force, s),
 			statusCommand(s),
-			{Name: "jobs", Help: "list the jobs of the running agent", Commands: []command.Command{jobsList(s)}},
+			{Name: "jobs", Help: "list and stop the jobs of the running agent", Commands: []command.Command{
+				jobsList(s), control.StopJob(controlTerminal(s)),
+			}},
 		}, control.Commands(controlTerminal(s)), []command.Command{
 			doctorCommand(s),
 			vetCommand(s),

@@ -99,6 +99,8 @@ func (idleLoop) Status() (s reconcile.Status) {
 func (idleLoop) Pause(string) bool  { return false }
 func (idleLoop) Resume(string) bool { return false }
 
+func (idleLoop) StopJob(string) bool { return false }
+
 func TestStatusText(t *testing.T) {
 	good, refused := "token: pul-a\n", "token: pul-a\nhttp_server_port: 0 # none\npoling_interval: x\nlog_level: loud\n"
 	want := output{cli.ExitFailure, readText(t, filepath.Join(statusTestdata, "document.txt")), ""}

@@ -111,6 +111,7 @@ func (p *Pool) newRun(job *runtime.Job, since time.Time) *jobRun {
 	job.Pool, job.PoolName, job.Identity = p.spec.Key(), p.spec.Name, p.spec.Identity
 	job.Agent, job.Service, job.Tuning = p.parts.Agent, p.spec.Identity.Service, p.spec.Tuning
 	r := &jobRun{pool: p, job: job, since: since, phase: runtime.Claimed, stepEnded: make(chan struct{})}
+	r.operator, r.stopJob = context.WithCancelCause(context.Background())
 	r.name()
 	return r
 }

@@ -225,6 +225,8 @@ func (r *jobRun) leaseResult(ctx context.Context, gone bool) (result runtime.Lea
 		return "", ""
 	case job.outcome == runtime.OutcomeSucceeded:
 		return runtime.LeaseSucceeded, ""
+	case r.operator.Err() != nil: // otherwise the service would lease the work again
+		return runtime.LeaseFailed, errOperator.Error()
 	case errors.Is(job.startErr, runtime.ErrJobFault), job.startErr == nil && job.outcome == runtime.OutcomeFailed:
 		return runtime.LeaseFailed, r.failedBecause()
 	case !gone:

@@ -20,6 +20,7 @@ var (
 	errShutdown   = errors.New("the time limit for stopping jobs is exceeded")
 	errTimeLimit  = errors.New("the job exceeded its time limit")
 	errRunnerHung = errors.New("the last step is reported, but the runner does not exit")
+	errOperator   = errors.New("cmwa jobs stop has stopped the job")
 )
 
 // jobRun is one job from its claim to its removal. It starts the goroutines of the job and
@@ -39,6 +40,9 @@ type jobRun struct {
 	startLost bool // a start lost the connection to the engine
 
 	recovery *recovery // nil without a record of an earlier run
+
+	operator context.Context // ends when an operator stops the job
+	stopJob  context.CancelCauseFunc
 
 	mu     sync.Mutex // guards the following fields, and changes of job
 	since  time.Time  // of the claim; without a record, of the start of the instance
@@ -110,6 +114,9 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 		known := !r.inherited // copied, because inherited changes if the job is started again
 		children.Go(func() { r.pollStatus(ctx, cancel, known) })
 	}
+
+	// From now on an operator can stop the job.
+	defer context.AfterFunc(r.operator, func() { cancel(context.Cause(r.operator)) })()
 
 	// Start the job, unless it has an instance, and wait for its end. If an instance of an
 	// earlier run of the agent ended without a handoff, nothing has run in it: start the
@@ -260,7 +267,7 @@ func (r *jobRun) leavesInstance(ctx context.Context) bool {
 		return false
 	}
 	cause := context.Cause(ctx)
-	return !errors.Is(cause, runtime.ErrCancelled) &&
+	return !errors.Is(cause, runtime.ErrCancelled) && !errors.Is(cause, errOperator) &&
 		!errors.Is(cause, errTimeLimit) && !errors.Is(cause, errRunnerHung)
 }
 

@@ -12,6 +12,18 @@ import (
 // ForceStop shortens the cancel grace period of jobs that are stopped, now and later.
 func (p *Pool) ForceStop() { p.forceStop() }
 
+// StopJob stops a job as at the end of the agent, and reports it as failed. It returns at once, and reports whether the
+// pool has the job.
+func (p *Pool) StopJob(id string) (found bool) {
+	p.mu.Lock()
+	r := p.runs[id]
+	p.mu.Unlock()
+	if r != nil {
+		r.stopJob(errOperator)
+	}
+	return r != nil
+}
+
 // cancelGrace returns the cancel grace period in force, and a channel that is closed when
 // the settings change.
 func (p *Pool) cancelGrace() (time.Duration, <-chan struct{}) {

@@ -165,3 +165,31 @@ func pausing(t Terminal, do Command, name, help, long string) command.Command {
 		},
 	}
 }
+
+// StopJob returns the command jobs stop.
+func StopJob(t Terminal) command.Command {
+	config := ""
+	return command.Command{
+		Name: "stop", Help: "stop a running job, which is reported as failed",
+		Forms: []command.Form{form(&config, command.Argument("JOB", command.Text("JOB")))},
+		Long: `JOB is an id of cmwa jobs list, or its beginning. The agent interrupts pulumi, which has
+cancel_grace_period to end and to release the lock of its stack, and then 30 s. A scan or a policy
+evaluation is completed as failed, so that the service does not give it out again. The command returns
+when the agent begins to stop the job; cmwa jobs list shows when it has ended. To cancel a deployment at
+the service, use the service.
+
+` + FindsAgent + " Exit code 2: no agent, or no such job.",
+		Run: func(ctx context.Context, args []string) error {
+			_, agent, err := t.call(ctx, config, Request{Command: Stop, Job: args[0]})
+			if err != nil {
+				return err
+			}
+			name := ""
+			if agent.Job != "" {
+				name = " of " + printable.QuoteName(agent.Job)
+			}
+			fmt.Fprintf(t.Stdout, "the agent stops job %s%s\n", printable.QuoteName(args[0]), name)
+			return nil
+		},
+	}
+}

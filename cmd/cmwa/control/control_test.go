@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -25,6 +26,7 @@ type fakeLoop struct {
 	pools    map[string]int // number of running jobs by pool
 	paused   map[string]bool
 	stopping bool
+	stopped  []string // ids of jobs
 }
 
 func newFakeLoop(names ...string) *fakeLoop {
@@ -45,9 +47,14 @@ func (l *fakeLoop) Status() reconcile.Status {
 	}
 	for name, jobs := range l.pools {
 		s.Names[name+"-key"] = name
-		s.Pools = append(s.Pools, runtime.PoolState{
-			Spec: runtime.PoolSpec{Name: name}, Phase: runtime.PoolPolling, Jobs: make([]runtime.JobState, jobs),
-		})
+		pool := runtime.PoolState{Spec: runtime.PoolSpec{Name: name}, Phase: runtime.PoolPolling}
+		for i := range jobs {
+			pool.Jobs = append(pool.Jobs, runtime.JobState{
+				ID: fmt.Sprintf("%s-%d", name, i), WorkflowID: fmt.Sprintf("deployment-%s-%d", name, i),
+				Work: runtime.Work{Project: "web", Stack: name},
+			})
+		}
+		s.Pools = append(s.Pools, pool)
 	}
 	return s
 }
@@ -66,6 +73,13 @@ func (l *fakeLoop) Resume(name string) bool {
 	was := l.paused[name]
 	delete(l.paused, name)
 	return was
+}
+
+func (l *fakeLoop) StopJob(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = append(l.stopped, id)
+	return true
 }
 
 func (l *fakeLoop) drain() {
@@ -181,6 +195,34 @@ func TestHandle(t *testing.T) {
 		loop.paused["old"] = true // its pool is no longer configured
 		if r := call(t, directory, Resume, "old"); !r.Changed {
 			t.Errorf("%+v", r)
+		}
+	})
+
+	t.Run("stop finds one job by its id, or by that of its deployment, or by the beginning of one", func(t *testing.T) {
+		directory, loop := t.TempDir(), newFakeLoop("blue", "green", "red")
+		serving(t, directory, loop)
+		for _, id := range []string{"green-0", "red-1", "deployment-red-0", "deployment-gr"} {
+			r, err := Call(t.Context(), directory, Request{Command: Stop, Job: id})
+			if err != nil || !r.Changed || !strings.HasPrefix(r.Job, "web/") {
+				t.Errorf("%q: %+v, %v", id, r, err)
+			}
+		}
+		if want := []string{"green-0", "red-1", "red-0", "green-0"}; !slices.Equal(loop.stopped, want) {
+			t.Errorf("the jobs %v were stopped, want %v", loop.stopped, want)
+		}
+		for id, want := range map[string]string{
+			"red":        "2 jobs begin with red: give more of the id",
+			"blue-0":     "no job blue-0 runs: cmwa jobs list has the jobs",
+			"\x1b[2Jred": `no job "\x1b[2Jred" runs: cmwa jobs list has the jobs`,
+			"":           "stop needs the id of a job",
+		} {
+			_, err := Call(t.Context(), directory, Request{Command: Stop, Job: id})
+			if err == nil || err.Error() != want {
+				t.Errorf("%q: %v, want %s", id, err, want)
+			}
+		}
+		if len(loop.stopped) != 4 {
+			t.Errorf("the jobs %v were stopped", loop.stopped)
 		}
 	})
 

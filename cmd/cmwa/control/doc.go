@@ -1,5 +1,5 @@
-// Package control has the local socket of a running agent, and the commands cmwa drain, pause
-// and resume, which use it; cmwa status and cmwa plan --live use it too. It knows the protocol,
+// Package control has the local socket of a running agent, and the commands cmwa drain, pause,
+// resume and jobs stop, which use it; cmwa status and cmwa plan --live use it too. It knows the protocol,
 // the socket file and which pools are paused. It does not know how an agent is configured, how a
 // pool pauses, or what a status and a plan contain.
 //

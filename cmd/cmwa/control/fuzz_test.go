@@ -16,6 +16,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	for _, text := range []string{
 		"", "\n", "{}\n", "[]\n", `{"version":1,"command":"drain"}` + "\n",
 		`{"version":1,"command":"pause","pool":"blue"}` + "\nmore", `{"version":1,"command":"pause"}` + "\n",
+		`{"version":1,"command":"stop","job":"3f2a"}` + "\n", `{"version":1,"command":"stop"}` + "\n",
 		`{"version":1e0,"command":"show"}` + "\n", `{"version":99999999999999999999}` + "\n",
 		`{"version":1,"command":"plan","file":{"path":"/a","content":"YQ==","mode":384}}` + "\n",
 		`{"version":null,"command":"drain"}` + "\n", `{"VERSION":1,"COMMAND":"drain"}` + "\n",

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cmwa-project/cmwa/reconcile"
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
@@ -21,6 +22,7 @@ type Agent struct {
 		Status() reconcile.Status
 		Pause(name string) (changed bool)
 		Resume(name string) (changed bool)
+		StopJob(id string) (found bool)
 	}
 	Drain  func()              // does what the first TERM does
 	Status func() any          // returns the status, which is encoded in JSON
@@ -40,6 +42,8 @@ func (a Agent) Handle(request Request) Response {
 		return response
 	case Pause, Resume:
 		return a.setPaused(request.Pool, request.Command == Pause, before)
+	case Stop:
+		return a.stopJob(request.Job, before)
 	case Status:
 		return a.withResult(before, a.Status())
 	case Plan:
@@ -87,6 +91,34 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 	case stored != nil:
 		response.Warning = fmt.Sprintf("the agent will pause the pool again at its next start, "+
 			"because the change cannot be stored: %v", stored)
+	}
+	return response
+}
+
+// stopJob stops the only job whose id, or whose deployment's id, begins with a text.
+func (a Agent) stopJob(id string, before reconcile.Status) Response {
+	response := a.response(before)
+	var found []runtime.JobState
+	for _, pool := range before.Pools {
+		for _, job := range pool.Jobs {
+			switch {
+			case job.ID == id, job.WorkflowID == id:
+				found = []runtime.JobState{job}
+			case strings.HasPrefix(job.ID, id), strings.HasPrefix(job.WorkflowID, id):
+				found = append(found, job)
+			}
+		}
+	}
+	switch {
+	case len(found) > 1:
+		response.Error = fmt.Sprintf("%d jobs begin with %s: give more of the id", len(found), printable.QuoteName(id))
+	case len(found) == 0 || !a.Loop.StopJob(found[0].ID):
+		response.Error = fmt.Sprintf("no job %s runs: cmwa jobs list has the jobs", printable.QuoteName(id))
+	default:
+		work := found[0].Work
+		response.Changed, response.Job = true, strings.Trim(strings.Join([]string{
+			work.Organization, work.Project, work.Stack,
+		}, "/"), "/")
 	}
 	return response
 }

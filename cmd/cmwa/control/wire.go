@@ -32,6 +32,7 @@ const (
 	Drain  Command = "drain"  // what the first TERM does
 	Pause  Command = "pause"  // one pool
 	Resume Command = "resume" // one pool
+	Stop   Command = "stop"   // one job
 )
 
 // Request is a request of a client.
@@ -39,6 +40,7 @@ type Request struct {
 	Version int     `json:"version"`
 	Command Command `json:"command"`
 	Pool    string  `json:"pool,omitempty"` // name, of pause and resume
+	Job     string  `json:"job,omitempty"`  // of stop: the id of the job or its deployment, or the beginning of one
 	File    *File   `json:"file,omitempty"` // of plan
 }
 
@@ -58,6 +60,9 @@ type Response struct {
 	Started time.Time `json:"started"`           // of the agent
 	StopAt  time.Time `json:"stopAt,omitzero"`   // while draining: when running jobs are stopped
 	Pools   []Pool    `json:"pools"`             // a pool and its replacement have the same name
+
+	// Job is the job that stop has stopped, for people.
+	Job string `json:"job,omitempty"`
 
 	// Result is what Agent.Status or Agent.Plan returned, for these commands.
 	Result json.RawMessage `json:"result,omitempty"`
@@ -123,7 +128,7 @@ func DecodeRequest(line []byte) (Request, error) {
 	}
 	switch request.Command {
 	case Show, Status, Drain:
-		request.Pool, request.File = "", nil
+		request.Pool, request.Job, request.File = "", "", nil
 	case Plan:
 		if request.File == nil {
 			return Request{}, errors.New("plan needs a file")
@@ -131,6 +136,10 @@ func DecodeRequest(line []byte) (Request, error) {
 	case Pause, Resume:
 		if request.Pool == "" {
 			return Request{}, fmt.Errorf("%s needs the name of a pool", request.Command)
+		}
+	case Stop:
+		if request.Job == "" {
+			return Request{}, errors.New("stop needs the id of a job")
 		}
 	default:
 		return Request{}, errors.New("the request has an unknown command: " +
