@@ -39,13 +39,16 @@ type Handoff struct {
 	Pending    []Line `json:"pending,omitempty"`
 	Resend     int    `json:"resend,omitempty"`
 
-	Forward    map[string]string `json:"forward,omitempty"` // the agent's own variables for the job
-	Redact     []string          `json:"redact,omitempty"`  // further secrets
-	UserAgent  string            `json:"userAgent,omitempty"`
-	CA         string            `json:"ca,omitempty"`         // PEM certificates to trust in addition to the system's
-	Yield      Seconds           `json:"yield,omitempty"`      // wait for the agent's reason after a SIGTERM
-	Grace      Seconds           `json:"grace,omitempty"`      // between SIGTERM and SIGKILL of a step; 0: the default
-	Definition json.RawMessage   `json:"definition,omitempty"` // as the service sent it
+	Forward   map[string]string `json:"forward,omitempty"` // the agent's own variables for the job
+	Redact    []string          `json:"redact,omitempty"`  // further secrets
+	UserAgent string            `json:"userAgent,omitempty"`
+
+	TraceParent string `json:"traceParent,omitempty"` // TRACEPARENT of the steps: see [Tracer]
+
+	CA         string          `json:"ca,omitempty"`         // PEM certificates to trust in addition to the system's
+	Yield      Seconds         `json:"yield,omitempty"`      // wait for the agent's reason after a SIGTERM
+	Grace      Seconds         `json:"grace,omitempty"`      // between SIGTERM and SIGKILL of a step; 0: the default
+	Definition json.RawMessage `json:"definition,omitempty"` // as the service sent it
 
 	// CancelGrace is the time between SIGINT and SIGTERM of a step. If the agent itself
 	// interrupts the job, the agent decides when this time ends; see package runner. With 0

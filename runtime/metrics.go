@@ -114,10 +114,3 @@ func (NoMetrics) JobRecovered(string, RecoveryAction) {}
 
 // JournalFailed implements [Metrics].
 func (NoMetrics) JournalFailed(string) {}
-
-// Measure starts to measure a stage, and returns a function that ends and records the
-// measurement.
-func Measure(metrics Metrics, target string, stage Stage) (end func()) {
-	start := time.Now()
-	return func() { metrics.JobStage(target, stage, time.Since(start)) }
-}

@@ -1,7 +1,7 @@
 package runtime
 
 // MaxProgressLine is the longest line of progress in bytes, with its newline.
-// The runner's lines are shorter than 180 bytes without the texts of a failed step.
+// The runner's lines are shorter than 180 bytes without the texts of an ended step.
 // JSON may need six bytes for each byte of these texts.
 const MaxProgressLine = 1 << 10
 
@@ -15,7 +15,7 @@ const (
 // Progress is one line of a runner's standard output, as JSON: what the service has
 // accepted so far. If the instance ends before the runner has reported the outcome, the
 // agent reports the outcome, and continues at this step and line. Progress has no other use,
-// except in the agent's log.
+// except in the agent's log and traces.
 type Progress struct {
 	Step   int    `json:"step"`
 	Lines  int    `json:"lines"`            // of that step, accepted by the service
@@ -29,7 +29,7 @@ type Progress struct {
 	// before it reports the step as failed: the agent may add the reason.
 	Stopped bool `json:"stopped,omitempty"`
 
-	// These describe a failed step, for the agent's log.
+	// These describe a step that has ended, for the agent's log and traces.
 	StepName string `json:"stepName,omitempty"` // from the job's definition
 	Reason   string `json:"reason,omitempty"`   // why the step failed
 

@@ -41,23 +41,27 @@ type Setup struct {
 
 // SetupHooks are called by a [Setup]. Each of the functions may be nil.
 type SetupHooks struct {
-	Metrics    Metrics
-	HandingOff func(ctx context.Context) error // before the handoff is returned
-	Withdrawn  func(ctx context.Context)       // by Withdraw, after a handoff
-	Progressed func(Progress)                  // before a report, and when the service has accepted it
+	Measured   func(stage Stage, start time.Time) // at the end of a stage; safe for concurrent use
+	HandingOff func(ctx context.Context) error    // before the handoff is returned
+	Withdrawn  func(ctx context.Context)          // by Withdraw, after a handoff
+	Progressed func(Progress)                     // before a report, and when the service has accepted it
 }
 
 // NewSetup returns the setup of a job. The setup adds the state of step 0 to the handoff.
 func NewSetup(job *Job, cloud Cloud, handoff Handoff) *Setup {
-	hooks := SetupHooks{Metrics: NoMetrics{}}
-	return &Setup{job: job, cloud: cloud, handoff: handoff, started: time.Now(), hooks: hooks}
+	return &Setup{job: job, cloud: cloud, handoff: handoff, started: time.Now()}
 }
 
 // Measure starts to measure a stage of the start, and returns a function that ends and
 // records the measurement: defer setup.Measure(runtime.StagePull)(). Unlike the other
 // methods it is safe for concurrent use.
 func (s *Setup) Measure(stage Stage) (end func()) {
-	return Measure(s.hooks.Metrics, s.job.Identity.Target, stage)
+	start := time.Now()
+	return func() {
+		if s.hooks.Measured != nil {
+			s.hooks.Measured(stage, start)
+		}
+	}
 }
 
 // Log adds one or more lines to the log of step 0. It does not block and cannot fail;

@@ -69,6 +69,23 @@ type JobState struct {
 	Instance   string    // id of the job's container, Pod or directory; empty before the start
 	Since      time.Time // of the claim, or when the instance of an adopted job was started
 	ActiveAt   time.Time // of the last change of the phase, or the last progress; zero before either
+
+	Stages []StageTime // that have ended, in the order of their ends
+	Steps  []StepTime  // of the runner, in order; empty for an adopted job
+}
+
+// StageTime is when a stage of a job began and ended.
+type StageTime struct {
+	Stage      Stage
+	Start, End time.Time
+}
+
+// StepTime is when a step of a job began and ended, as the runner's progress has shown.
+type StepTime struct {
+	Step       int
+	Name       string // from the job's definition; empty while the step runs
+	Status     Status
+	Start, End time.Time // End is zero while the step runs
 }
 
 // Overdue returns the time since a loop's next turn was due, or 0 if it is not due.

@@ -41,7 +41,7 @@ const stopTime = 2 * time.Minute
 // All pools share the agent's id, the slots, and the transports.
 func builder(
 	environ environment, agent *agentid.Agent, executors *executors, slots *pool.Slots,
-	counters *status.Counters, log *slog.Logger,
+	counters *status.Counters, tracer runtime.Tracer, log *slog.Logger,
 ) reconcile.Build {
 	host, transports := hostname(), cloud.NewTransports(nil)
 	userAgent := func(program string) string {
@@ -73,6 +73,7 @@ func builder(
 		return pool.New(spec, pool.Parts{
 			Cloud: client, Executor: executor, Journal: journal, Agent: agent.ID, Slots: slots,
 			UserAgent: userAgent("workflow-runner"), Environ: environ.lookup, Log: log, Metrics: counters,
+			Tracer: tracer,
 			Close: func() {
 				client.Close()
 				closeExecutor()

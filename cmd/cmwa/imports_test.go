@@ -55,6 +55,11 @@ var never = []rule{
 	{"cmd/cmwa/input", "./runtime*", "it reads files and runs nothing"},
 	{"cmd/cmwa/input", "./reconcile*", "it reads files and applies nothing"},
 	{"cmd/cmwa/logging", "./runtime* ./cloud*", "it writes lines and does not know what they are about"},
+	{"cmd/cmwa/tracing", "./cloud* ./reconcile* ./schema* ./runtime/*", "it exports what pools have recorded"},
+	{
+		"schema* reconcile* runtime* cloud*", "go.opentelemetry.io/*",
+		"pools record times and do not know who exports them",
+	},
 	{"cmd/cmwa/pods", "./cloud*", "the Pods of a configuration do not depend on a service"},
 	{"cmd/cmwa/pods", "k8s.io/client-go*", "the Pods of a configuration are rendered without a cluster"},
 	{"cmd/cmwa-cloud cmd/workflow-runner", "./cmd/cmwa/*", "these packages are parts of cmd/cmwa"},

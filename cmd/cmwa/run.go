@@ -19,9 +19,11 @@ import (
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/control"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/logging"
+	"github.com/cmwa-project/cmwa/cmd/cmwa/tracing"
 	"github.com/cmwa-project/cmwa/reconcile"
 	"github.com/cmwa-project/cmwa/reconcile/status"
 	"github.com/cmwa-project/cmwa/reconcile/watch"
+	"github.com/cmwa-project/cmwa/runtime"
 	"github.com/cmwa-project/cmwa/schema"
 )
 
@@ -105,6 +107,16 @@ func runAgent(
 	journal, closeJournal := openJournal(agent, log.Logger)
 	defer closeJournal()
 
+	traces, err := tracing.Open(environ.lookup, tracing.Agent{ID: agent.ID, Version: cli.Version()}, log.Logger)
+	if err != nil {
+		return cli.Usage(err)
+	}
+	var tracer runtime.Tracer
+	if traces != nil { // a nil pointer is not a nil interface
+		tracer = traces
+		defer traces.Close()
+	}
+
 	started := time.Now()
 	ctx, drain := context.WithCancelCause(ctx)
 	defer drain(nil)
@@ -112,7 +124,7 @@ func runAgent(
 	executors := &executors{
 		environ: environ, agent: agent, journal: journal, needsID: warn, log: log.Logger, metrics: counters,
 	}
-	build := builder(environ, agent, executors, d.slots, counters, log.Logger)
+	build := builder(environ, agent, executors, d.slots, counters, tracer, log.Logger)
 	loop := reconcile.New(build, d.prepare, first.Process, log.Logger)
 	snapshots := status.Snapshots{
 		Version: cli.Version(), StartedAt: started, Config: reloader.State, Loop: loop.Status,

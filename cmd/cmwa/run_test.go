@@ -312,8 +312,12 @@ func TestRunHidesSecrets(t *testing.T) {
 	const forwarded = "hunter2-forwarded-secret"
 	const plain = "hunter2-under-a-name-that-tells-nothing"
 	port := agentPort(freePort(t))
-	agent := w.agentWith([]string{"CLOUD_KEY=" + forwarded, "GOTRACEBACK=all"}, "env_forward_allowlist: [CLOUD_KEY]",
-		port.setting())
+	const collecting = "hunter2-token-of-the-collector"
+	traces, variable := traced(t)
+	agent := w.agentWith([]string{
+		"CLOUD_KEY=" + forwarded, "GOTRACEBACK=all", variable, "OTEL_BSP_SCHEDULE_DELAY=100",
+		"OTEL_EXPORTER_OTLP_HEADERS=authorization=" + collecting,
+	}, "env_forward_allowlist: [CLOUD_KEY]", port.setting())
 	w.queue("one", order{
 		Env: map[string]any{
 			"DB_PASSWORD": map[string]string{"secret": setting}, "FLAVOUR": map[string]string{"secret": plain},
@@ -326,7 +330,7 @@ func TestRunHidesSecrets(t *testing.T) {
 	w.waitStarted("one")
 	secrets := map[string]string{
 		"setting": setting, "setting of a plain name": plain, "registry password": password,
-		"forwarded variable": forwarded, "pool token": w.pool,
+		"forwarded variable": forwarded, "pool token": w.pool, "token of the collector": collecting,
 	}
 	look := func(where, text string) {
 		t.Helper()
@@ -377,8 +381,11 @@ func TestRunHidesSecrets(t *testing.T) {
 		return err
 	}))
 
-	// A crash prints the stacks of all goroutines.
 	w.waitRemoved("one")
+	w.eventually("the trace is exported", func() bool { return strings.Contains(traces.received(), "first_line") })
+	look("the trace", traces.received())
+
+	// A crash prints the stacks of all goroutines.
 	agent.signal(syscall.SIGABRT)
 	agent.exit(2)
 	look("the agent's log and its stacks", agent.output())

@@ -145,4 +145,12 @@ type Job struct {
 	Phase        string    `json:"phase"`
 	Instance     string    `json:"instance,omitempty"` // id of its container, Pod or directory
 	Since        time.Time `json:"since"`
+
+	Stages []Stage `json:"stages,omitempty"` // that have ended, in order
+}
+
+// Stage describes a stage of a job, which may have failed.
+type Stage struct {
+	Stage   string  `json:"stage"` // a runtime.Stage
+	Seconds float64 `json:"seconds"`
 }

@@ -95,7 +95,10 @@ func busyAgent(t *testing.T) *testAgent {
 			Spec: spec, Phase: runtime.PoolBackoff, Until: now.Add(time.Minute), Reason: "the service asks for it",
 			Due: now, AnsweredAt: now,
 			Jobs: []runtime.JobState{{ID: "job-1", WorkflowID: "deployment-1", Work: runtime.Work{Stack: "prod"},
-				Phase: runtime.Started, Since: now.Add(-90 * time.Second)}},
+				Phase: runtime.Started, Since: now.Add(-90 * time.Second), Stages: []runtime.StageTime{
+					{Stage: runtime.StagePull, Start: now.Add(-90 * time.Second), End: now.Add(-20 * time.Second)},
+					{Stage: runtime.StageFirstLine, Start: now.Add(-250 * time.Millisecond), End: now},
+				}}},
 		})
 	}
 	return newAgent(view, status)

@@ -3,6 +3,7 @@ package status
 import (
 	"bytes"
 	"embed"
+	"fmt"
 	"html/template"
 	"net/http"
 	"strings"
@@ -48,6 +49,7 @@ var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMa
 	"join":    func(texts []string) string { return strings.Join(texts, ", ") },
 	"title":   jobTitle,
 	"phases":  jobPhases,
+	"stages":  stageTexts,
 	"took":    func(j EndedJob) string { return duration(j.EndedAt.Sub(j.Since)) },
 }).ParseFS(pageFiles, "page/page.html"))
 
@@ -164,4 +166,24 @@ func jobPhases(j Job) (all []pagePhase) {
 		}
 	}
 	return all
+}
+
+// stageTexts returns how long each stage of a job took that has ended.
+func stageTexts(j Job) string {
+	var texts []string
+	for _, s := range j.Stages {
+		texts = append(texts, fmt.Sprintf("%s %s", strings.ReplaceAll(s.Stage, "_", " "), shortTime(s.Seconds)))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// shortTime returns seconds with two digits, and from a minute on as in other texts.
+func shortTime(seconds float64) string {
+	switch {
+	case seconds < 10:
+		return fmt.Sprintf("%.1fs", seconds)
+	case seconds < 60:
+		return fmt.Sprintf("%.0fs", seconds)
+	}
+	return duration(time.Duration(seconds * float64(time.Second)))
 }

@@ -35,7 +35,8 @@ func TestPage(t *testing.T) {
 			"The present file was rejected 1m00s ago", "<code>/etc/cmwa/agent.yaml:2:19</code>",
 			"<strong>http_server_port</strong>", "reach the engine: connection refused", "the service asks for it",
 			`<strong>prod</strong>`, `<li class="past">starting</li><li class="now" aria-current="step">running</li>`,
-			`<li class="next">done</li>`, "<dt>Pools started</dt><dd>two</dd>", "<dt>Pools drained</dt><dd>old</dd>")
+			`<li class="next">done</li>`, `<p class="minor">pull 1m10s, first line 0.2s</p>`,
+			"<dt>Pools started</dt><dd>two</dd>", "<dt>Pools drained</dt><dd>old</dd>")
 		if strings.Contains(w.Body.String(), canaryToken) {
 			t.Errorf("the page has a token:\n%s", w.Body)
 		}

@@ -137,6 +137,9 @@ func jobOf(j runtime.JobState) Job {
 		Stack: name(j.Work.Stack), Operation: name(j.Work.Operation), Version: name(j.Work.Version), URL: j.Work.URL,
 		Phase: string(j.Phase), Instance: name(j.Instance), Since: j.Since.UTC(),
 	}
+	for _, s := range j.Stages {
+		job.Stages = append(job.Stages, Stage{string(s.Stage), s.End.Sub(s.Start).Seconds()})
+	}
 	if j.Kind.Leased() {
 		job.Activity = j.WorkflowID
 	} else {

@@ -43,7 +43,6 @@ func lose(
 		change(job)
 		setup := runtime.NewSetup(job, s.service, runtimetest.BaseHandoff(job))
 		setup.Hook(runtime.SetupHooks{
-			Metrics:    runtime.NoMetrics{},
 			HandingOff: func(ctx context.Context) error { s.stages = append(s.stages, "handed off"); return nil },
 			Withdrawn:  func(context.Context) { s.stages = append(s.stages, "claimed") },
 		})

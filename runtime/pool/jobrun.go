@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,6 +51,8 @@ type jobRun struct {
 	last   runtime.Progress // last progress that the runner has reported; the service has accepted it
 	active time.Time        // of the last change of phase or last
 	silent time.Time        // when the runner got its handoff; zero after its first report, and for an adopted job
+	stages []runtime.StageTime
+	steps  []runtime.StepTime
 	ending ending
 	lease  lease
 
@@ -143,8 +146,8 @@ func (r *jobRun) run(ctx context.Context) (gone bool) {
 func (r *jobRun) endFailedStart(ctx context.Context, err error) (gone bool) {
 	gone = r.removeFailedStart(err)
 	r.countFailedStart(ctx, err)
-	r.result.outcome, r.result.startErr = startOutcome(ctx, err), err
-	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.state(), r.result.outcome)
+	r.result.startErr = err
+	r.setOutcome(startOutcome(ctx, err))
 	r.recordReport()
 	return r.removeRecord() && gone // nothing has run, so the record is not needed for the instance
 }
@@ -172,7 +175,7 @@ func (r *jobRun) waitForEnd(
 	}
 	end := r.wait(ctx, children)
 	if end != nil {
-		r.pool.parts.Metrics.JobStage(r.job.Identity.Target, runtime.StageRun, time.Since(runningSince))
+		r.recordStage(runtime.StageRun, runningSince)
 	}
 	return end
 }
@@ -195,8 +198,8 @@ func (r *jobRun) finish(ctx context.Context, end *instanceEnd) (gone bool) {
 	r.settled = r.reportEnd(ctx, end.exit, end.err)
 	killpoint.Hit(killpoint.Reported)
 	r.recordReport()
-	r.result.outcome, r.result.end = r.outcome(ctx, *end), *end
-	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.state(), r.result.outcome)
+	r.result.end = *end
+	r.setOutcome(r.outcome(ctx, *end))
 
 	// Remove the instance. If that fails, a later sweep (sweep.go) removes it. A recovered job, or a
 	// job that was started again, may have other instances, which are listed.
@@ -313,6 +316,12 @@ func (r *jobRun) name() {
 	r.named.Store(r.pool.log.With(attributes...))
 }
 
+// setOutcome sets the outcome of the job, which has ended, and counts it.
+func (r *jobRun) setOutcome(outcome runtime.Outcome) {
+	r.result.outcome = outcome
+	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.state(), outcome)
+}
+
 // setDefinition sets the definition of the job.
 func (r *jobRun) setDefinition(definition runtime.Definition) {
 	r.mu.Lock()
@@ -321,9 +330,21 @@ func (r *jobRun) setDefinition(definition runtime.Definition) {
 	r.name()
 }
 
-// measure starts to measure a stage of the job: see [runtime.Measure].
+// measure starts to measure a stage of the job, and returns a function that ends and records the measurement.
 func (r *jobRun) measure(stage runtime.Stage) (end func()) {
-	return runtime.Measure(r.pool.parts.Metrics, r.job.Identity.Target, stage)
+	start := time.Now()
+	return func() { r.recordStage(stage, start) }
+}
+
+// recordStage records a stage that ends now.
+func (r *jobRun) recordStage(stage runtime.Stage, start time.Time) {
+	now := time.Now()
+	r.pool.parts.Metrics.JobStage(r.job.Identity.Target, stage, now.Sub(start))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.stages) < maxStages {
+		r.stages = append(r.stages, runtime.StageTime{Stage: stage, Start: start, End: now})
+	}
 }
 
 // setSilent sets the time since when the runner has reported nothing; zero when it has reported. It
@@ -362,5 +383,6 @@ func (r *jobRun) state() runtime.JobState {
 	return runtime.JobState{
 		ID: r.job.ID, WorkflowID: r.job.WorkflowID, Kind: r.job.Kind, Work: r.job.Definition.Work,
 		Phase: r.phase, Instance: r.id, Since: r.since, ActiveAt: r.active,
+		Stages: slices.Clone(r.stages), Steps: slices.Clone(r.steps),
 	}
 }

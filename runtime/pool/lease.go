@@ -137,7 +137,7 @@ func (r *jobRun) runLeased(ctx context.Context) {
 			outcome = runtime.OutcomeCancelled
 			r.completeLease(runtime.LeaseRetry, "the agent stops")
 		}
-		r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.state(), outcome)
+		r.setOutcome(outcome)
 		return
 	}
 

@@ -20,6 +20,7 @@ type Parts struct {
 	UserAgent string                      // of the runner's calls
 	Environ   func(string) (string, bool) // the agent's environment
 	Metrics   runtime.Metrics             // counts the work of the pool; nil counts nothing
+	Tracer    runtime.Tracer              // exports a trace of each job; nil exports nothing
 	Log       *slog.Logger
 }
 

@@ -14,9 +14,13 @@ import (
 	"github.com/cmwa-project/cmwa/runtime/killpoint"
 )
 
-// maxSteps is the highest accepted number of steps of an adopted job whose definition
-// this agent does not have.
-const maxSteps = 10_000
+const (
+	// maxSteps is the highest accepted number of steps of an adopted job whose definition this agent does not have.
+	maxSteps = 10_000
+
+	maxTimed  = 100 // steps of a job whose times are kept
+	maxStages = 50  // the same for stages: a start that is tried again has several stages of a kind
+)
 
 // progressReader is the state of reading a job's stream of progress. It is kept when the
 // stream is read again.
@@ -112,7 +116,7 @@ func (r *jobRun) handleLine(ctx context.Context, line []byte, complete bool) {
 
 	// 3. Act on the line, which may have been read before.
 	if since := r.setSilent(time.Time{}); !since.IsZero() {
-		r.pool.parts.Metrics.JobStage(r.job.Identity.Target, runtime.StageFirstLine, time.Since(since))
+		r.recordStage(runtime.StageFirstLine, since)
 	}
 	r.setPulumi(progress.Pulumi, progress.Stack)
 	progress.Pulumi, progress.Stack = "", ""
@@ -166,9 +170,31 @@ func (r *jobRun) observe(p runtime.Progress, forward bool) bool {
 	if forward && !p.After(r.last) || p == r.last {
 		return false
 	}
+	if !r.inherited { // an adopted job's lines are read long after they were written
+		r.timeStep(p)
+	}
 	r.last, r.active = p, time.Now()
 	if r.recorded {
 		r.pool.parts.Journal.SetProgress(r.job.ID, p)
 	}
 	return true
+}
+
+// timeStep records when steps begin and end. A step without a line about its end ends when the next one begins. The
+// caller holds the lock.
+func (r *jobRun) timeStep(p runtime.Progress) {
+	now := time.Now()
+	if last := len(r.steps) - 1; last >= 0 && r.steps[last].End.IsZero() && p.Step > r.steps[last].Step {
+		r.steps[last].Status, r.steps[last].End = runtime.Succeeded, now
+	}
+	if len(r.steps) == 0 || p.Step > r.steps[len(r.steps)-1].Step {
+		if len(r.steps) == maxTimed {
+			return
+		}
+		r.steps = append(r.steps, runtime.StepTime{Step: p.Step, Status: runtime.Running, Start: now})
+	}
+	step := &r.steps[len(r.steps)-1]
+	if p.Step == step.Step && p.Status.Final() && step.End.IsZero() {
+		step.Name, step.Status, step.End = p.StepName, p.Status, now
+	}
 }

@@ -166,7 +166,7 @@ func (r *jobRun) endRecovery() (gone bool) {
 		r.log().Info("job left to the next agent, because the pool stops")
 		return false
 	}
-	r.pool.parts.Metrics.JobEnded(r.job.PoolName, r.state(), r.recovery.outcome)
+	r.setOutcome(r.recovery.outcome)
 	return r.removeRecord()
 }
 

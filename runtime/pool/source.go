@@ -186,7 +186,7 @@ func (p *Pool) poll(
 
 	// 3. Start the job.
 	p.parts.Metrics.JobClaimed(r.job.PoolName, r.job.Kind)
-	p.parts.Metrics.JobStage(r.job.Identity.Target, runtime.StageClaim, r.since.Sub(since))
+	r.recordStage(runtime.StageClaim, since)
 	if granted.keep() {
 		r.log().Info("the response to a poll was late, and another pool uses the slot: " +
 			"this job exceeds the limit of all pools")

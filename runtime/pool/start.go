@@ -39,7 +39,7 @@ func (r *jobRun) start(ctx context.Context, children *sync.WaitGroup) (id string
 	// 2. Fetch the definition. If the service no longer has the job, end it here.
 	setup := runtime.NewSetup(job, cloud, r.handoff())
 	setup.Hook(runtime.SetupHooks{
-		Metrics: r.pool.parts.Metrics, HandingOff: r.recordHandoff, Withdrawn: r.recordNotRun,
+		Measured: r.recordStage, HandingOff: r.recordHandoff, Withdrawn: r.recordNotRun,
 		Progressed: func(p runtime.Progress) { r.pool.parts.Journal.SetProgress(job.ID, p) },
 	})
 	if r.recovery != nil {
@@ -168,6 +168,9 @@ func (r *jobRun) handoff() runtime.Handoff {
 		if value, ok := r.pool.parts.Environ(name); ok {
 			h.Forward[name] = value
 		}
+	}
+	if tracer := r.pool.parts.Tracer; tracer != nil {
+		h.TraceParent = tracer.Parent(job)
 	}
 	if password := job.Definition.Image.Password; !password.Empty() {
 		h.Redact = append(h.Redact, password.Reveal())

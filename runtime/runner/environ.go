@@ -27,7 +27,7 @@ type environ map[string]string
 
 // newEnviron returns the environment of the first step. Later sources override earlier
 // ones: defaults for PATH and HOME, the environment of the process (from the image), the
-// OIDC token, the variables of the job, those that the agent forwards, and
+// OIDC token, TRACEPARENT, the variables of the job, those that the agent forwards, and
 // PULUMI_WORKFLOW_ROOT. PULUMI_SERVICE_URL is added if the environment of the process does
 // not contain it. Errors contain the names of variables, never values.
 func newEnviron(process []string, h *runtime.Handoff, definition *cloud.Definition) (environ, error) {
@@ -44,6 +44,9 @@ func newEnviron(process []string, h *runtime.Handoff, definition *cloud.Definiti
 	}
 	if h.OIDC != "" {
 		env[oidcVariable] = h.OIDC
+	}
+	if h.TraceParent != "" {
+		env["TRACEPARENT"] = h.TraceParent
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(definition.Env)) {

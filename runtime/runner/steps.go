@@ -134,11 +134,11 @@ func (j *job) script(workCtx context.Context, step int, log *stepLog) error {
 // not be reported.
 func (j *job) conclude(jobCtx, workCtx context.Context, step int, log *stepLog, reason error) error {
 	now := runtime.Progress{Step: step, Status: runtime.Succeeded}
+	if step < len(j.definition.Steps) { // a definition that cannot be read has no steps
+		now.StepName = j.shortText(j.definition.Steps[step].Name, runtime.MaxStepName)
+	}
 	if reason != nil {
 		now.Status = runtime.Failed
-		if step < len(j.definition.Steps) { // a definition that cannot be read has no steps
-			now.StepName = j.shortText(j.definition.Steps[step].Name, runtime.MaxStepName)
-		}
 		now.Reason = j.shortText(reason.Error(), runtime.MaxFailureReason)
 		j.note(log, "Error: "+reason.Error())
 	}

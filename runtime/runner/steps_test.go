@@ -20,7 +20,8 @@ func TestRun(t *testing.T) {
 		w.wantLog(0, "the agent was here\n", "Workflow runner test", "Steps run in "+w.handoff.Root)
 		w.wantLog(1, "$ echo one; echo two >&2\none\ntwo\n")
 		w.wantLog(2, "$ pwd\n"+w.handoff.Root+"\n")
-		if last := w.lastProgress(); last != (runtime.Progress{Step: 2, Lines: 2, Status: runtime.Succeeded}) {
+		if last := w.lastProgress(); last.Step != 2 || last.Lines != 2 || last.Status != runtime.Succeeded ||
+			last.StepName != "step" {
 			t.Errorf("the last progress is %+v, want the success of step 2 with 2 lines", last)
 		}
 		if left := w.leftovers(); len(left) > 0 {
