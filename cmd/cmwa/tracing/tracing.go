@@ -82,7 +82,10 @@ func Open(environ func(string) (string, bool), agent Agent, log *slog.Logger) (*
 		return nil, fmt.Errorf("export traces: %w", err)
 	}
 	otel.SetErrorHandler(&warning{log: log})
-	exporter := otlptrace.NewUnstarted(client)
+	exporter, err := otlptrace.New(context.Background(), client)
+	if err != nil {
+		return nil, fmt.Errorf("export traces: %w", err)
+	}
 	described, err := resource.New(context.Background(), resource.WithAttributes(
 		attribute.String("service.name", "cmwa"), attribute.String("service.version", agent.Version),
 		attribute.String("service.instance.id", agent.ID),
