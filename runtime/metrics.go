@@ -84,7 +84,7 @@ type Outcome string
 const (
 	OutcomeSucceeded Outcome = "succeeded"
 	OutcomeFailed    Outcome = "failed"    // a step failed, or the job could not be started
-	OutcomeCancelled Outcome = "cancelled" // the service cancelled the job, or the agent stopped it at its own end
+	OutcomeCancelled Outcome = "cancelled" // the service cancelled it, or an operator or the agent's end stopped it
 	OutcomeLost      Outcome = "lost"      // the service no longer has the job, or its outcome is unknown
 )
 

@@ -108,8 +108,8 @@ func runAgent(
 	defer closeJournal()
 
 	traces, err := tracing.Open(environ.lookup, tracing.Agent{ID: agent.ID, Version: cli.Version()}, log.Logger)
-	if err != nil {
-		return cli.Usage(err)
+	if err != nil { // others may set these variables for all containers of a cluster
+		log.Warn("cannot export traces; jobs are not affected", "error", err)
 	}
 	var tracer runtime.Tracer
 	if traces != nil { // a nil pointer is not a nil interface

@@ -221,12 +221,14 @@ func (r *jobRun) logPulumi(exit runtime.Exit) {
 func (r *jobRun) leaseResult(ctx context.Context, gone bool) (result runtime.LeaseResult, reason string) {
 	cause, job := context.Cause(ctx), r.result
 	switch {
-	case errors.Is(cause, runtime.ErrCancelled), job.end.exit.Code == runtime.CodeGone, !gone && job.end.err != nil:
+	case errors.Is(cause, runtime.ErrCancelled), job.end.exit.Code == runtime.CodeGone:
+		return "", ""
+	case job.outcome != runtime.OutcomeSucceeded && r.operator.Err() != nil:
+		return runtime.LeaseFailed, errOperator.Error() // otherwise the service would lease the work again
+	case !gone && job.end.err != nil:
 		return "", ""
 	case job.outcome == runtime.OutcomeSucceeded:
 		return runtime.LeaseSucceeded, ""
-	case r.operator.Err() != nil: // otherwise the service would lease the work again
-		return runtime.LeaseFailed, errOperator.Error()
 	case errors.Is(job.startErr, runtime.ErrJobFault), job.startErr == nil && job.outcome == runtime.OutcomeFailed:
 		return runtime.LeaseFailed, r.failedBecause()
 	case !gone:

@@ -190,7 +190,7 @@ func (r *jobRun) prepareRestart(ctx context.Context) (ok bool) {
 		r.noteRecovery(runtime.RecoveryStarted)
 		r.log().Info("job started again: the agent ended before its first step")
 		return true
-	case ctx.Err() != nil: // the next agent decides
+	case ctx.Err() != nil && r.operator.Err() == nil: // the next agent decides
 	case isRefusal(reason):
 		r.noteRecovery(runtime.RecoveryRemoved)
 		r.log().Info(isOverMessage, "reason", reason)
@@ -221,7 +221,9 @@ func (r *jobRun) resetStart(ctx context.Context) error {
 			return fmt.Errorf("instance %s of its start cannot be removed", instance.ID)
 		}
 	}
+	r.mu.Lock()
 	r.inherited = false
+	r.mu.Unlock()
 	r.setInstance("")
 
 	// 2. Check the pool and the age.

@@ -13,15 +13,16 @@ import (
 func (p *Pool) ForceStop() { p.forceStop() }
 
 // StopJob stops a job as at the end of the agent, and reports it as failed. It returns at once, and reports whether the
-// pool has the job.
+// pool has the job. A job of an earlier run of the agent is stopped when the pool knows how it continues.
 func (p *Pool) StopJob(id string) (found bool) {
 	p.mu.Lock()
 	r := p.runs[id]
 	p.mu.Unlock()
-	if r != nil {
-		r.stopJob(errOperator)
+	if r == nil || r.state().Phase == runtime.Done {
+		return false
 	}
-	return r != nil
+	r.stopJob(errOperator)
+	return true
 }
 
 // cancelGrace returns the cancel grace period in force, and a channel that is closed when

@@ -174,9 +174,9 @@ func StopJob(t Terminal) command.Command {
 		Forms: []command.Form{form(&config, command.Argument("JOB", command.Text("JOB")))},
 		Long: `JOB is an id of cmwa jobs list, or its beginning. The agent interrupts pulumi, which has
 cancel_grace_period to end and to release the lock of its stack, and then 30 s. A scan or a policy
-evaluation is completed as failed, so that the service does not give it out again. The command returns
-when the agent begins to stop the job; cmwa jobs list shows when it has ended. To cancel a deployment at
-the service, use the service.
+evaluation has only the 30 s, and is completed as failed, so that the service does not give it out
+again. The command does not wait for the end of the job; cmwa jobs list shows it. To cancel a deployment
+at the service, use the service.
 
 ` + FindsAgent + " Exit code 2: no agent, or no such job.",
 		Run: func(ctx context.Context, args []string) error {

@@ -211,7 +211,7 @@ func TestHandle(t *testing.T) {
 			t.Errorf("the jobs %v were stopped, want %v", loop.stopped, want)
 		}
 		for id, want := range map[string]string{
-			"red":        "2 jobs begin with red: give more of the id",
+			"red":        "2 jobs have an id that begins with red: give the whole id of the job",
 			"blue-0":     "no job blue-0 runs: cmwa jobs list has the jobs",
 			"\x1b[2Jred": `no job "\x1b[2Jred" runs: cmwa jobs list has the jobs`,
 			"":           "stop needs the id of a job",

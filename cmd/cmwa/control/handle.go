@@ -98,20 +98,24 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 // stopJob stops the only job whose id, or whose deployment's id, begins with a text.
 func (a Agent) stopJob(id string, before reconcile.Status) Response {
 	response := a.response(before)
-	var found []runtime.JobState
+	var found, exact []runtime.JobState
 	for _, pool := range before.Pools {
 		for _, job := range pool.Jobs {
 			switch {
 			case job.ID == id, job.WorkflowID == id:
-				found = []runtime.JobState{job}
+				exact = append(exact, job)
 			case strings.HasPrefix(job.ID, id), strings.HasPrefix(job.WorkflowID, id):
 				found = append(found, job)
 			}
 		}
 	}
+	if len(exact) > 0 {
+		found = exact
+	}
 	switch {
 	case len(found) > 1:
-		response.Error = fmt.Sprintf("%d jobs begin with %s: give more of the id", len(found), printable.QuoteName(id))
+		response.Error = fmt.Sprintf("%d jobs have an id that begins with %s: give the whole id of the job",
+			len(found), printable.QuoteName(id))
 	case len(found) == 0 || !a.Loop.StopJob(found[0].ID):
 		response.Error = fmt.Sprintf("no job %s runs: cmwa jobs list has the jobs", printable.QuoteName(id))
 	default:

@@ -12,9 +12,11 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
+	"golang.org/x/net/http/httpguts"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -28,7 +30,7 @@ const (
 )
 
 // errRetry is wrapped by an error after which the same spans may be sent again.
-var errRetry = errors.New("try again")
+var errRetry = errors.New("temporary failure")
 
 // client is an otlptrace.Client. It sends spans with the OpenTelemetry protocol, over HTTP or as a gRPC call
 // (https://opentelemetry.io/docs/specs/otlp/, https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md). The
@@ -68,15 +70,16 @@ func newClient(setting func(name string) (text, variable string)) (*client, erro
 
 	text, variable = setting("HEADERS")
 	for pair := range strings.SplitSeq(text, ",") {
-		name, value, ok := strings.Cut(pair, "=")
-		value, err := url.PathUnescape(strings.TrimSpace(value))
-		switch {
-		case strings.TrimSpace(pair) == "":
-		case !ok || err != nil:
-			return nil, fmt.Errorf("%s must be a list such as name=value,name=value", variable) // without its secrets
-		default:
-			c.headers.Add(strings.TrimSpace(name), value)
+		if strings.TrimSpace(pair) == "" {
+			continue
 		}
+		name, value, ok := strings.Cut(pair, "=")
+		name = strings.TrimSpace(name)
+		value, err := url.PathUnescape(strings.TrimSpace(value))
+		if !ok || err != nil || !httpguts.ValidHeaderFieldName(name) || !httpguts.ValidHeaderFieldValue(value) {
+			return nil, fmt.Errorf("%s must be a list such as name=value,name=value", variable) // without its secrets
+		}
+		c.headers.Add(name, value)
 	}
 
 	transport := http.DefaultTransport.(*http.Transport).Clone()
@@ -97,7 +100,12 @@ func newClient(setting func(name string) (text, variable string)) (*client, erro
 		}
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
-	c.http = &http.Client{Transport: transport}
+	c.http = &http.Client{
+		Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // another host must not get the headers
+		},
+	}
 	return c, nil
 }
 
@@ -132,33 +140,43 @@ func (c *client) send(ctx context.Context, message []byte) error {
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(message))
 	if err != nil {
-		return err
+		return withoutURL(err)
 	}
 	request.Header = c.headers.Clone()
 	request.Header.Set("Content-Type", kind)
 	request.Header.Set("Te", "trailers")
 	response, err := c.http.Do(request)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errRetry, err)
+		return fmt.Errorf("%w: %w", errRetry, withoutURL(err))
 	}
 	defer response.Body.Close()
 	_, err = io.Copy(io.Discard, io.LimitReader(response.Body, maxResponse))
 
 	// A gRPC response has its status in the trailers, or in the headers if it has nothing else.
-	status := response.Trailer.Get("Grpc-Status") + response.Header.Get("Grpc-Status")
+	status, grpcErr := strconv.ParseUint(response.Trailer.Get("Grpc-Status")+response.Header.Get("Grpc-Status"), 10, 8)
 	switch code := response.StatusCode; {
 	case code == 429, code == 502, code == 503, code == 504:
-		return fmt.Errorf("%w: the collector responds with %s", errRetry, response.Status)
+		return fmt.Errorf("%w: the collector responds with status %d", errRetry, code)
 	case code/100 != 2:
-		return fmt.Errorf("the collector responds with %s", response.Status)
+		return fmt.Errorf("the collector responds with status %d", code)
 	case err != nil:
 		return fmt.Errorf("%w: %w", errRetry, err)
-	case !c.grpc, status == "0":
+	case !c.grpc, grpcErr == nil && status == 0:
 		return nil
+	case grpcErr != nil:
+		return errors.New("the collector responds without a gRPC status: check the endpoint and the protocol")
 	}
 	switch status {
-	case "1", "4", "10", "11", "14", "15": // OTLP, "Failures"
-		return fmt.Errorf("%w: the collector responds with gRPC status %s", errRetry, status)
+	case 1, 4, 10, 11, 14, 15: // OTLP, "Failures"
+		return fmt.Errorf("%w: the collector responds with gRPC status %d", errRetry, status)
 	}
-	return fmt.Errorf("the collector responds with gRPC status %q", status)
+	return fmt.Errorf("the collector responds with gRPC status %d", status)
+}
+
+// withoutURL returns the cause of an error of net/http, because the URL may contain a token.
+func withoutURL(err error) error {
+	if e := new(url.Error); errors.As(err, &e) {
+		return e.Err
+	}
+	return err
 }

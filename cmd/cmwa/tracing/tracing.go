@@ -79,19 +79,19 @@ func Open(environ func(string) (string, bool), agent Agent, log *slog.Logger) (*
 
 	client, err := newClient(setting)
 	if err != nil {
-		return nil, fmt.Errorf("export traces: %w", err)
+		return nil, err
 	}
 	otel.SetErrorHandler(&warning{log: log})
 	exporter, err := otlptrace.New(context.Background(), client)
 	if err != nil {
-		return nil, fmt.Errorf("export traces: %w", err)
+		return nil, err
 	}
 	described, err := resource.New(context.Background(), resource.WithAttributes(
 		attribute.String("service.name", "cmwa"), attribute.String("service.version", agent.Version),
 		attribute.String("service.instance.id", agent.ID),
-	), resource.WithHost(), resource.WithTelemetrySDK(), resource.WithFromEnv())
+	), resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
-		return nil, errors.New("export traces: OTEL_RESOURCE_ATTRIBUTES must be a list such as name=value,name=value")
+		return nil, errors.New("OTEL_RESOURCE_ATTRIBUTES must be a list such as name=value,name=value")
 	}
 	return newExporter(sdk.WithBatcher(exporter), sdk.WithResource(described)), nil
 }
@@ -138,8 +138,12 @@ func (e *Exporter) Trace(job *runtime.Job, state runtime.JobState, outcome runti
 		}
 	}
 	for _, step := range state.Steps {
-		if step.End.IsZero() { // the job was stopped, or left to another agent
-			step.End = end
+		result := taskResults[step.Status]
+		if step.End.IsZero() { // the job ended within the step
+			if outcome == "" {
+				continue // or it goes on
+			}
+			step.End, result = end, results[outcome]
 		}
 		name := fmt.Sprintf("step %d", step.Step)
 		if step.Name != "" {
@@ -147,9 +151,9 @@ func (e *Exporter) Trace(job *runtime.Job, state runtime.JobState, outcome runti
 		}
 		_, span := e.tracer.Start(steps, name, trace.WithTimestamp(step.Start))
 		span.SetAttributes(attribute.String("cicd.pipeline.task.name", step.Name),
-			attribute.String("cicd.pipeline.task.run.result", taskResults[step.Status]))
-		if step.Status == runtime.Failed {
-			span.SetStatus(codes.Error, "the step failed")
+			attribute.String("cicd.pipeline.task.run.result", result))
+		if result != taskResults[runtime.Succeeded] {
+			span.SetStatus(codes.Error, "the step did not succeed")
 		}
 		span.End(trace.WithTimestamp(step.End))
 	}
@@ -171,9 +175,7 @@ var (
 		runtime.OutcomeSucceeded: "success", runtime.OutcomeFailed: "failure",
 		runtime.OutcomeCancelled: "cancellation", runtime.OutcomeLost: "error",
 	}
-	taskResults = map[runtime.Status]string{
-		runtime.Succeeded: "success", runtime.Failed: "failure", runtime.Running: "cancellation",
-	}
+	taskResults = map[runtime.Status]string{runtime.Succeeded: "success", runtime.Failed: "failure"}
 )
 
 // jobName names the span of a job by its kind and operation. Stacks are attributes: a name has few values.

@@ -112,8 +112,8 @@ func TestTrace(t *testing.T) {
 		state.Stages = state.Stages[:2]
 		state.Steps[1].Status, state.Steps[1].End = runtime.Running, time.Time{}
 		e.Trace(testJob(), state, "")
-		if len(memory.GetSpans()) != 4 {
-			t.Errorf("there are %d spans, want 4: the job's does not end", len(memory.GetSpans()))
+		if len(memory.GetSpans()) != 3 {
+			t.Errorf("there are %d spans, want 3: the job and its last step do not end", len(memory.GetSpans()))
 		}
 		pull := named("pull")
 		newExporter(sdk.WithSyncer(memory)).Trace(testJob(), endedJob(claimed), runtime.OutcomeSucceeded)
@@ -252,6 +252,27 @@ func TestOpen(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("a redirect does not send the headers to another host", func(t *testing.T) {
+		other := new(receiver)
+		target := httptest.NewServer(other)
+		defer target.Close()
+		redirecting := httptest.NewServer(http.RedirectHandler(target.URL+"/v1/traces", http.StatusTemporaryRedirect))
+		defer redirecting.Close()
+		variables := lookup(map[string]string{"ENDPOINT": redirecting.URL, "HEADERS": "api-key=tr4ce"})
+		c, err := newClient(func(name string) (string, string) {
+			text, _ := variables(name)
+			return text, prefix + name
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.UploadTraces(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "307") {
+			t.Errorf("UploadTraces returned %v", err)
+		}
+		if len(other.requests) > 0 {
+			t.Error("the other host got the spans and the headers")
+		}
+	})
 	t.Run("without an endpoint there is no exporter", func(t *testing.T) {
 		for _, variables := range []map[string]string{
 			{}, {"OTEL_EXPORTER_OTLP_HEADERS": "a=b"},
@@ -269,7 +290,7 @@ func TestOpen(t *testing.T) {
 			"OTEL_EXPORTER_OTLP_PROTOCOL":        "http/json",
 			"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "user:tr4ce@collector:4317",
 			"OTEL_EXPORTER_OTLP_HEADERS":         "authorization tr4ce",
-			"OTEL_EXPORTER_OTLP_TRACES_HEADERS":  "a=tr4ce%",
+			"OTEL_EXPORTER_OTLP_TRACES_HEADERS":  "Authorization: Basic tr4ce==",
 			"OTEL_EXPORTER_OTLP_CERTIFICATE":     "no/such/file", "OTEL_RESOURCE_ATTRIBUTES": "tr4ce",
 		} {
 			t.Setenv(wrong, value) // for the libraries of OpenTelemetry
@@ -305,7 +326,8 @@ func TestOpen(t *testing.T) {
 	t.Run("a collector that does not respond is logged once, without the token", func(t *testing.T) {
 		server := httptest.NewServer(http.NotFoundHandler())
 		server.Close()
-		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
+		secret := strings.Replace(server.URL, "//", "//tr4ce@", 1) + "/?key=tr4ce"
+		t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", secret)
 		t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer tr4ce-t0ken")
 		var log bytes.Buffer
 		e, err := Open(os.LookupEnv, Agent{}, slog.New(slog.NewTextHandler(&log, nil)))
