@@ -115,7 +115,7 @@ func TestEndReasonOnCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			service, job := newScriptJob(t, n.HostAddress(t),
-				`trap 'echo unlocked; exit 1' TERM; echo started; while :; do sleep 0.1; done`)
+				`trap 'echo unlocked; exit 1' TERM; echo running; while :; do sleep 0.1; done`)
 			service.Add(job)
 			e := openExecutor(t, n)
 			cloud := &oneJob{service, make(chan *runtime.Job, 1)}
@@ -134,8 +134,8 @@ func TestEndReasonOnCluster(t *testing.T) {
 			go func() { ended <- pool.Run(ctx) }()
 			defer func() { cancel(); <-ended }()
 
-			service.Await(t, job.ID, "the step to begin",
-				func(r runtimetest.Record) bool { return strings.Contains(r.Text(1), "started") })
+			service.Await(t, job.ID, "the shell to have its trap", // the log begins with the script
+				func(r runtimetest.Record) bool { return strings.Contains(r.Text(1), "\nrunning\n") })
 			all := podsOfJob(t, n, job)
 			if len(all) != 1 {
 				t.Fatalf("got the Pods %v, want 1", all)
