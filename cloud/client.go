@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 // jobRetries is the number of retries of a call about a job. It does not depend on the
@@ -251,8 +251,5 @@ func withoutURL(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("no response within request_timeout")
 	}
-	if inner, ok := errors.AsType[*url.Error](err); ok {
-		return inner.Err
-	}
-	return err
+	return secret.WithoutURL(err)
 }

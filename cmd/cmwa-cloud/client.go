@@ -152,12 +152,8 @@ func (c *client) call(ctx context.Context, method, path string, body, answer any
 
 	response, err := c.http.Do(request)
 	if err != nil {
-		var inner *url.Error
-		if errors.As(err, &inner) {
-			err = inner.Err
-		}
 		return fmt.Errorf("cannot reach %s: %w: start it with cmwa-cloud serve, or set --url or CMWA_CLOUD_URL", c.url,
-			err)
+			secret.WithoutURL(err))
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
