@@ -27,6 +27,7 @@ type fakePool struct {
 	stubborn bool // keeps its jobs when it is cancelled, until this is reset
 	looks    int  // calls of State
 	retries  int  // calls of Retry
+	jobStops int  // calls of StopJob for the job of the pool
 	cause    error
 	err      error
 
@@ -105,6 +106,16 @@ func (p *fakePool) Tune(spec runtime.PoolSpec) {
 	p.set(func() { p.spec, p.drained = spec, false })
 }
 func (p *fakePool) Drain() { p.set(func() { p.drained = true }) }
+
+// StopJob knows one job, which has the name of the pool.
+func (p *fakePool) StopJob(id string) (found bool) {
+	p.set(func() {
+		if found = id == p.spec.Name; found {
+			p.jobStops++
+		}
+	})
+	return found
+}
 
 func (p *fakePool) State() runtime.PoolState {
 	p.mu.Lock()

@@ -36,6 +36,16 @@ func TestLoop(t *testing.T) {
 		h.wantClaiming("a one 1, late one 1")
 		h.wantTries("late", tries+1)
 	})
+	withLoop(t, "StopJob stops the job in the pool that has it", func(h *loopTest) {
+		h.fail("late", errors.New("cannot reach the engine"))
+		h.want(1, pool("a", "one", 1), pool("b", "one", 1), pool("late", "one", 1))
+		if !h.loop.StopJob("b") || h.loop.StopJob("another") {
+			h.Error("StopJob does not report whether a pool has the job")
+		}
+		if a, b := h.pool("a").jobStops, h.pool("b").jobStops; a != 0 || b != 1 {
+			h.Errorf("the jobs of the pools a and b were stopped %d and %d times, want 0 and 1", a, b)
+		}
+	})
 }
 
 // TestFrozen checks that the Pod template at its default path is watched, and reported as

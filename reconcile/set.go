@@ -20,6 +20,7 @@ type Pool interface {
 	Run(ctx context.Context) error
 	Tune(spec runtime.PoolSpec)
 	Drain()
+	StopJob(id string) (found bool)
 	State() runtime.PoolState
 	Ready() <-chan struct{} // closed when the pool has started
 }
@@ -196,7 +197,7 @@ func (s *Set) stopJob(id string) (found bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.members {
-		if pool, ok := m.pool.(interface{ StopJob(id string) bool }); ok && pool.StopJob(id) {
+		if m.pool != nil && m.pool.StopJob(id) {
 			return true
 		}
 	}

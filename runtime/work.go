@@ -2,6 +2,8 @@ package runtime
 
 import (
 	"maps"
+	"slices"
+	"strings"
 
 	"github.com/cmwa-project/cmwa/schema/printable"
 )
@@ -29,6 +31,14 @@ type Work struct {
 	Operation    string // such as update, preview, refresh or destroy
 	Version      string // number of the operation in the stack, such as 12
 	URL          string // of the job's page, http or https, without user, query and fragment
+}
+
+// FullStack returns the name of the stack with those of its organization and project, as far as they are known, such as
+// acme/web/prod.
+func (w Work) FullStack() string {
+	return strings.Join(slices.DeleteFunc([]string{w.Organization, w.Project, w.Stack}, func(part string) bool {
+		return part == ""
+	}), "/")
 }
 
 // Labels returns the parts that are not empty, by their names. An executor stores them with an

@@ -29,3 +29,14 @@ func TestWorkOf(t *testing.T) {
 		t.Errorf("edited labels: got %+v, want %+v", got, want)
 	}
 }
+
+func TestFullStack(t *testing.T) {
+	for want, work := range map[string]runtime.Work{
+		"": {}, "acme/web/prod": {Organization: "acme", Project: "web", Stack: "prod"},
+		"acme/prod": {Organization: "acme", Stack: "prod"},
+	} {
+		if got := work.FullStack(); got != want {
+			t.Errorf("%+v has the name %q, want %q", work, got, want)
+		}
+	}
+}

@@ -195,6 +195,8 @@ func (r *jobRun) prepareRestart(ctx context.Context) (ok bool) {
 		r.noteRecovery(runtime.RecoveryRemoved)
 		r.log().Info(isOverMessage, "reason", reason)
 		r.settled, r.recovery.outcome = true, runtime.OutcomeLost
+	case r.operator.Err() != nil:
+		r.failRecovery(errOperator)
 	default:
 		r.failRecovery(fmt.Errorf("%w: %w", errNotStarted, reason))
 	}

@@ -46,6 +46,31 @@ func TestStopJob(t *testing.T) {
 		wait(time.Minute)
 		st.wantStep("a", 0, runtime.Failed, "Error: cmwa jobs stop has stopped the job")
 	})
+	play(t, "a job that is about to be started again is reported as failed", spec(), func(st *fixture) {
+		st.leaveStarted("a", runtimetest.Script{Exit: runtime.Exit{Code: runtime.CodeUsage}}, runtime.RecordHandedOff,
+			time.Minute)
+		release := st.cloud.Hang(runtimetest.Report) // asked whether the job may be started again
+		st.start()
+		wait(10 * time.Second)
+		if !st.pool.StopJob("a") {
+			st.Error("the pool does not have the job")
+		}
+		wait(time.Second)
+		release()
+		wait(time.Minute)
+		st.wantStep("a", 0, runtime.Failed, "Error: cmwa jobs stop has stopped the job")
+		st.wantNothingLeft("a", "job reported failed")
+		if st.count("a", runtimetest.Start) > 0 {
+			st.Error("the job is started again")
+		}
+	})
+	play(t, "a job that has ended is not stopped", spec(), func(st *fixture) {
+		st.startJobs(runtimetest.Script{Running: time.Second, Removal: time.Minute}, "a")
+		wait(10 * time.Second)
+		if st.pool.StopJob("a") {
+			st.Error("a job whose instance is being removed is stopped")
+		}
+	})
 	playLeases(t, "leased work is not leased again", leasing(), func(st *fixture) {
 		st.startLeased(failing, "scan")
 		wait(time.Minute)

@@ -119,10 +119,7 @@ func (a Agent) stopJob(id string, before reconcile.Status) Response {
 	case len(found) == 0 || !a.Loop.StopJob(found[0].ID):
 		response.Error = fmt.Sprintf("no job %s runs: cmwa jobs list has the jobs", printable.QuoteName(id))
 	default:
-		work := found[0].Work
-		response.Changed, response.Job = true, strings.Trim(strings.Join([]string{
-			work.Organization, work.Project, work.Stack,
-		}, "/"), "/")
+		response.Changed, response.Job = true, found[0].Work.FullStack()
 	}
 	return response
 }

@@ -61,7 +61,7 @@ type Response struct {
 	StopAt  time.Time `json:"stopAt,omitzero"`   // while draining: when running jobs are stopped
 	Pools   []Pool    `json:"pools"`             // a pool and its replacement have the same name
 
-	// Job is the job that stop has stopped, for people.
+	// Job is the stack of the job that stop has stopped, for people.
 	Job string `json:"job,omitempty"`
 
 	// Result is what Agent.Status or Agent.Plan returned, for these commands.
