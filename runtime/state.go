@@ -71,16 +71,15 @@ type JobState struct {
 	ActiveAt   time.Time // of the last change of the phase, or the last progress; zero before either
 
 	Stages []StageTime // that have ended, in the order of their ends
-	Steps  []StepTime  // of the runner, in order; empty for an adopted job
 }
 
-// StageTime is when a stage of a job began and ended.
+// StageTime is when a stage of a job started and ended.
 type StageTime struct {
 	Stage      Stage
 	Start, End time.Time
 }
 
-// StepTime is when a step of a job began and ended, as the runner's progress has shown.
+// StepTime is when a step of a job started and ended, as the runner's progress has shown.
 type StepTime struct {
 	Step       int
 	Name       string // from the job's definition; empty while the step runs

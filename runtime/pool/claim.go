@@ -123,11 +123,11 @@ func (p *Pool) startRun(ctx context.Context, r *jobRun, granted *slot) {
 	p.runs[r.job.ID] = r
 	p.jobs.Go(func() {
 		r.runJob(ctx)
-		if tracer := p.parts.Tracer; tracer != nil {
-			tracer.Trace(r.job, r.state(), r.result.outcome)
-		}
 		if granted != nil {
 			granted.release()
+		}
+		if tracer := p.parts.Tracer; tracer != nil {
+			tracer.Trace(r.job, r.state(), r.steps, r.result.outcome) // no goroutine of the job runs any more
 		}
 		killpoint.Hit(killpoint.SlotFreed)
 		p.endRun(r, earlier)

@@ -14,12 +14,14 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
 	"golang.org/x/net/http/httpguts"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cmwa-project/cmwa/runtime"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 const (
@@ -32,9 +34,12 @@ const (
 // errRetry is wrapped by an error after which the same spans may be sent again.
 var errRetry = errors.New("temporary failure")
 
+// retries has the delays between two attempts to send the same spans. The caller limits all of them together: to 30 s,
+// or to OTEL_BSP_EXPORT_TIMEOUT.
+var retries = runtime.Backoff{First: time.Second, Max: 8 * time.Second}
+
 // client is an otlptrace.Client. It sends spans with the OpenTelemetry protocol, over HTTP or as a gRPC call
-// (https://opentelemetry.io/docs/specs/otlp/, https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md). The
-// clients of OpenTelemetry link gRPC, with which the agent would be larger than it may be.
+// (https://opentelemetry.io/docs/specs/otlp/, https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md).
 type client struct {
 	url     string
 	grpc    bool
@@ -133,21 +138,21 @@ func (c *client) UploadTraces(ctx context.Context, all []*spans.ResourceSpans) e
 }
 
 func (c *client) send(ctx context.Context, message []byte) error {
-	kind := "application/x-protobuf"
-	if c.grpc { // a message is not compressed, and has its length before it
-		kind = "application/grpc"
+	header := c.headers.Clone()
+	header.Set("Content-Type", "application/x-protobuf")
+	if c.grpc { // the message is not compressed (0), and its length stands before it
+		header.Set("Content-Type", "application/grpc")
+		header.Set("Te", "trailers")
 		message = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(message))
 	if err != nil {
-		return withoutURL(err)
+		return secret.WithoutURL(err)
 	}
-	request.Header = c.headers.Clone()
-	request.Header.Set("Content-Type", kind)
-	request.Header.Set("Te", "trailers")
+	request.Header = header
 	response, err := c.http.Do(request)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errRetry, withoutURL(err))
+		return fmt.Errorf("%w: %w", errRetry, secret.WithoutURL(err))
 	}
 	defer response.Body.Close()
 	_, err = io.Copy(io.Discard, io.LimitReader(response.Body, maxResponse))
@@ -171,12 +176,4 @@ func (c *client) send(ctx context.Context, message []byte) error {
 		return fmt.Errorf("%w: the collector responds with gRPC status %d", errRetry, status)
 	}
 	return fmt.Errorf("the collector responds with gRPC status %d", status)
-}
-
-// withoutURL returns the cause of an error of net/http, because the URL may contain a token.
-func withoutURL(err error) error {
-	if e := new(url.Error); errors.As(err, &e) {
-		return e.Err
-	}
-	return err
 }

@@ -3,12 +3,14 @@ package tracing
 import (
 	"bytes"
 	"context"
+	"encoding/pem"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +24,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
+	grpccodes "google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cmwa-project/cmwa/runtime"
@@ -45,10 +49,15 @@ func endedJob(claimed time.Time) runtime.JobState {
 			{Stage: runtime.StagePull, Start: at(1), End: at(3)},
 			{Stage: runtime.StageRun, Start: at(4), End: at(9)},
 		},
-		Steps: []runtime.StepTime{
-			{Step: 0, Name: "prepare", Status: runtime.Succeeded, Start: at(4), End: at(5)},
-			{Step: 1, Name: "pulumi update", Status: runtime.Failed, Start: at(5), End: at(8)},
-		},
+	}
+}
+
+// stepsOf returns the steps of endedJob.
+func stepsOf(claimed time.Time) []runtime.StepTime {
+	at := func(seconds int) time.Time { return claimed.Add(time.Duration(seconds) * time.Second) }
+	return []runtime.StepTime{
+		{Step: 0, Name: "prepare", Status: runtime.Succeeded, Start: at(4), End: at(5)},
+		{Step: 1, Name: "pulumi update", Status: runtime.Failed, Start: at(5), End: at(8)},
 	}
 }
 
@@ -77,7 +86,7 @@ func TestTrace(t *testing.T) {
 
 	t.Run("the span of a job has a span for each stage, and its run one for each step", func(t *testing.T) {
 		memory.Reset()
-		e.Trace(testJob(), endedJob(claimed), runtime.OutcomeFailed)
+		e.Trace(testJob(), endedJob(claimed), stepsOf(claimed), runtime.OutcomeFailed)
 		root, run, step := named("deployment update"), named("run"), named("step 1 pulumi update")
 		switch {
 		case len(memory.GetSpans()) != 6:
@@ -110,13 +119,15 @@ func TestTrace(t *testing.T) {
 		memory.Reset()
 		state := endedJob(claimed)
 		state.Stages = state.Stages[:2]
-		state.Steps[1].Status, state.Steps[1].End = runtime.Running, time.Time{}
-		e.Trace(testJob(), state, "")
+		steps := stepsOf(claimed)
+		steps[1].Status, steps[1].End = runtime.Running, time.Time{}
+		e.Trace(testJob(), state, steps, "")
 		if len(memory.GetSpans()) != 3 {
 			t.Errorf("there are %d spans, want 3: the job and its last step do not end", len(memory.GetSpans()))
 		}
 		pull := named("pull")
-		newExporter(sdk.WithSyncer(memory)).Trace(testJob(), endedJob(claimed), runtime.OutcomeSucceeded)
+		later := newExporter(sdk.WithSyncer(memory))
+		later.Trace(testJob(), endedJob(claimed), stepsOf(claimed), runtime.OutcomeSucceeded)
 		root := named("deployment update")
 		if pull.SpanContext.TraceID() != root.SpanContext.TraceID() ||
 			pull.Parent.SpanID() != root.SpanContext.SpanID() {
@@ -130,7 +141,7 @@ func TestTrace(t *testing.T) {
 	t.Run("Parent names the job's span", func(t *testing.T) {
 		memory.Reset()
 		parent := e.Parent(testJob())
-		e.Trace(testJob(), endedJob(claimed), runtime.OutcomeLost)
+		e.Trace(testJob(), endedJob(claimed), stepsOf(claimed), runtime.OutcomeLost)
 		root := named("deployment update").SpanContext
 		if want := "00-" + root.TraceID().String() + "-" + root.SpanID().String() + "-01"; parent != want {
 			t.Errorf("TRACEPARENT is %q, want %q", parent, want)
@@ -149,7 +160,8 @@ func TestTrace(t *testing.T) {
 		if parent := off.Parent(testJob()); !strings.HasSuffix(parent, "-00") {
 			t.Errorf("TRACEPARENT is %q, which asks for spans", parent)
 		}
-		if off.Trace(testJob(), endedJob(claimed), runtime.OutcomeFailed); len(memory.GetSpans()) > 0 {
+		off.Trace(testJob(), endedJob(claimed), stepsOf(claimed), runtime.OutcomeFailed)
+		if len(memory.GetSpans()) > 0 {
 			t.Errorf("there are %d spans", len(memory.GetSpans()))
 		}
 	})
@@ -162,6 +174,37 @@ type receiver struct {
 	mu       sync.Mutex
 	requests []*collector.ExportTraceServiceRequest
 	token    string // the authorization of the last request
+
+	refuse error // of each gRPC call
+}
+
+// serveGRPC serves the receiver by gRPC until the test ends, and returns its URL.
+func serveGRPC(t *testing.T, r *receiver) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, served := grpc.NewServer(), make(chan error, 1)
+	collector.RegisterTraceServiceServer(server, r)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return "http://" + listener.Addr().String()
+}
+
+// testClient returns a client with these settings.
+func testClient(t *testing.T, settings map[string]string) *client {
+	t.Helper()
+	c, err := newClient(func(name string) (string, string) { return settings[name], prefix + name })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 func (r *receiver) keep(request *collector.ExportTraceServiceRequest, token string) {
@@ -176,7 +219,7 @@ func (r *receiver) Export(
 ) (*collector.ExportTraceServiceResponse, error) {
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	r.keep(request, strings.Join(incoming.Get("authorization"), " "))
-	return &collector.ExportTraceServiceResponse{}, nil
+	return &collector.ExportTraceServiceResponse{}, r.refuse
 }
 
 // ServeHTTP implements the same over HTTP.
@@ -227,7 +270,7 @@ func TestOpen(t *testing.T) {
 		if err != nil || e == nil {
 			t.Fatalf("Open returned %v, %v", e, err)
 		}
-		e.Trace(testJob(), endedJob(time.Now()), runtime.OutcomeSucceeded)
+		e.Trace(testJob(), endedJob(time.Now()), stepsOf(time.Now()), runtime.OutcomeSucceeded)
 		e.Close()
 		r.check(t)
 	}
@@ -238,18 +281,38 @@ func TestOpen(t *testing.T) {
 		export(t, server.URL, "", r)
 	})
 	t.Run("exports with gRPC", func(t *testing.T) {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+		r := new(receiver)
+		export(t, serveGRPC(t, r), "grpc", r)
+	})
+	t.Run("exports to a server with a certificate of its own authority", func(t *testing.T) {
+		r := new(receiver)
+		server := httptest.NewTLSServer(r)
+		defer server.Close()
+		file := filepath.Join(t.TempDir(), "ca.pem")
+		authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+		if err := os.WriteFile(file, authority, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r, server := new(receiver), grpc.NewServer()
-		collector.RegisterTraceServiceServer(server, r)
-		served := make(chan error, 1)
-		go func() { served <- server.Serve(listener) }()
-		export(t, "http://"+listener.Addr().String(), "grpc", r)
-		server.Stop()
-		if err := <-served; err != nil {
-			t.Error(err)
+		t.Setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", file)
+		export(t, server.URL, "", r)
+	})
+	t.Run("a gRPC call that is refused is an error with its status", func(t *testing.T) {
+		refusing := &receiver{refuse: status.Error(grpccodes.Unauthenticated, "the token tr4ce is wrong")}
+		c := testClient(t, map[string]string{"ENDPOINT": serveGRPC(t, refusing), "PROTOCOL": "grpc"})
+		err := c.UploadTraces(t.Context(), nil)
+		if err == nil || err.Error() != "the collector responds with gRPC status 16" {
+			t.Errorf("UploadTraces returned %v", err)
+		}
+	})
+	t.Run("a server that does not know gRPC is an error", func(t *testing.T) {
+		server := httptest.NewUnstartedServer(new(receiver))
+		server.Config.Protocols = new(http.Protocols)
+		server.Config.Protocols.SetUnencryptedHTTP2(true)
+		server.Start()
+		defer server.Close()
+		c := testClient(t, map[string]string{"ENDPOINT": server.URL, "PROTOCOL": "grpc"})
+		if err := c.UploadTraces(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "status 400") {
+			t.Errorf("UploadTraces returned %v", err)
 		}
 	})
 	t.Run("a redirect does not send the headers to another host", func(t *testing.T) {
@@ -258,14 +321,7 @@ func TestOpen(t *testing.T) {
 		defer target.Close()
 		redirecting := httptest.NewServer(http.RedirectHandler(target.URL+"/v1/traces", http.StatusTemporaryRedirect))
 		defer redirecting.Close()
-		variables := lookup(map[string]string{"ENDPOINT": redirecting.URL, "HEADERS": "api-key=tr4ce"})
-		c, err := newClient(func(name string) (string, string) {
-			text, _ := variables(name)
-			return text, prefix + name
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testClient(t, map[string]string{"ENDPOINT": redirecting.URL, "HEADERS": "api-key=tr4ce"})
 		if err := c.UploadTraces(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "307") {
 			t.Errorf("UploadTraces returned %v", err)
 		}
@@ -335,7 +391,7 @@ func TestOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			e.Trace(testJob(), endedJob(time.Now()), runtime.OutcomeSucceeded)
+			e.Trace(testJob(), endedJob(time.Now()), stepsOf(time.Now()), runtime.OutcomeSucceeded)
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			err := e.provider.ForceFlush(ctx)
 			cancel()
