@@ -29,16 +29,37 @@ func (r *jobRun) record() {
 // recordRestart counts a start of a recovered job in its record, before anything else is done for the
 // start. Without the count, a job that ends its agent would be started again and again.
 func (r *jobRun) recordRestart(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, journalLimit)
-	defer cancel()
 	record := runtime.NewRecord(r.job, r.since)
-	record.Restarts, record.Progress = r.recovery.record.Restarts+1, r.recovery.record.Progress
-	if err := r.pool.parts.Journal.Add(ctx, record); err != nil {
+	record.Restarts = r.recovery.record.Restarts + 1
+	if err := r.replaceRecord(ctx, record); err != nil {
 		r.pool.parts.Metrics.JournalFailed(r.job.PoolName)
 		return fmt.Errorf("record its next start: %w", err)
 	}
-	r.recovery.record, r.recorded = record, true
 	return nil
+}
+
+// recordCreated ends the count of starts of a recovered job, because one has created an instance, and records that
+// nothing of the job has run. It is called before the instance is removed: afterwards nothing would show how far the
+// start came, if the agent ends again.
+func (r *jobRun) recordCreated(ctx context.Context) {
+	r.recovery.record.Restarts = 0
+	record := runtime.NewRecord(r.job, r.since)
+	record.Instance = r.recovery.record.Instance
+	if err := r.replaceRecord(ctx, record); err != nil {
+		r.log().Debug("cannot record that a start has created an instance", "error", err)
+	}
+}
+
+// replaceRecord replaces the record of a recovered job. The progress stays.
+func (r *jobRun) replaceRecord(ctx context.Context, record runtime.Record) error {
+	ctx, cancel := context.WithTimeout(ctx, journalLimit)
+	defer cancel()
+	record.Progress = r.recovery.record.Progress
+	err := r.pool.parts.Journal.Add(ctx, record)
+	if err == nil {
+		r.recovery.record, r.recorded = record, true
+	}
+	return err
 }
 
 // recordHandoff records that the job may run from now on, immediately before the handoff

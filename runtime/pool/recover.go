@@ -174,9 +174,6 @@ func (r *jobRun) endRecovery() (gone bool) {
 // started. Otherwise the job is reported as failed, unless the service has ended it, or ctx
 // has ended.
 func (r *jobRun) prepareRestart(ctx context.Context) (ok bool) {
-	if len(r.recovery.instances) > 0 { // the definition did not end the agent: the start came further
-		r.recovery.record.Restarts = 0
-	}
 	reason := r.resetStart(ctx)
 	if job := r.closeClaims(); job != nil {
 		r.reclaim(job)
@@ -214,8 +211,10 @@ func (r *jobRun) prepareRestart(ctx context.Context) (ok bool) {
 // If the service cancels the job meanwhile, it returns nil: the start fails for this reason.
 func (r *jobRun) resetStart(ctx context.Context) error {
 	// 1. Record that nothing of the job has run, and remove what is left.
-	record := r.recovery.record
-	if record.Stage != runtime.RecordClaimed {
+	switch record := r.recovery.record; {
+	case len(r.recovery.instances) > 0 && record.Restarts > 0: // the definition did not end the agent
+		r.recordCreated(ctx)
+	case record.Stage != runtime.RecordClaimed:
 		r.recordNotRun(ctx)
 	}
 	for _, instance := range r.recovery.instances {
@@ -229,6 +228,7 @@ func (r *jobRun) resetStart(ctx context.Context) error {
 	r.setInstance("")
 
 	// 2. Check the pool and the age.
+	record := r.recovery.record
 	age := time.Since(record.Claimed)
 	switch {
 	case r.pool.isLeftover():

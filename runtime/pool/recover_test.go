@@ -223,6 +223,28 @@ func TestRecovery(t *testing.T) {
 		st.wantRecord("a", "add", "claimed", "add", "handed_off", "reported", "remove")
 	})
 
+	play(t, "starts that came as far as an instance do not count, even if the agent ends again", spec(), func(st *fixture) {
+		st.leaveStarted("a", ends(runtime.CodeUsage), runtime.RecordHandedOff, time.Minute)
+		record, _ := st.records.Record("a")
+		record.Restarts = 10
+		if err := st.records.Add(st.Context(), record); err != nil {
+			st.Fatal(err)
+		}
+		var left []int // the count when the instance is gone, and the next start is about to be recorded
+		st.records.Before(func(call runtimetest.JournalCall, _ string) {
+			if record, ok := st.records.Record("a"); ok && call == runtimetest.AddRecord &&
+				st.count("a", runtimetest.RemoveEnd) == 1 {
+				left = append(left, record.Restarts)
+			}
+		})
+		st.start()
+		wait(time.Minute)
+		if want := []int{0}; !slices.Equal(left, want) {
+			st.Errorf("an agent that ends after the removal leaves the counts %v, want %v", left, want)
+		}
+		st.wantNothingLeft("a", again)
+	})
+
 	neverStarted := runtimetest.Script{NeverStarted: true, Running: runtimetest.Forever}
 	play(t, "instance whose runner was never started is replaced before its end", spec(), func(st *fixture) {
 		st.leaveStarted("a", neverStarted, runtime.RecordHandedOff, time.Minute)
