@@ -241,15 +241,15 @@ func testInstallScript(t *testing.T, files string) {
 	})
 }
 
-// TestPackages installs the package of these sources in a container of a clean Debian, runs a job there with the agent
-// and the service of the package, removes the package and purges it.
+// TestPackages installs the package of these sources in a container of a clean Debian with systemd, runs jobs there with
+// the agent and the service of the package, upgrades it while a job runs, removes it and purges it.
 func TestPackages(t *testing.T) {
 	const image = "cmwa/job:local"
 	if out, err := exec.Command("docker", "image", "inspect", image).CombinedOutput(); err != nil {
 		missing(t, "no image of Debian (run testdata/toolchain/up): "+string(out))
 	}
 
-	// 1. Build the package. The container uses no program of another architecture.
+	// 1. Build two packages. The container uses no program of another architecture.
 	directory, platform := built(t, stub(t)), platform{"linux", runtime.GOARCH}
 	suffix := "-linux-" + runtime.GOARCH
 	for _, name := range []string{"cmwa", "cmwa-cloud", "workflow-runner"} {
@@ -260,15 +260,35 @@ func TestPackages(t *testing.T) {
 			t.Fatalf("build %s: %v\n%s", name, err, out)
 		}
 	}
-	r := release{version: "1.2.3", date: time.Unix(0, 0), directory: directory, sources: sources, output: t.TempDir()}
-	must(t, r.packages(platform, "deb"))
+	unit, err := os.ReadFile(filepath.Join(sources, "examples/systemd/cmwa.service"))
+	must(t, err)
+	installed := strings.ReplaceAll(string(unit), "/usr/local/bin/", "/usr/bin/") // as examples/systemd/install does
+	must(t, os.WriteFile(filepath.Join(directory, "root/usr/lib/systemd/system/cmwa.service"), []byte(installed), 0o644))
+	packages := t.TempDir()
+	for _, version := range []string{"1.2.3", "1.2.4"} {
+		r := release{version: version, date: time.Unix(0, 0), directory: directory, sources: sources, output: packages}
+		must(t, r.packages(platform, "deb"))
+	}
 
-	// 2. Run the story in the container, which has no network.
+	// 2. Start systemd in the container, which has no network. Docker mounts the control groups read-only, and does
+	// not propagate the mounts of credentials to the services.
+	container := strings.TrimSpace(output(t, "docker", "run", "--detach", "--network", "none", "--cgroupns", "private",
+		"--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
+		"--tmpfs", "/run", "--env", "container=docker", image, "sh", "-c",
+		`mount --make-rshared /
+grep ' /sys/fs/cgroup' /proc/self/mounts | while read -r _ path _; do mount -o remount,bind,rw "$path"; done
+exec /lib/systemd/systemd --unit=multi-user.target`))
+	defer func() { output(t, "docker", "rm", "--force", "--volumes", container) }()
+
+	// 3. Run the story.
 	story, err := filepath.Abs("testdata/packages.sh")
 	must(t, err)
-	container := strings.TrimSpace(output(t, "docker", "create", "--network", "none", image, "bash", "/packages.sh"))
-	defer func() { output(t, "docker", "rm", "--force", "--volumes", container) }()
-	output(t, "docker", "cp", story, container+":/packages.sh")
-	output(t, "docker", "cp", filepath.Join(r.output, "cmwa_1.2.3_"+runtime.GOARCH+".deb"), container+":/cmwa.deb")
-	t.Log(output(t, "timeout", "120", "docker", "start", "--attach", container))
+	files := []string{story}
+	for _, version := range []string{"1.2.3", "1.2.4"} {
+		files = append(files, filepath.Join(packages, "cmwa_"+version+"_"+runtime.GOARCH+".deb"))
+	}
+	for i, name := range []string{"packages.sh", "cmwa_1.2.3.deb", "cmwa_1.2.4.deb"} {
+		output(t, "docker", "cp", files[i], container+":/"+name)
+	}
+	t.Log(output(t, "timeout", "240", "docker", "exec", container, "bash", "/packages.sh"))
 }

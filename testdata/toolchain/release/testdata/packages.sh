@@ -1,56 +1,131 @@
 #!/usr/bin/env bash
-# packages.sh: installs /cmwa.deb in a container of Debian, lets the agent run a job, and removes and purges the
-# package.
+# packages.sh: installs /cmwa_1.2.3.deb in a container of Debian whose process 1 is systemd. It starts the agent with
+# its unit, edits and reloads the configuration, upgrades to /cmwa_1.2.4.deb while a job runs, kills the agent, and
+# removes and purges the package.
 set -euo pipefail
 die() {
+  trap - ERR
   echo "packages.sh: $*" >&2
+  journalctl --unit cmwa --no-pager --lines 50 >&2 || true
   cat /tmp/*.log >&2
   exit 1
 }
-# await FILE TEXT: waits until a line of a log contains the text.
-await() { timeout 60 grep -m 1 -F -e "$2" <(tail -n +1 -F "$1" 2>/dev/null) || die "no \"$2\" in $1"; }
-as_agent=(setpriv --reuid cmwa --regid cmwa --init-groups env HOME=/var/lib/cmwa STATE_DIRECTORY=/var/lib/cmwa)
+trap 'die "failed at line $LINENO"' ERR
+# await LIMIT WHAT COMMAND...: runs a command until it succeeds, for at most LIMIT seconds.
+await() {
+  local limit=$((SECONDS + $1)) what=$2
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    [ "$SECONDS" -lt "$limit" ] || die "not within its time: $what"
+    sleep 0.1
+  done
+}
+pid() { systemctl show --property MainPID --value cmwa; }
+journal() { journalctl --unit cmwa --no-pager --output cat; }
+logged() { journal | grep -F -e "$1"; }
+# ended PID: waits until a command in the background has ended, and returns its exit code.
+ended() {
+  await 60 "command $1 has ended" sh -c "! kill -0 $1"
+  wait "$1"
+}
+another_pid() { [ "$(pid)" != 0 ] && [ "$(pid)" != "$1" ]; }
+config=/etc/cmwa/pulumi-workflow-agent.yaml
+deploy() { # NAME OPTIONS...
+  cmwa-cloud deploy "organization/project/$1" --operation preview --repo file:///srv/program --branch main --follow \
+    "${@:2}" >"/tmp/deploy-$1.log" 2>&1
+}
+await 60 "systemd has started" systemctl is-system-running
 
-# 1. dpkg installs everything, and starts nothing.
-dpkg -i /cmwa.deb
+# 1. dpkg installs everything, and starts nothing. Without a configuration, the unit does not start.
+dpkg -i /cmwa_1.2.3.deb
 dpkg --verify cmwa
 modes=$(stat -c '%U:%G %a' /etc/cmwa /var/lib/cmwa | tr '\n' ' ')
 [ "$modes" = "cmwa:cmwa 750 cmwa:cmwa 700 " ] || die "the directories have $modes"
-ls /usr/lib/systemd/system/cmwa.service /usr/share/doc/cmwa/copyright
-! "${as_agent[@]}" cmwa status 2>/dev/null || die "an agent runs"
+ls /usr/share/doc/cmwa/copyright
+! systemctl --quiet is-active cmwa || die "the package has started the agent"
+! systemctl start cmwa || die "the agent has started without a configuration"
 
-# 2. cmwa configure writes the configuration, and the agent runs a job of the service.
+# 2. cmwa configure writes the configuration, systemctl starts the agent, and the agent runs a job of the service.
 cmwa-cloud serve --data /tmp/service --listen 127.0.0.1:8585 >/tmp/service.log 2>&1 &
-service=$!
-await /tmp/service.log "listening on"
+await 60 "the service listens" grep -F "listening on" /tmp/service.log
 export CMWA_CLOUD_URL=http://127.0.0.1:8585
 CMWA_CLOUD_TOKEN=$(cat /tmp/service/access-token)
 export PULUMI_ACCESS_TOKEN=$CMWA_CLOUD_TOKEN
 cmwa-cloud pool create tests --output /tmp/pool.token
-(cd /etc/cmwa &&
-  "${as_agent[@]}" cmwa configure --token-stdin --service-url "$CMWA_CLOUD_URL" --target process </tmp/pool.token)
-"${as_agent[@]}" PULUMI_AGENT_POLLING_INTERVAL=1s \
-  cmwa run --config /etc/cmwa/pulumi-workflow-agent.yaml >/tmp/agent.log 2>&1 &
-agent=$!
-await /tmp/agent.log converged
-git init --quiet --initial-branch main /tmp/program
-printf 'name: project\nruntime: yaml\noutputs: {greeting: hello}\n' >/tmp/program/Pulumi.yaml
-git -C /tmp/program add Pulumi.yaml
-git -C /tmp/program -c user.name=test -c user.email=test@example.com commit --quiet --message program
+(cd /etc/cmwa && setpriv --reuid cmwa --regid cmwa --init-groups env HOME=/var/lib/cmwa \
+  cmwa configure --token-stdin --service-url "$CMWA_CLOUD_URL" --target process </tmp/pool.token)
+printf 'polling_interval: 1s\n' >>"$config"
+git init --quiet --initial-branch main /srv/program
+printf 'name: project\nruntime: yaml\noutputs: {greeting: hello}\n' >/srv/program/Pulumi.yaml
+git -C /srv/program add Pulumi.yaml
+git -C /srv/program -c user.name=test -c user.email=test@example.com commit --quiet --message program
 git config --system --add safe.directory '*' # the job runs as another user
-cmwa-cloud deploy organization/project/stack --operation preview --repo file:///tmp/program --branch main --follow \
-  >/tmp/deploy.log 2>&1 || die "the deployment failed"
-await /tmp/deploy.log "the deployment succeeded"
+systemctl enable --now cmwa || die "the agent does not start"
+await 60 "the agent is ready" cmwa status
+deploy first || die "the first deployment failed"
+echo "a job was done $SECONDS s after the start of the machine"
 
-# 3. The removal keeps the configuration and the state, and a purge removes both and the user.
-kill "$agent"
-wait "$agent" || die "the agent failed"
-kill "$service"
+# 3. systemctl reload reads the file again, also when its directory cannot be watched. A wrong file changes nothing.
+agent=$(pid)
+printf 'max_concurrent_workflows: 2\n' >>"$config"
+systemctl reload cmwa
+await 60 "the edit is in force" sh -c "cmwa config | grep -F 'max_concurrent_workflows: 2' && cmwa status"
+cp "$config" /tmp/right.yaml
+printf 'max_concurrent_workflows: 3\n' >>"$config" # the key is there twice
+systemctl reload cmwa
+await 60 "the wrong edit is rejected" sh -c '! cmwa status'
+[ "$(pid)" = "$agent" ] || die "the agent was restarted after a wrong edit"
+cat /tmp/right.yaml >"$config"
+await 60 "the right file is in force" cmwa status
+
+# 4. During an upgrade the agent waits for its job, and then the new one starts. The job is not touched.
+deploy upgrade --pre-run 'until [ -e /srv/go ]; do sleep 0.1; done' &
+deployment=$!
+await 60 "the job runs" grep -Fx "== Pre-run command 1" /tmp/deploy-upgrade.log
+dpkg -i /cmwa_1.2.4.deb
+await 60 "the agent drains" sh -c "systemctl show cmwa | grep -Fx ActiveState=deactivating"
+[ "$(pid)" = "$agent" ] || die "the upgrade has not waited for the job"
+touch /srv/go
+ended "$deployment" || die "the deployment failed that ran during the upgrade"
+await 60 "the new agent runs" another_pid "$agent"
+await 60 "the new agent is ready" cmwa status
+[ "$(readlink "/proc/$(pid)/exe")" = /usr/bin/cmwa ] || die "the agent is not the one of the new package"
+
+# 5. A killed agent is started again. With deploy_target process, its job is killed too, and reported as failed.
+agent=$(pid)
+deploy killed --pre-run 'sleep 600' &
+deployment=$!
+await 60 "the job runs" grep -Fx "== Pre-run command 1" /tmp/deploy-killed.log
+kill -KILL "$agent"
+! ended "$deployment" || die "the deployment succeeded, although its job was killed"
+grep -F "the instance of this job was removed" /tmp/deploy-killed.log || die "the log lacks the reason"
+await 60 "systemd has started the agent again" another_pid "$agent"
+
+# 6. The token of LoadCredential= in place of that of the configuration. The agent's user cannot read its file.
+install -m 600 /tmp/pool.token /etc/cmwa.token
+install -D -m 644 /usr/share/doc/cmwa/credential.conf /etc/systemd/system/cmwa.service.d/credential.conf
+grep -v '^token' /tmp/right.yaml >"$config"
+systemctl daemon-reload
+systemctl restart cmwa || die "the agent does not start with a credential"
+deploy credential || die "the deployment failed with a credential"
+
+# 7. A wrong configuration at the start: the agent ends with exit code 2, and is not started again and again.
+printf 'deploy_target: nothing\n' >>"$config"
+! systemctl restart cmwa || die "the agent has started with a wrong configuration"
+state=$(systemctl show --property ActiveState,ExecMainStatus,NRestarts cmwa | sort | tr '\n' ' ')
+[ "$state" = "ActiveState=failed ExecMainStatus=2 NRestarts=0 " ] || die "after a wrong start the unit has $state"
+await 60 "the journal has the line of the mistake" logged "pulumi-workflow-agent.yaml:"
+cat /tmp/right.yaml >"$config"
+systemctl reset-failed cmwa
+systemctl start cmwa
+
+# 8. The removal stops the agent, and keeps the configuration and the state. A purge removes both and the user.
 dpkg --remove cmwa
-[ ! -e /usr/bin/cmwa ] && [ -s /etc/cmwa/pulumi-workflow-agent.yaml ] && [ -e /var/lib/cmwa/records ] ||
+! grep -qsx cmwa /proc/[0-9]*/comm || die "the agent still runs"
+[ ! -e /usr/bin/cmwa ] && [ -s "$config" ] && [ -e /var/lib/cmwa/records ] ||
   die "the removal took too much or too little"
-dpkg -i /cmwa.deb
-[ -s /etc/cmwa/pulumi-workflow-agent.yaml ] || die "the second installation removed the configuration"
+dpkg -i /cmwa_1.2.4.deb
+[ -s "$config" ] || die "the second installation removed the configuration"
 dpkg --purge cmwa
 [ ! -e /etc/cmwa ] && [ ! -e /var/lib/cmwa ] && ! getent passwd cmwa || die "the purge left something"
 echo "all steps passed in $SECONDS s"
