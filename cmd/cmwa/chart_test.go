@@ -87,6 +87,29 @@ func TestChartInParent(t *testing.T) {
 	}
 }
 
+// TestChartImageDigest renders a chart with the annotation that make release writes.
+func TestChartImageDigest(t *testing.T) {
+	t.Parallel()
+	chart := t.TempDir()
+	noError(t, os.CopyFS(chart, os.DirFS(chartDirectory)))
+	file := filepath.Join(chart, "Chart.yaml")
+	const line = "\nannotations:\n"
+	released := strings.Replace(readText(t, file), line, line+"  cmwa/image-digest: sha256:1\n", 1)
+	noError(t, os.WriteFile(file, []byte(released), 0o600))
+	other := "sha256:" + strings.Repeat("2", 64)
+	for values, want := range map[string]string{
+		"image.repository=cmwa": "cmwa:0.1.0@sha256:1",
+		"image.tag=1.2.3":       "registry.invalid/cmwa:1.2.3",
+		"image.digest=" + other: "registry.invalid/cmwa@" + other,
+	} {
+		manifests, message, err := try(t, helmVariable, "template", "release", chart, "--set", "agent.token=pul-1,"+values)
+		if !strings.Contains(manifests, "image: "+want+"\n") && !strings.Contains(manifests, "image: \""+want+"\"\n") {
+			t.Errorf("with %s no container has the image %s: %v %s\n%s", values, want, err, message,
+				strings.Join(regexp.MustCompile("image: .*").FindAllString(manifests, -1), "\n"))
+		}
+	}
+}
+
 // TestOpenShift checks that both installations leave fsGroup to the platform, and that the chart keeps
 // the value of a user.
 func TestOpenShift(t *testing.T) {

@@ -53,13 +53,18 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* cmwa.image is registry/repository:tag@digest. A digest needs no tag. */}}
+{{/* cmwa.image is registry/repository:tag@digest. A digest needs no tag. A released chart has the digest of its image
+as an annotation. */}}
 {{- define "cmwa.image" -}}
 {{- $image := .Values.image }}
+{{- $digest := $image.digest }}
 {{- with default $image.registry .Values.global.imageRegistry }}{{ trimSuffix "/" . }}/{{ end }}
 {{- $image.repository }}
-{{- with default (ternary .Chart.AppVersion "" (empty $image.digest)) $image.tag }}:{{ . }}{{ end }}
-{{- with $image.digest }}@{{ . }}{{ end }}
+{{- if not (or $image.tag $digest) }}
+{{- $digest = index (default dict .Chart.Annotations) "cmwa/image-digest" }}:{{ .Chart.AppVersion }}
+{{- end }}
+{{- with $image.tag }}:{{ . }}{{ end }}
+{{- with $digest }}@{{ . }}{{ end }}
 {{- end }}
 
 {{/* cmwa.pullSecrets is the field imagePullSecrets of a Pod or of a service account, or empty.

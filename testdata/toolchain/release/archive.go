@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"compress/gzip"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -87,12 +88,31 @@ func (r release) images() error {
 }
 
 var (
-	chartVersion = regexp.MustCompile(`(?m)^version:.*$`)
-	appVersion   = regexp.MustCompile(`(?m)^appVersion:.*$`)
+	chartVersion     = regexp.MustCompile(`(?m)^version:.*$`)
+	appVersion       = regexp.MustCompile(`(?m)^appVersion:.*$`)
+	chartAnnotations = regexp.MustCompile(`(?m)^annotations:\n`)
 )
 
+// imageDigest returns the digest of the index of all architectures of the agent's image.
+func (r release) imageDigest() (string, error) {
+	path := filepath.Join(r.directory, "cmwa-image/index.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	var layout struct{ Manifests []struct{ Digest string } }
+	if err := json.Unmarshal(text, &layout); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	if len(layout.Manifests) != 1 {
+		return "", fmt.Errorf("%s has %d manifests, want 1: run make image", path, len(layout.Manifests))
+	}
+	return layout.Manifests[0].Digest, nil
+}
+
 // chart writes the chart as helm package --version --app-version does, but with the date of the release: helm uses the
-// times of the files, which differ between two checkouts. Unlike helm package, it includes README.md.
+// times of the files, which differ between two checkouts. Unlike helm package, it includes README.md, and annotations
+// with the digest of the image: the chart uses it as the default of image.digest, and Artifact Hub shows the image.
 func (r release) chart() error {
 	directory := filepath.Join(r.sources, "examples/chart")
 	entries, err := files(directory)
@@ -103,11 +123,21 @@ func (r release) chart() error {
 	if err != nil {
 		return err
 	}
-	if !chartVersion.Match(text) || !appVersion.Match(text) {
-		return errors.New("examples/chart/Chart.yaml has no line version, or no line appVersion")
+	if !chartVersion.Match(text) || !appVersion.Match(text) || !chartAnnotations.Match(text) {
+		return errors.New("examples/chart/Chart.yaml has no line version, no line appVersion or no line annotations")
+	}
+	digest, err := r.imageDigest()
+	if err != nil {
+		return err
 	}
 	text = chartVersion.ReplaceAll(text, []byte("version: "+r.version))
 	text = appVersion.ReplaceAll(text, []byte(`appVersion: "v`+r.version+`"`))
+	text = chartAnnotations.ReplaceAll(text, fmt.Appendf(nil, `annotations:
+  cmwa/image-digest: %[2]s
+  artifacthub.io/images: |
+    - name: cmwa
+      image: registry.invalid/cmwa:v%[1]s@%[2]s
+`, r.version, digest))
 	entries = slices.DeleteFunc(entries, func(e entry) bool { return e.path == ".helmignore" })
 	for i := range entries {
 		if entries[i].path == "Chart.yaml" {

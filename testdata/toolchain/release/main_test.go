@@ -18,6 +18,7 @@ import (
 const (
 	sources   = "../../.."
 	version   = "v1.2.3"
+	digest    = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	platforms = "linux/amd64 linux/arm64 darwin/arm64 darwin/amd64"
 )
 
@@ -54,7 +55,7 @@ func built(t *testing.T, program string) (directory string) {
 	content, err := os.ReadFile(program)
 	must(t, err)
 	files := map[string]string{
-		"LICENSE": "licence\n", "THIRD_PARTY_NOTICES": "notices\n", "cmwa-image/index.json": "{}",
+		"LICENSE": "licence\n", "THIRD_PARTY_NOTICES": "notices\n", "cmwa-image/index.json": `{"manifests": [{"digest": "` + digest + `"}]}`,
 		"cmwa-cloud-image/index.json": "{}", "root/usr/share/man/man1/cmwa.1": ".TH cmwa 1\n",
 		"root/usr/lib/systemd/system/cmwa.service": "[Service]\n",
 	}
@@ -140,10 +141,15 @@ func TestRun(t *testing.T) {
 			}
 		}
 	})
-	t.Run("the chart has the version, and the tag of the images", func(t *testing.T) {
+	t.Run("the chart has the version, the tag of the images, and the digest of the agent's image", func(t *testing.T) {
 		chart := output(t, "tar", "-xzOf", filepath.Join(first, "cmwa-1.2.3.tgz"), "cmwa/Chart.yaml")
-		if !strings.Contains(chart, "\nversion: 1.2.3\n") || !strings.Contains(chart, "\nappVersion: \"v1.2.3\"\n") {
-			t.Errorf("Chart.yaml is\n%s", chart)
+		for _, want := range []string{
+			"\nversion: 1.2.3\n", "\nappVersion: \"v1.2.3\"\n", "\nannotations:\n  cmwa/image-digest: " + digest + "\n",
+			"\n      image: registry.invalid/cmwa:v1.2.3@" + digest + "\n  artifacthub.io/license:",
+		} {
+			if !strings.Contains(chart, want) {
+				t.Errorf("Chart.yaml lacks %q:\n%s", want, chart)
+			}
 		}
 	})
 	t.Run("install.sh", func(t *testing.T) { testInstallScript(t, first) })
