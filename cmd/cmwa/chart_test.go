@@ -102,10 +102,11 @@ func TestChartImageDigest(t *testing.T) {
 		"image.tag=1.2.3":       "registry.invalid/cmwa:1.2.3",
 		"image.digest=" + other: "registry.invalid/cmwa@" + other,
 	} {
-		manifests, message, err := try(t, helmVariable, "template", "release", chart, "--set", "agent.token=pul-1,"+values)
-		if !strings.Contains(manifests, "image: "+want+"\n") && !strings.Contains(manifests, "image: \""+want+"\"\n") {
-			t.Errorf("with %s no container has the image %s: %v %s\n%s", values, want, err, message,
-				strings.Join(regexp.MustCompile("image: .*").FindAllString(manifests, -1), "\n"))
+		values = "agent.token=pul-1," + values
+		manifests, message, err := try(t, helmVariable, "template", "release", chart, "--set", values)
+		images := regexp.MustCompile(`image: "?([^"\n]*)`).FindAllStringSubmatch(manifests, -1)
+		if len(images) == 0 || images[0][1] != want {
+			t.Errorf("with %s the images are %q, want %s: %v %s", values, images, want, err, message)
 		}
 	}
 }

@@ -143,6 +143,7 @@ func TestNewProgramUsage(t *testing.T) {
 			"[--operation NAME] [--format yaml|json | -o yaml|json] [FILE]",
 		"cmwa configure [FLAGS]",
 		"cmwa config [--config FILE] [--origin] [--format yaml|json]",
+		"cmwa migrate [FILE]",
 		"cmwa explain [--names] [KEY]",
 		"cmwa schema [--format json|json-standard|cue]",
 	}

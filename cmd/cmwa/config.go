@@ -44,7 +44,7 @@ then those of the agent's container, as far as the manifests have their values.
 Files that the configuration names, such as a token file, need not exist here. Exit code 2: the
 configuration is invalid.`,
 		Run: func(ctx context.Context, _ []string) error {
-			c, problems, err := s.loadElsewhere(ctx, config)
+			c, _, problems, err := s.loadElsewhere(ctx, config)
 			if err != nil {
 				return cli.Usage(err)
 			}
@@ -82,29 +82,31 @@ func (s stdio) variablesOnly() (text []byte) {
 	return text
 }
 
-// loadElsewhere loads a configuration, but not the files that it names. The configuration may be
-// in Kubernetes manifests, or in a directory of them.
-func (s stdio) loadElsewhere(ctx context.Context, name string) (*schema.Config, position.Problems, error) {
+// loadElsewhere loads a configuration, but not the files that it names, and returns it with the variables that apply
+// to it. The configuration may be in Kubernetes manifests, or in a directory of them.
+func (s stdio) loadElsewhere(
+	ctx context.Context, name string,
+) (c *schema.Config, variables map[string]string, problems position.Problems, err error) {
 	if info, err := os.Stat(name); err == nil && info.IsDir() {
 		files, err := input.Reader{Directories: true}.Read(ctx, []string{name})
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		for _, problems := range files.Unread {
-			return nil, problems, nil
+			return nil, nil, problems, nil
 		}
-		c, problems := loadOnly(files.Sources, name)
-		return c, problems, nil
+		c, variables, problems = loadOnly(files.Sources, name)
+		return c, variables, problems, nil
 	}
 	source, err := find(name, s.environ)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if _, packed := schema.Configurations(source); packed {
-		c, problems := loadOnly([]schema.Source{source}, name)
-		return c, problems, nil
+		c, variables, problems = loadOnly([]schema.Source{source}, name)
+		return c, variables, problems, nil
 	}
 	source.Elsewhere = true
-	c, problems := schema.Load(source)
-	return c, problems, nil
+	c, problems = schema.Load(source)
+	return c, source.Environ, problems, nil
 }

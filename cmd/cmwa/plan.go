@@ -182,7 +182,7 @@ func (s stdio) loadBoth(
 			problems = append(problems, files.Unread[j]...)
 		}
 		if problems == nil {
-			configs[i], problems = loadOnly(sources, name)
+			configs[i], _, problems = loadOnly(sources, name)
 		}
 		findings = append(findings, report.Findings(sources[0].Path, problems, reported)...)
 	}
@@ -190,10 +190,11 @@ func (s stdio) loadBoth(
 }
 
 // loadOnly loads the only configuration in the files that one argument names, as the agent
-// would. The configuration is nil if a problem is an error, such as files that do not contain
-// exactly one configuration.
-func loadOnly(files []schema.Source, name string) (*schema.Config, position.Problems) {
-	var problems position.Problems
+// would, and returns it with the variables that apply to it. The configuration is nil if a problem is an
+// error, such as files that do not contain exactly one configuration.
+func loadOnly(
+	files []schema.Source, name string,
+) (c *schema.Config, variables map[string]string, problems position.Problems) {
 	var found []schema.Source
 	for _, source := range files {
 		source.Release = carriedOut
@@ -203,7 +204,8 @@ func loadOnly(files []schema.Source, name string) (*schema.Config, position.Prob
 			problems = append(problems, schema.VetAsAgent(source)...)
 			found = append(found, embedded...)
 		case len(files) == 1:
-			return asAgent(source)
+			c, problems = asAgent(source)
+			return c, source.Environ, problems
 		case len(schema.Templates(source)) == 0:
 			problems = append(problems, schema.VetAsAgent(source)...)
 			found = append(found, source)
@@ -214,17 +216,17 @@ func loadOnly(files []schema.Source, name string) (*schema.Config, position.Prob
 	}
 	switch {
 	case problems.Err() != nil:
-		return nil, problems
+		return nil, nil, problems
 	case len(found) == 1:
-		config, more := asAgent(found[0])
-		return config, append(problems, more.Errors()...)
+		c, more := asAgent(found[0])
+		return c, found[0].Environ, append(problems, more.Errors()...)
 	case len(found) == 0:
 		wrong.Message = "no ConfigMap or Secret of this file contains a configuration, and no container has " +
 			"variables of the agent"
 	default:
 		wrong.Message = fmt.Sprintf("there are %d configurations", len(found))
 	}
-	return nil, append(problems, wrong)
+	return nil, nil, append(problems, wrong)
 }
 
 // planDocument is the JSON document of cmwa plan. Version changes when programs that read

@@ -25,8 +25,8 @@ const (
 	alertTests    = "testdata/prometheus/alerts_test.yaml"
 )
 
-// TestPrometheusAlerts runs the unit tests of the alerts. Each alert must have a case that fires, and one that does
-// not.
+// TestPrometheusAlerts runs the unit tests of the alerts. Each alert must have a case that fires, one that does not,
+// and a row in the document that its annotation names.
 func TestPrometheusAlerts(t *testing.T) {
 	t.Parallel()
 	must(t, promtoolVariable, "check", "rules", alertsFile)
@@ -56,6 +56,9 @@ func TestPrometheusAlerts(t *testing.T) {
 		for _, rule := range group.Rules {
 			if !fires[rule.Alert] || !rests[rule.Alert] {
 				t.Errorf("%s has no case for %s that fires, or none that does not", alertTests, rule.Alert)
+			}
+			if !strings.Contains(readText(t, "events.md"), "\n| "+rule.Alert+" | ") {
+				t.Errorf("events.md has no row for %s", rule.Alert)
 			}
 		}
 	}

@@ -19,7 +19,8 @@ import (
 
 // readmes are the documents for users.
 var readmes = []string{
-	"../../README.md", "../../.github/SECURITY.md", "README.md", "troubleshooting.md", "../cmwa-cloud/README.md",
+	"../../README.md", "../../.github/SECURITY.md", "README.md", "troubleshooting.md", "migration.md", "events.md",
+	"../cmwa-cloud/README.md",
 	jobsDocument,
 	"../../examples/kubernetes/README.md", "../../examples/chart/README.md", "../../examples/gitops/README.md",
 }
@@ -286,7 +287,9 @@ var runBy = map[string]string{
 	"cmwa pause ": "TestReadmeControl", "cmwa resume ": "TestReadmeControl", "cmwa drain ": "TestReadmeControl",
 	"cmwa vet --pod ": "TestReadmePodTemplate", "cmwa vet pulumi": "TestReadmeVet",
 	"cp token ": "TestReadmeInstall", "cat >": "TestReadmeInstall", "helm ": "TestReadmeInstall",
-	"helm test ":                  "TestInstallHelm",
+	"helm test ":    "TestInstallHelm",
+	"cmwa migrate ": "TestMigrateDocument", "cmwa vet new.yaml": "TestMigrateDocument",
+	"sed '1i config:' ":           "TestMigrateDocument",
 	"kubectl --namespace pulumi ": "TestInstallOriginalDeployment",
 	"kubectl create ":             "TestReadmeInstall", "kubectl apply ": "TestReadmeInstall",
 	"kubectl -n cmwa ": "TestKustomizeOnCluster", "kubectl get ": "TestKustomizeOnCluster",

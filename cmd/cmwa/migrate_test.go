@@ -1,0 +1,156 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cmwa-project/cmwa/schema"
+)
+
+// TestMigrate prints configurations of Pulumi's own agent as configurations of this agent, which the agent accepts
+// without a warning.
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	const oldFile = `version: 1.3.0
+token: pul-secret
+service_url: https://pulumi.example.com/
+workflow_runners_directory: /opt/agent
+workflow_runners_embeddable: /opt/agent/embeddable
+shared_volume_directory: /mnt/work
+token_expiration: 3600
+polling: 10s
+`
+	placeholders := strings.NewReplacer("SERVICE_URL/", "https://pulumi.example.com/", "POOL_TOKEN", "pul-secret")
+	deployment := placeholders.Replace(readText(t, "testdata/install/original.yaml"))
+	for name, test := range map[string]struct {
+		file, content string
+		environ       []string
+		code          int
+		comments      []string
+		settings      string // without origins
+	}{
+		"a file with an old name": {
+			file: "pulumi-deployment-agent.yaml", content: oldFile, code: 1,
+			comments: []string{
+				"# Not taken over, because this agent does not have it:",
+				"#   - pulumi-deployment-agent.yaml:5:1: workflow_runners_embeddable: ",
+				"#   - pulumi-deployment-agent.yaml:8:1: polling: unknown key",
+				"# Left to do:",
+				"#   - write the token of pulumi-deployment-agent.yaml:2 to the file pool.token next to this one",
+				"#   - working_directory (pulumi-deployment-agent.yaml:4) is left out",
+			},
+			settings: "token_file: pool.token\nservice_url: https://pulumi.example.com/\n" +
+				"shared_volume_directory: /mnt/work\ntoken_expiration: 3600\n",
+		},
+		"variables override a file": {
+			file: "pulumi-workflow-agent.yaml", content: "deploy_target: docker\npull_image: false\n",
+			environ: []string{
+				"PULUMI_AGENT_TOKEN=pul-secret", "PULUMI_AGENT_DEPLOY_TARGET=kubernetes",
+				"PULUMI_AGENT_MEM_QUANTITY=4", "PULUMI_AGENT_DEBUG_POD=true",
+				"PULUMI_AGENT_ENABLED_WORKFLOW_TYPES=deployment,insights_scan",
+			},
+			comments: []string{
+				"# Left to do:",
+				"#   - keep the variable PULUMI_AGENT_TOKEN, or write the token to a file",
+				"#   - remove these variables, which would override this file: PULUMI_AGENT_DEPLOY_TARGET, " +
+					"PULUMI_AGENT_ENABLED_WORKFLOW_TYPES, PULUMI_AGENT_MEM_QUANTITY\n",
+				"#   - keep the variable PULUMI_AGENT_DEBUG_POD\n",
+			},
+			settings: "deploy_target: kubernetes\npull_image: false\n" +
+				"enabled_workflow_types: [deployment, insights_scan]\nkubernetes:\n  memory: 4Gi\n",
+		},
+		"tasks of ECS": {
+			file:    "pulumi-workflow-agent.yaml",
+			content: "token_file: /run/token\ndeploy_target: ecs\necs: {cluster: jobs, subnets: [a, b]}\n", code: 1,
+			comments: []string{
+				"# Not taken over, because this agent does not have it:",
+				"#   - deploy_target: ecs (pulumi-workflow-agent.yaml:2); use docker, kubernetes or process\n",
+				"#   - ecs.cluster (pulumi-workflow-agent.yaml:3)\n",
+				"#   - ecs.subnets (pulumi-workflow-agent.yaml:3)\n",
+			},
+			settings: "token_file: /run/token\n",
+		},
+		"the manifests of a Deployment": {
+			file: "original.yaml", content: deployment,
+			comments: []string{
+				"# Left to do:",
+				"#   - remove these variables, which would override this file: PULUMI_AGENT_DEPLOY_TARGET, ",
+				"#   - keep this variable, or write its value into this file: " +
+					"original.yaml:72:21: PULUMI_AGENT_TOKEN: ",
+				"#   - remove the variable PULUMI_AGENT_IMAGE: ",
+			},
+			settings: "service_url: https://pulumi.example.com/\nshared_volume_directory: /mnt/work\n" +
+				"deploy_target: kubernetes\npolling_interval: 500ms\n" +
+				"kubernetes:\n  image_pull_policy: IfNotPresent\n",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := fileOf(t, test.file, test.content)
+			got := cmwa(test.environ, "migrate", path)
+			text := strings.ReplaceAll(got.stdout, path, test.file)
+			if got.code != test.code || got.stderr != "" || strings.Contains(text, "pul-secret") {
+				t.Errorf("exit code %d, standard error %q", got.code, got.stderr)
+			}
+			var settings string
+			for line := range strings.Lines(text) {
+				if setting, _, _ := strings.Cut(line, "#"); setting != "" {
+					settings += strings.TrimRight(setting, " \n") + "\n"
+				}
+			}
+			remaining := text
+			for _, comment := range test.comments {
+				_, after, found := strings.Cut(remaining, comment)
+				if !found {
+					t.Fatalf("%q is missing, or not in its place, in\n%s", comment, text)
+				}
+				remaining = after
+			}
+			if settings != test.settings {
+				t.Errorf("the settings are\n%swant\n%s", settings, test.settings)
+			}
+			c, problems := asAgent(schema.Source{
+				Path: "new.yaml", Content: []byte(text), Elsewhere: true,
+				Environ: map[string]string{"PULUMI_AGENT_TOKEN": "pul-secret"},
+			})
+			if c == nil || len(problems.Warnings()) > 1 { // one that a variable overrides token_file
+				t.Errorf("the agent refuses the new file: %v", problems)
+			}
+		})
+	}
+
+	t.Run("a file that is not valid", func(t *testing.T) {
+		t.Parallel()
+		got := cmwa(nil, "migrate", fileOf(t, "pulumi-workflow-agent.yaml", "token: a\npolling_interval: often\n"))
+		if got.code != 2 || got.stdout != "" || !strings.Contains(got.stderr, ":2:19: polling_interval: ") {
+			t.Errorf("exit code %d, %q, %q", got.code, got.stdout, got.stderr)
+		}
+	})
+}
+
+// TestMigrateDocument runs the commands of the document about the migration, with the manifests of the original's
+// Deployment, and renders the chart with the result.
+func TestMigrateDocument(t *testing.T) {
+	t.Parallel()
+	directory := directoryOf(t, map[string]string{
+		"pulumi-workflow-agent.yaml": "token: pul-secret\ndeploy_target: kubernetes\n",
+		"deployment.yaml": strings.Replace(readText(t, "testdata/install/original.yaml"),
+			"SERVICE_URL/", "https://pulumi.example.com/", 1),
+	})
+	for _, command := range commandsIn(t, "migration.md", "cmwa ", "sed ") {
+		cmd := exec.Command("/bin/bash", "-euo", "pipefail", "-c", command)
+		cmd.Dir = directory
+		cmd.Env = []string{"PATH=" + filepath.Dir(staticCmwa(t)) + ":" + os.Getenv("PATH"), "HOME=" + directory}
+		if got := outputOf(t, cmd); got.code != 0 {
+			t.Fatalf("%s: exit code %d\n%s%s", command, got.code, got.stdout, got.stderr)
+		}
+	}
+	values := filepath.Join(directory, "values.yaml")
+	manifests, message, err := render(t, "--values", values, "--set", "agent.token=pul-1")
+	if err != nil || !strings.Contains(manifests, "service_url: https://pulumi.example.com/") {
+		t.Errorf("the chart refuses the values: %v %s\n%s", err, message, readText(t, values))
+	}
+}
