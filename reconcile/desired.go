@@ -123,7 +123,8 @@ func poolSpec(c *schema.Config, p *schema.Pool, generation uint64) runtime.PoolS
 			Instance: runtime.InstanceSpec{
 				WorkingDirectory: p.WorkingDirectory, SharedVolumeDirectory: p.SharedVolumeDirectory,
 				PullImage: p.PullImage, OverrideImage: c.OverrideImage, Forward: p.EnvForwardAllowlist,
-				Docker: docker, Kubernetes: kubernetes,
+				LocalLog: p.JobLog == "both",
+				Docker:   docker, Kubernetes: kubernetes,
 			},
 		},
 	}

@@ -44,6 +44,7 @@ type Handoff struct {
 	UserAgent string            `json:"userAgent,omitempty"`
 
 	TraceParent string `json:"traceParent,omitempty"` // TRACEPARENT of the steps: see [Tracer]
+	LocalLog    bool   `json:"localLog,omitempty"`    // write the output of steps to standard error too
 
 	CA         string          `json:"ca,omitempty"`         // PEM certificates to trust in addition to the system's
 	Yield      Seconds         `json:"yield,omitempty"`      // wait for the agent's reason after a SIGTERM

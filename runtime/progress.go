@@ -1,5 +1,10 @@
 package runtime
 
+import (
+	"strconv"
+	"strings"
+)
+
 // MaxProgressLine is the longest line of progress in bytes, with its newline.
 // The runner's lines are shorter than 180 bytes without the texts of an ended step.
 // JSON may need six bytes for each byte of these texts.
@@ -10,6 +15,25 @@ const (
 	MaxStepName      = 40
 	MaxFailureReason = 100
 	MaxStackName     = 60
+)
+
+// LocalLine returns a line of the log of a step for the runner's standard error. It never begins as a line of
+// [Progress] does, because a Pod has one log for both streams.
+func LocalLine(step int, text string) string {
+	return localPrefix + strconv.Itoa(step) + localMark + strings.TrimSuffix(text, "\n") + "\n"
+}
+
+// IsLocalLine reports whether a line of the runner's standard error is from [LocalLine], and not a message of the
+// runner itself.
+func IsLocalLine(line string) bool {
+	number, _, found := strings.Cut(strings.TrimPrefix(line, localPrefix), localMark)
+	_, err := strconv.Atoi(number)
+	return found && err == nil && strings.HasPrefix(line, localPrefix)
+}
+
+const (
+	localPrefix = "step "
+	localMark   = " | "
 )
 
 // Progress is one line of a runner's standard output, as JSON: what the service has

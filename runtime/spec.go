@@ -134,6 +134,7 @@ type InstanceSpec struct {
 	PullImage             bool     // pull the image for each job
 	OverrideImage         string   // used in place of the image that the service requests
 	Forward               []string // names of the agent's variables that jobs get
+	LocalLog              bool     // write the output of steps to the log of the instance too
 	Docker                Docker
 	Kubernetes            Kubernetes
 }

@@ -51,6 +51,7 @@ type Pool struct {
 	SingleRun              bool
 	IdleTimeout            time.Duration // of a single run; 0 is no limit
 	PullImage              bool
+	JobLog                 string
 	EnabledWorkflowTypes   []string // at least one, each once
 	EnvForwardAllowlist    []string
 	OIDCTokenFile          string // empty is no OIDC
@@ -167,6 +168,7 @@ func poolOf(t position.Mapping) *Pool {
 		SingleRun:              r.bool("single_run"),
 		IdleTimeout:            r.duration("idle_timeout"),
 		PullImage:              r.bool("pull_image"),
+		JobLog:                 r.text("job_log"),
 		EnabledWorkflowTypes:   r.list("enabled_workflow_types"),
 		EnvForwardAllowlist:    r.list("env_forward_allowlist"),
 		OIDCTokenFile:          r.text("oidc_token_file"),

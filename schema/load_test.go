@@ -54,7 +54,7 @@ func TestLoadDefaults(t *testing.T) {
 	want := &schema.Config{
 		Pools: []schema.Pool{{
 			Name: "default", Token: secret.New("pul-0123"), ServiceURL: "https://api.pulumi.com",
-			WorkingDirectory: "/opt/cmwa", DeployTarget: "docker", PullImage: true,
+			WorkingDirectory: "/opt/cmwa", DeployTarget: "docker", PullImage: true, JobLog: "service",
 			EnabledWorkflowTypes: []string{"deployment", "insights_scan", "policy_evaluation"},
 			PollingInterval:      time.Minute, JobStatusLoopInterval: 30 * time.Second,
 			CancelGracePeriod: 5 * time.Minute, RequestTimeout: 30 * time.Second,
@@ -85,6 +85,7 @@ deploy_target: ecs
 single_run: true
 idle_timeout: 5m
 pull_image: false
+job_log: both
 enabled_workflow_types: [policy_evaluation, deployment, deployment]
 env_forward_allowlist: [A, B]
 organization_name: acme
@@ -155,7 +156,7 @@ func everyValue() *schema.Config {
 		Pools: []schema.Pool{{
 			Name: "default", Token: secret.New("pul-file"), ServiceURL: "https://pulumi.example.com/api",
 			WorkingDirectory: "/w", SharedVolumeDirectory: "/s",
-			DeployTarget: "ecs", SingleRun: true, IdleTimeout: 5 * time.Minute,
+			DeployTarget: "ecs", SingleRun: true, IdleTimeout: 5 * time.Minute, JobLog: "both",
 			EnabledWorkflowTypes: []string{"deployment", "policy_evaluation"},
 			EnvForwardAllowlist:  []string{"A", "B"},
 			OrganizationName:     "acme", RunnerPoolID: "pool", TokenExpiration: time.Hour,
@@ -203,7 +204,7 @@ func TestLoadKeys(t *testing.T) {
 		for name, value := range map[string]string{
 			"TOKEN": "pul-file\n", "SERVICE_URL": "https://pulumi.example.com/api//", "WORKING_DIRECTORY": "/w",
 			"SHARED_VOLUME_DIRECTORY": "/s", "DEPLOY_TARGET": "ecs", "SINGLE_RUN": "true", "IDLE_TIMEOUT": "5m",
-			"PULL_IMAGE": "0", "ENABLED_WORKFLOW_TYPES": "policy_evaluation, deployment,",
+			"PULL_IMAGE": "0", "JOB_LOG": "both", "ENABLED_WORKFLOW_TYPES": "policy_evaluation, deployment,",
 			"ENV_FORWARD_ALLOWLIST": " A\n  B\t", "ORGANIZATION_NAME": "acme", "RUNNER_POOL_ID": "pool",
 			"TOKEN_EXPIRATION": "3600", "POLLING_INTERVAL": "1s", "POLLING_INTERVAL_OVERRIDE": "TRUE",
 			"JOB_STATUS_LOOP_INTERVAL": "2s", "CANCEL_GRACE_PERIOD": "90s", "REQUEST_TIMEOUT": "3s",

@@ -191,6 +191,7 @@ func examples() map[string]string {
 		"single_run":                         "true",
 		"idle_timeout":                       "5m",
 		"pull_image":                         "false",
+		"job_log":                            "both",
 		"enabled_workflow_types":             "[deployment]",
 		"env_forward_allowlist":              "[AWS_PROFILE, AWS_REGION]",
 		"oidc_token_file":                    "/var/run/secrets/oidc/token",

@@ -1,12 +1,23 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
 	"github.com/cmwa-project/cmwa/cmd/cmwa/control"
 	"github.com/cmwa-project/cmwa/reconcile/status"
+	"github.com/cmwa-project/cmwa/runtime/kube"
+	"github.com/cmwa-project/cmwa/schema/printable"
 	"github.com/cmwa-project/cmwa/schema/report"
 )
 
@@ -51,4 +62,203 @@ is wrong.`,
 			return report.WriteJSON(s.stdout, jobs)
 		},
 	}
+}
+
+// usesTool describes how jobs logs and jobs shell reach an instance.
+const usesTool = `The command calls docker or kubectl, with your rights and not with those of the agent, so it needs
+the program, and access to the engine or the cluster. kubectl uses the namespace of your kubeconfig,
+unless kubernetes.namespace is set. A job with deploy_target process has neither: its log is the
+file messages in its directory, which is in cmwa-process-UID in the agent's TMPDIR.
+
+JOB is an id of cmwa jobs list, or its beginning. Exit code 2: no agent, no such job, or no such program; otherwise
+the one of docker or kubectl.`
+
+func jobsLogs(s stdio) command.Command {
+	c := client{environ: s.environ}
+	follow := false
+	return command.Command{
+		Name: "logs", Help: "print the log of a job's container or Pod",
+		Forms: []command.Form{{
+			c.agent(), command.Optional(command.Bool(&follow, "follow", "print further lines until the job ends")),
+			command.Argument("JOB", command.Text("JOB")),
+		}},
+		Long: `Prints the messages of the runner, and with job_log: both also the output of the steps. The service
+has the output of the steps in any case.
+
+` + usesTool,
+		Run: func(ctx context.Context, args []string) error {
+			i, err := c.instance(ctx, args[0])
+			if err != nil {
+				return cli.Usage(err)
+			}
+			return s.printLog(ctx, i.logs(follow))
+		},
+	}
+}
+
+func jobsShell(s stdio) command.Command {
+	c := client{environ: s.environ}
+	return command.Command{
+		Name: "shell", Help: "start a shell in a job's container or Pod",
+		Forms: []command.Form{{c.agent(), command.Argument("JOB", command.Text("JOB"))}},
+		Long: `Starts sh next to the steps of a running job, or in a Pod that was kept. What you do there can break
+the job.
+
+` + usesTool,
+		Run: func(ctx context.Context, args []string) error {
+			i, err := c.instance(ctx, args[0])
+			if err != nil {
+				return cli.Usage(err)
+			}
+			line := i.shell(isTerminal(s.stdin))
+			program, err := lookPath(line)
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("start %s: %w", line[0], syscall.Exec(program, line, s.environ.list()))
+		},
+	}
+}
+
+// instance is the container or the Pod of a job.
+type instance struct {
+	pool status.Pool
+	id   string // of the container, or name of the Pod
+}
+
+// instanceName matches an id of a container and a name of a Pod.
+var instanceName = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*$`)
+
+// instance asks the agent for the instance of a job.
+func (c *client) instance(ctx context.Context, id string) (instance, error) {
+	d, err := c.fetch(ctx)
+	if err != nil {
+		return instance{}, err
+	}
+	return instanceOf(d, id)
+}
+
+// instanceOf returns the instance of the only job whose id, or whose deployment's id, begins with a text.
+func instanceOf(d status.Document, id string) (instance, error) {
+	pools := map[string]status.Pool{}
+	found := map[string]instance{} // by id of the job
+	look := func(pool status.Pool, job status.Job) {
+		for _, name := range []string{job.Job, job.Deployment, job.Activity} {
+			if strings.HasPrefix(name, id) {
+				found[job.Job] = instance{pool, strings.Split(job.Instance, "/")[0]} // a Pod has NAME/UID
+			}
+		}
+	}
+	for _, pool := range d.Pools {
+		pools[pool.Name] = pool
+		for _, job := range pool.Jobs {
+			look(pool, job)
+		}
+	}
+	for _, job := range d.Ended {
+		look(pools[job.Pool], job.Job)
+	}
+	if len(found) > 1 {
+		return instance{}, fmt.Errorf("%d jobs have an id that begins with %s: give the whole id of the job",
+			len(found), printable.QuoteName(id))
+	}
+	for _, i := range found {
+		switch {
+		case i.pool.Target != "docker" && i.pool.Target != "kubernetes":
+			return i, fmt.Errorf("the job is no container and no Pod: "+
+				"it runs in the directory %s of the agent's machine", printable.QuoteName(i.id))
+		case !instanceName.MatchString(i.id):
+			return i, errors.New("the job has no container or Pod yet")
+		}
+		return i, nil
+	}
+	return instance{}, fmt.Errorf("no job %s is known: cmwa jobs list has the jobs", printable.QuoteName(id))
+}
+
+// logs returns the command line that prints the log.
+func (i instance) logs(follow bool) (line []string) {
+	if line = i.tool("logs"); follow {
+		line = append(line, "--follow")
+	}
+	if i.pool.Target == "docker" {
+		return append(line, i.id)
+	}
+	return append(line, i.id, "--container", kube.MainContainer)
+}
+
+// shell returns the command line that starts a shell.
+func (i instance) shell(terminal bool) (line []string) {
+	line = i.tool("exec")
+	flags := map[string]string{"docker": "--interactive", "kubernetes": "--stdin"}
+	line = append(line, flags[i.pool.Target])
+	if terminal {
+		line = append(line, "--tty")
+	}
+	if i.pool.Target == "docker" {
+		return append(line, i.id, "sh")
+	}
+	return append(line, i.id, "--container", kube.MainContainer, "--", "sh")
+}
+
+// tool returns the beginning of a command line of docker or kubectl.
+func (i instance) tool(command string) (line []string) {
+	if i.pool.Target == "docker" {
+		return []string{"docker", command}
+	}
+	line = []string{"kubectl"}
+	if i.pool.Context != "" {
+		line = append(line, "--context="+i.pool.Context)
+	}
+	if i.pool.Namespace != "" {
+		line = append(line, "--namespace="+i.pool.Namespace)
+	}
+	return append(line, command)
+}
+
+// lookPath finds the program of a command line.
+func lookPath(line []string) (path string, err error) {
+	if path, err = exec.LookPath(line[0]); err != nil {
+		return "", cli.Usage(fmt.Errorf("%s is not installed here; where it is, run: %s",
+			line[0], strings.Join(line, " ")))
+	}
+	return path, nil
+}
+
+// printLog runs a command line, and prints its output without the lines of progress, which are for the agent.
+func (s stdio) printLog(ctx context.Context, line []string) error {
+	path, err := lookPath(line)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, path, line[1:]...)
+	cmd.Env = s.environ.list()
+	reader, writer := io.Pipe()
+	cmd.Stdout, cmd.Stderr = writer, writer
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", line[0], err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		err := cmd.Wait()
+		_ = writer.Close()
+		ended <- err
+	}()
+	lines := bufio.NewReader(reader)
+	for begins, skip := true, false; ; {
+		part, err := lines.ReadSlice('\n')
+		if begins {
+			skip = bytes.HasPrefix(part, []byte("{"))
+		}
+		if !skip {
+			_, _ = s.stdout.Write(part)
+		}
+		if begins = err == nil; err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			break
+		}
+	}
+	err = <-ended
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
+		return cli.ExitError(exit.ExitCode())
+	}
+	return err
 }

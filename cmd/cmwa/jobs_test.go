@@ -1,11 +1,14 @@
 package main
 
 import (
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
+	"github.com/cmwa-project/cmwa/reconcile/status"
 )
 
 // TestJobsList lists the jobs of a real agent: one that runs, one that has succeeded and one that has failed.
@@ -70,4 +73,106 @@ func TestJobsStop(t *testing.T) {
 	agent.waitFor("job stopped by cmwa jobs stop")
 	w.queue("two", oneStep("true"))
 	w.await("two", "succeeded")
+}
+
+// TestJobsLogs looks into running jobs in a container and in a Pod, with the real docker and kubectl.
+func TestJobsLogs(t *testing.T) {
+	for _, target := range []string{"docker", "kubernetes"} {
+		t.Run(target, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, target)
+			path := os.Getenv("PATH")
+			env := w.environ()
+			if target == "kubernetes" {
+				path = filepath.Dir(tool(t, kubectlVariable)) + ":" + path
+				own := fileOf(t, "config", readText(t, os.Getenv("CMWA_TEST_KUBECONFIG")))
+				must(t, kubectlVariable, "--kubeconfig", own, "config", "set-context", "--current",
+					"--namespace", w.cluster.Name)
+				env = append(env, "KUBECONFIG="+own)
+			}
+			w.agent("job_log: both")
+			w.queue("one", oneStep("echo running; until [ -e /tmp/go ]; do sleep 0.1; done"))
+			w.waitStarted("one")
+			command := func(path, stdin string, args ...string) *exec.Cmd {
+				config := filepath.Join(w.directory, "agent.yaml")
+				args = append([]string{"jobs", args[0], "--config", config}, args[1:]...)
+				cmd := exec.Command(staticCmwa(t), args...)
+				cmd.Env = append(append(os.Environ(), env...), "PATH="+path)
+				cmd.Stdin = strings.NewReader(stdin)
+				return cmd
+			}
+
+			// 1. The log has the output of the step, and no line of progress.
+			w.eventually("the log has the output", func() bool {
+				got := outputOf(t, command(path, "", "logs", w.id("one")))
+				return got.code == 0 && strings.Contains(got.stdout, "\nstep 1 | running\n")
+			})
+			text := outputOf(t, command(path, "", "logs", w.id("one")[:8])).stdout
+			if strings.Contains("\n"+text, "\n{") || !strings.Contains(text, "step 0 | Steps run in ") {
+				t.Errorf("the log is\n%s", text)
+			}
+
+			// 2. Without the program, the command states what to run elsewhere.
+			for _, name := range []string{"logs", "shell"} {
+				got := outputOf(t, command(t.TempDir(), "", name, w.id("one")))
+				const hint = " is not installed here; where it is, run: "
+				if got.code != cli.ExitUsage || !strings.Contains(got.stderr, hint) {
+					t.Errorf("without the program, jobs %s ends with %+v", name, got)
+				}
+			}
+
+			// 3. The shell is in the instance of the job, and ends the wait of the step. Follow ends with the job.
+			follow := command(path, "", "logs", "--follow", w.id("one"))
+			followed := w.start("follow", append(env, "PATH="+path), follow.Path, follow.Args[1:]...)
+			followed.waitFor("step 1 | running")
+			if got := outputOf(t, command(path, "touch /tmp/go; exit 7\n", "shell", w.id("one"))); got.code != 7 {
+				t.Errorf("the shell ends with %+v", got)
+			}
+			w.await("one", "succeeded")
+			followed.exit(cli.ExitOK)
+		})
+	}
+}
+
+// TestInstanceOf finds the instance of a job, and the command lines for it.
+func TestInstanceOf(t *testing.T) {
+	t.Parallel()
+	document := status.Document{
+		Pools: []status.Pool{
+			{Name: "d", Target: "docker", Jobs: []status.Job{
+				{Job: "j1", Deployment: "abc1", Instance: "0123ab"}, {Job: "j2", Deployment: "abd2"},
+				{Job: "j3", Deployment: "evil", Instance: "--privileged"},
+			}},
+			{Name: "k", Target: "kubernetes", Context: "prod", Namespace: "jobs", Jobs: []status.Job{
+				{Job: "j4", Activity: "scan", Instance: "pod-1/uid"},
+			}},
+			{Name: "p", Target: "process", Jobs: []status.Job{{Job: "j5", Deployment: "own", Instance: "job-1"}}},
+		},
+		Ended: []status.EndedJob{
+			{Pool: "k", Job: status.Job{Job: "j6", Deployment: "kept", Instance: "pod-2/uid"}},
+			{Pool: "gone", Job: status.Job{Job: "j7", Deployment: "late", Instance: "pod-3/uid"}},
+		},
+	}
+	for id, want := range map[string]string{
+		"abc1": "docker logs --follow 0123ab | docker exec --interactive --tty 0123ab sh",
+		"sca": "kubectl --context=prod --namespace=jobs logs --follow pod-1 --container pulumi-workflow | " +
+			"kubectl --context=prod --namespace=jobs exec --stdin --tty pod-1 --container pulumi-workflow -- sh",
+		"kept": "kubectl --context=prod --namespace=jobs logs --follow pod-2 --container pulumi-workflow | " +
+			"kubectl --context=prod --namespace=jobs exec --stdin --tty pod-2 --container pulumi-workflow -- sh",
+		"ab":    "2 jobs have an id that begins with ab",
+		"abd2":  "the job has no container or Pod yet",
+		"evil":  "the job has no container or Pod yet",
+		"own":   "it runs in the directory job-1",
+		"late":  "the job is no container and no Pod",
+		"other": "no job other is known",
+	} {
+		i, err := instanceOf(document, id)
+		got := strings.Join(i.logs(true), " ") + " | " + strings.Join(i.shell(true), " ")
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("of %s the command lines are %q, want %q", id, got, want)
+		}
+	}
 }

@@ -332,12 +332,21 @@ func TestReadmeCommands(t *testing.T) {
 			}
 			return
 		}
+		c := program.Commands[i]
+		if len(c.Commands) > 0 {
+			i = slices.IndexFunc(c.Commands, func(c command.Command) bool { return c.Name == fields[2] })
+			if i < 0 {
+				t.Errorf("%s: cmwa %s has no command %s", line, fields[1], fields[2])
+				return
+			}
+			c = c.Commands[i]
+		}
 		for _, field := range fields[2:] {
 			name, isFlag := strings.CutPrefix(field, "--")
 			name, _, _ = strings.Cut(name, "=")
-			if isFlag && !slices.ContainsFunc(program.Commands[i].Options(),
+			if isFlag && !slices.ContainsFunc(c.Options(),
 				func(o command.Option) bool { return o.Name == name }) {
-				t.Errorf("%s: cmwa %s has no flag --%s", line, fields[1], name)
+				t.Errorf("%s: %s has no flag --%s", line, c.Name, name)
 			}
 		}
 	}

@@ -317,7 +317,7 @@ func TestRunHidesSecrets(t *testing.T) {
 	agent := w.agentWith([]string{
 		"CLOUD_KEY=" + forwarded, "GOTRACEBACK=all", variable, "OTEL_BSP_SCHEDULE_DELAY=100",
 		"OTEL_EXPORTER_OTLP_HEADERS=authorization=" + collecting,
-	}, "env_forward_allowlist: [CLOUD_KEY]", port.setting())
+	}, "env_forward_allowlist: [CLOUD_KEY]", "job_log: both", port.setting())
 	w.queue("one", order{
 		Env: map[string]any{
 			"DB_PASSWORD": map[string]string{"secret": setting}, "FLAVOUR": map[string]string{"secret": plain},
@@ -325,7 +325,7 @@ func TestRunHidesSecrets(t *testing.T) {
 		Login: map[string]any{"username": "user", "password": map[string]string{"secret": password}},
 		Steps: []step{{Name: "a", Run: "echo running\necho $DB_PASSWORD $FLAVOUR $CLOUD_KEY $PULUMI_ACCESS_TOKEN\n" +
 			"printf hunter2-set; sleep 0.2; echo ting-secret\n" +
-			"n=0; while [ $n -lt 100 ]; do n=$((n+1)); sleep 0.02; done"}},
+			"until [ -e /tmp/go ]; do sleep 0.05; done"}},
 	})
 	w.waitStarted("one")
 	secrets := map[string]string{
@@ -367,6 +367,14 @@ func TestRunHidesSecrets(t *testing.T) {
 		}
 	}
 	pages("while the job runs")
+	var local string
+	w.eventually("the container's log has the output of the step", func() bool {
+		local = cmwa(append(w.environ(), "PATH="+os.Getenv("PATH")), "jobs", "logs", "--config",
+			filepath.Join(w.directory, "agent.yaml"), w.id("one")).stdout
+		return strings.Contains(local, "\nstep 1 | [secret] [secret] [secret] [secret]\nstep 1 | [secret]\n")
+	})
+	look("the container's log", local)
+	w.engine("exec", w.container("one"), "touch", "/tmp/go")
 	w.await("one", "succeeded")
 	pages("after the job")
 	look("the job's log", w.log("one"))

@@ -101,7 +101,7 @@ func execute(args, environ []string, stdin *os.File, stdout, stderr io.Writer) i
 		return code
 	case runs:
 		inPod := len(args) > 1 // only a Pod gets its handoff in a file
-		return run(environ, source, inPod, stdout, log)
+		return run(environ, source, inPod, stdout, stderr, log)
 	}
 
 	switch {
@@ -194,7 +194,7 @@ func prepared(err error, log *slog.Logger) int {
 }
 
 func run(
-	environ []string, source func(context.Context) (*runtime.Handoff, error), inPod bool, stdout io.Writer,
+	environ []string, source func(context.Context) (*runtime.Handoff, error), inPod bool, stdout, stderr io.Writer,
 	log *slog.Logger,
 ) int {
 	ctx, requests := signals(inPod)
@@ -205,7 +205,7 @@ func run(
 		return runtime.CodeUsage
 	}
 	return runner.Run(ctx, job, runner.Options{
-		Version: cli.Version(), Environ: environ, Progress: stdout, Log: log,
+		Version: cli.Version(), Environ: environ, Progress: stdout, LocalLog: stderr, Log: log,
 		Interrupted: requests.interrupted, Terminate: requests.terminate, ForceStop: requests.forceStop,
 	})
 }

@@ -160,6 +160,34 @@ func (s *story) want(statuses ...runtime.Status) {
 	}
 }
 
+// TestExecuteLocalLog runs a job whose log also goes to standard error. Secrets are redacted there too, and a step
+// cannot write a line of progress.
+func TestExecuteLocalLog(t *testing.T) {
+	t.Parallel()
+	for name, local := range map[string]bool{"off": false, "on": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStory(t, "127.0.0.1", t.TempDir(), "", "")
+			s.job.Definition = runtimetest.Definition(
+				`echo hello; echo '{"step":77}'; echo `+s.job.Token.Reveal(), "exit 3")
+			s.job.Tuning.Instance.LocalLog = local
+			p := s.start(program(t), "run")
+			p.exit(runtime.CodeFailed)
+			got := p.stderr.String()
+			for _, line := range []string{
+				"step 1 | hello\n", `step 1 | {"step":77}` + "\n", "step 2 | $ exit 3\n", "step 2 | Error: ",
+			} {
+				if strings.Contains(got, line) != local {
+					t.Errorf("%q is in standard error: %t\n%s", line, !local, got)
+				}
+			}
+			if strings.Contains(got, s.job.Token.Reveal()) || strings.Contains("\n"+got, "\n{") {
+				t.Errorf("standard error has a secret, or a line of progress:\n%s", got)
+			}
+		})
+	}
+}
+
 func TestExecuteSizeAndVersion(t *testing.T) {
 	path := program(t)
 	info, err := os.Stat(path)

@@ -108,6 +108,8 @@ type Pool struct {
 	Stuck        bool      `json:"stuck,omitempty"`   // no progress within health_threshold: the agent is unhealthy
 	Generation   uint64    `json:"generation"`
 	Target       string    `json:"target"`
+	Context      string    `json:"context,omitempty"`   // of the kubeconfig, if it is set
+	Namespace    string    `json:"namespace,omitempty"` // of the Pods, if it is set
 	Service      string    `json:"service"`
 	MaxJobs      int       `json:"maxJobs"`
 	ProgressAt   time.Time `json:"progressAt,omitzero"`

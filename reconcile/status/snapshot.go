@@ -154,7 +154,7 @@ func poolOf(spec runtime.PoolSpec, phase string, loop reconcile.Status) Pool {
 	return Pool{
 		Name: spec.Name, Key: key, Phase: phase, Problem: loop.Problems[key], Generation: spec.Generation,
 		Target: spec.Identity.Target, Service: spec.Identity.Service, MaxJobs: spec.Tuning.MaxJobs, Jobs: []Job{},
-		Paused: loop.Paused[spec.Name],
+		Paused: loop.Paused[spec.Name], Context: spec.Identity.Context, Namespace: spec.Identity.Namespace,
 	}
 }
 

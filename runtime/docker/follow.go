@@ -80,5 +80,8 @@ func (e *Executor) lastMessage(ctx context.Context, id string) string {
 	var text bytes.Buffer
 	_, _ = stdcopy.StdCopy(io.Discard, &limitedWriter{w: &text, remaining: maxMessage}, log) // a part is enough
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(text.String(), "\uFFFD")), "\n")
-	return strings.TrimSpace(lines[len(lines)-1])
+	if last := lines[len(lines)-1]; !runtime.IsLocalLine(last) {
+		return strings.TrimSpace(last)
+	}
+	return ""
 }

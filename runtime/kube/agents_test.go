@@ -84,7 +84,7 @@ func (a *agents) job(t testing.TB, e *Executor, id string) string {
 	return a.putJob(t, e, id, 0, func(p *corev1.Pod) {
 		p.Annotations[annotationHandoff] = "sealed"
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{
-			Name:  mainContainer,
+			Name:  MainContainer,
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
 		}}
 	})

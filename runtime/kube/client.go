@@ -237,7 +237,7 @@ func (w limitedWatch) Stop() {
 // log streams the output of the job's container in a Pod, from the first line.
 func (c *client) log(ctx context.Context, namespace, name string) (io.ReadCloser, error) {
 	return c.api.Get().Namespace(namespace).Resource(pods).Name(name).SubResource("log").
-		VersionedParams(&corev1.PodLogOptions{Container: mainContainer, Follow: true}, c.parameters).
+		VersionedParams(&corev1.PodLogOptions{Container: MainContainer, Follow: true}, c.parameters).
 		MaxRetries(0).Stream(ctx)
 }
 

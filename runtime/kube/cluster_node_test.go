@@ -92,7 +92,7 @@ func (n *fakeNode) run(pod string) {
 	}})
 	report(values{
 		"phase": "Pending", "startTime": began, "initContainerStatuses": prepared,
-		"containerStatuses": status(mainContainer, values{"waiting": values{"reason": "PodInitializing"}}),
+		"containerStatuses": status(MainContainer, values{"waiting": values{"reason": "PodInitializing"}}),
 	})
 	n.pod(pod, "has the handoff", func(p *corev1.Pod) bool { return p.Annotations[annotationHandoff] != "" })
 	var conditions []values
@@ -101,7 +101,7 @@ func (n *fakeNode) run(pod string) {
 	}
 	report(values{
 		"phase": "Running", "conditions": conditions, "initContainerStatuses": prepared,
-		"containerStatuses": status(mainContainer, values{"running": values{"startedAt": began}}),
+		"containerStatuses": status(MainContainer, values{"running": values{"startedAt": began}}),
 	})
 }
 

@@ -132,7 +132,7 @@ func readableText(t *testing.T, n *kubetest.Namespace, id string) string {
 		}
 		text.Write(raw)
 	}
-	raw, err := a.get(pods).Name(name).SubResource("log").Param("container", mainContainer).Do(t.Context()).Raw()
+	raw, err := a.get(pods).Name(name).SubResource("log").Param("container", MainContainer).Do(t.Context()).Raw()
 	if err != nil {
 		t.Fatal(err)
 	}

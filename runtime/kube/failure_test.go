@@ -18,12 +18,12 @@ func podWith(changes ...func(*corev1.Pod)) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"},
 		Spec: corev1.PodSpec{
 			NodeName: "n", InitContainers: []corev1.Container{{Name: prepareContainer}},
-			Containers: []corev1.Container{{Name: mainContainer, Image: "image"}},
+			Containers: []corev1.Container{{Name: MainContainer, Image: "image"}},
 		},
 		Status: corev1.PodStatus{
 			Phase:                 corev1.PodPending,
 			InitContainerStatuses: []corev1.ContainerStatus{waits(prepareContainer, "PodInitializing", "")},
-			ContainerStatuses:     []corev1.ContainerStatus{waits(mainContainer, "PodInitializing", "")},
+			ContainerStatuses:     []corev1.ContainerStatus{waits(MainContainer, "PodInitializing", "")},
 		},
 	}
 	for _, change := range changes {
@@ -57,11 +57,11 @@ func mainIs(status corev1.ContainerStatus) func(*corev1.Pod) {
 }
 
 func mainWaits(reason, message string) func(*corev1.Pod) {
-	return mainIs(waits(mainContainer, reason, message))
+	return mainIs(waits(MainContainer, reason, message))
 }
 
 func mainEnds(code int32, reason, message string) func(*corev1.Pod) {
-	return mainIs(ends(mainContainer, code, reason, message))
+	return mainIs(ends(MainContainer, code, reason, message))
 }
 
 func phase(phase corev1.PodPhase, reason, message string) func(*corev1.Pod) {
@@ -304,7 +304,7 @@ func TestStateOf(t *testing.T) {
 	t.Run("distinguishes a lost node from a container that is not ready", func(t *testing.T) {
 		running := phase(corev1.PodRunning, "", "")
 		ready := func(pod, containers corev1.ConditionStatus) bool {
-			return stateOf(podWith(running, mainIs(runs(mainContainer)),
+			return stateOf(podWith(running, mainIs(runs(MainContainer)),
 				condition(corev1.PodReady, pod, "", ""),
 				condition(corev1.ContainersReady, containers, "", ""))).nodeLost
 		}
@@ -318,7 +318,7 @@ func TestStateOf(t *testing.T) {
 	t.Run("readiness gates do not hide the loss of a node", func(t *testing.T) {
 		const gate = "example.com/ready"
 		lost := func(passed corev1.ConditionStatus) bool {
-			pod := podWith(phase(corev1.PodRunning, "", ""), mainIs(runs(mainContainer)),
+			pod := podWith(phase(corev1.PodRunning, "", ""), mainIs(runs(MainContainer)),
 				condition(corev1.PodReady, corev1.ConditionFalse, "", ""),
 				condition(corev1.ContainersReady, corev1.ConditionTrue, "", ""), condition(gate, passed, "", ""))
 			pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: gate}}
@@ -345,7 +345,7 @@ func TestStateOf(t *testing.T) {
 		}
 	})
 	t.Run("a reduced Pod has the same state", func(t *testing.T) {
-		pod := podWith(initIs(prepared(t)), deleted, phase(corev1.PodRunning, "r", "m"), mainIs(runs(mainContainer)),
+		pod := podWith(initIs(prepared(t)), deleted, phase(corev1.PodRunning, "r", "m"), mainIs(runs(MainContainer)),
 			condition(corev1.PodReady, corev1.ConditionFalse, "", ""),
 			condition(corev1.ContainersReady, corev1.ConditionTrue, "", ""))
 		pod.Labels, pod.ResourceVersion = map[string]string{labelKeep: keepFailed}, "7"

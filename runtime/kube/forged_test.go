@@ -137,7 +137,7 @@ func TestStartForgedHandoff(t *testing.T) {
 	})
 	t.Run("annotation that is replaced", func(t *testing.T) {
 		s := newFakeCluster(t, succeed)
-		s.before(mainContainer, func(pod *corev1.Pod) {
+		s.before(MainContainer, func(pod *corev1.Pod) {
 			for s.Pods(testNamespace)[0].Annotations[annotationHandoff] == "" && t.Context().Err() == nil {
 				time.Sleep(time.Millisecond)
 			}

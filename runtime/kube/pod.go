@@ -18,7 +18,7 @@ import (
 
 // Names in a job's Pod. The prefix "pulumi-workflow-" is reserved on every target.
 const (
-	mainContainer    = "pulumi-workflow"
+	MainContainer    = "pulumi-workflow"
 	prepareContainer = "pulumi-workflow-prepare"
 
 	runnerVolume  = "pulumi-workflow-runner"
@@ -87,7 +87,7 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 				prepareOf(place, image, settings.runnerDirectory, resources),
 			},
 			Containers: []corev1.Container{{
-				Name:      mainContainer,
+				Name:      MainContainer,
 				Image:     cmp.Or(job.Tuning.Instance.OverrideImage, job.Definition.Image.Reference),
 				Command:   mainCommand(settings.runnerDirectory, delivery, settings.sender),
 				Resources: resources,
@@ -283,5 +283,5 @@ func previewOf(spec runtime.PoolSpec, job *runtime.Job, options Options) (patch.
 		return nil, err
 	}
 	pod.Namespace = spec.Identity.Namespace
-	return patch.NewDocument(pod, mainContainer, prepareContainer)
+	return patch.NewDocument(pod, MainContainer, prepareContainer)
 }

@@ -57,7 +57,7 @@ func TestStartPull(t *testing.T) {
 			}
 			return nil
 		})
-		s.before(mainContainer, func(pod *corev1.Pod) {
+		s.before(MainContainer, func(pod *corev1.Pod) {
 			time.Sleep(10 * time.Second)
 			for i := range 20 {
 				message := messages[min(i, len(messages)-1)]
@@ -92,7 +92,7 @@ func TestStartPull(t *testing.T) {
 		wantEnd(t, s, job, "ErrImagePull: "+away, 6*time.Minute)
 	})
 	run("pull that succeeds at last", func(*runtime.Job) {}, func(t *testing.T, s *fakeCluster, job *runtime.Job) {
-		s.before(mainContainer, func(pod *corev1.Pod) {
+		s.before(MainContainer, func(pod *corev1.Pod) {
 			for range 4 {
 				s.Change(pod.Namespace, pod.Name, mainWaits("ErrImagePull", away))
 				time.Sleep(20 * time.Second)

@@ -143,7 +143,7 @@ func TestStartReplacesPod(t *testing.T) {
 	evictedInPull := func(change ...func(*corev1.Pod)) func(*lossTest) {
 		return func(s *lossTest) {
 			first := true
-			s.before(mainContainer, func(pod *corev1.Pod) {
+			s.before(MainContainer, func(pod *corev1.Pod) {
 				if !first {
 					return
 				}
@@ -181,7 +181,7 @@ func TestStartReplacesPod(t *testing.T) {
 		}
 	}
 	ended := func(p *corev1.Pod) {
-		p.Status.ContainerStatuses[0] = ends(mainContainer, 143, "Error", "")
+		p.Status.ContainerStatuses[0] = ends(MainContainer, 143, "Error", "")
 		p.Status.ContainerStatuses[0].State.Terminated.StartedAt = metav1.Now()
 	}
 	lose(t, "evicted after the container was started", sealed, evictedInPull(evicted, ended), wantOne)
@@ -190,7 +190,7 @@ func TestStartReplacesPod(t *testing.T) {
 	late := phase(corev1.PodFailed, "DeadlineExceeded", "too long")
 	lose(t, "deadline", sealed, evictedInPull(late, unknown), wantOne)
 	lose(t, "deleted with a grace period of zero", sealed, func(s *lossTest) {
-		s.before(mainContainer, func(pod *corev1.Pod) {
+		s.before(MainContainer, func(pod *corev1.Pod) {
 			time.Sleep(20 * time.Second)
 			s.Drop(pod.Namespace, pod.Name)
 		})

@@ -100,7 +100,7 @@ func fullPod(t *testing.T) *corev1.Pod {
 	pod.Annotations[annotationHandoff] = string(make([]byte, 2000))
 	fields := strings.Repeat(`{"f:status":{"f:conditions":{}}}`, 100)
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(fields)}}
-	pod.Status = podWith(phase(corev1.PodRunning, "", ""), initIs(prepared(t)), mainIs(runs(mainContainer))).Status
+	pod.Status = podWith(phase(corev1.PodRunning, "", ""), initIs(prepared(t)), mainIs(runs(MainContainer))).Status
 	for _, kind := range []corev1.PodConditionType{
 		"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled",
 	} {

@@ -230,7 +230,7 @@ func (c *selfChecker) checkPodStorage(ctx context.Context, e *Executor) selfchec
 // storageOf returns the limit of the job's container for ephemeral storage, or without a limit
 // its request, and whether it has one of them.
 func storageOf(pod *corev1.Pod) (resource.Quantity, bool) {
-	i := slices.IndexFunc(pod.Spec.Containers, hasName(mainContainer))
+	i := slices.IndexFunc(pod.Spec.Containers, hasName(MainContainer))
 	if i < 0 {
 		return resource.Quantity{}, false
 	}

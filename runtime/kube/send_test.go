@@ -97,7 +97,7 @@ func TestSendLaterLines(t *testing.T) {
 		"conflict at each update": {Status: http.StatusConflict},
 	} {
 		simulate(t, name, sleepJob, func(s *simulated) {
-			s.before(mainContainer, func(pod *corev1.Pod) {
+			s.before(MainContainer, func(pod *corev1.Pod) {
 				time.Sleep(10 * time.Second)
 				s.Inject(failAll("update", fault))
 				s.Change(pod.Namespace, pod.Name, mainWaits("ErrImagePull", "registry is away"))
@@ -128,7 +128,7 @@ func TestStartOutageAfterHandoff(t *testing.T) {
 	} {
 		work := func(*simulated, string) { time.Sleep(length) }
 		simulate(t, name, work, func(s *simulated) {
-			s.before(mainContainer, func(*corev1.Pod) { time.Sleep(time.Minute) })
+			s.before(MainContainer, func(*corev1.Pod) { time.Sleep(time.Minute) })
 			outage(s)
 			s.wantSuccess("one")
 		})

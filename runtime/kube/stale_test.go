@@ -191,7 +191,7 @@ func TestExecutorClockSkew(t *testing.T) {
 
 func TestSendAfterPullError(t *testing.T) {
 	simulate(t, "reasons arrive with later handoffs", sleepJob, func(s *simulated) {
-		s.before(mainContainer, func(pod *corev1.Pod) {
+		s.before(MainContainer, func(pod *corev1.Pod) {
 			for _, message := range []string{"registry is away", "manifest unknown"} {
 				for _, reason := range []string{"ErrImagePull", "ImagePullBackOff", "ErrImagePull"} {
 					time.Sleep(10 * time.Second)

@@ -150,7 +150,7 @@ func TestStartCanceled(t *testing.T) {
 		ctx, stop := context.WithCancelCause(t.Context())
 		pulled := make(chan struct{})
 		defer close(pulled)
-		s.before(mainContainer, func(*corev1.Pod) { <-pulled })
+		s.before(MainContainer, func(*corev1.Pod) { <-pulled })
 		s.Inject(func(r kubetest.Request) *kubetest.Fault {
 			if r.Verb == "update" {
 				time.AfterFunc(200*time.Millisecond, func() { stop(errors.New("the agent is stopping")) })
@@ -213,7 +213,7 @@ func startInBackground(
 			return 143
 		}
 	})
-	s.before(mainContainer, func(pod *corev1.Pod) { pull(s, pod) })
+	s.before(MainContainer, func(pod *corev1.Pod) { pull(s, pod) })
 	e, job := s.executor(t), s.job("job-1")
 	job.Tuning.Instance.Kubernetes.StartTimeout = StartTimeout
 	done, id, err := make(chan struct{}), "", error(nil)

@@ -114,7 +114,7 @@ func gatesPassed(pod *corev1.Pod) bool {
 
 func (s *state) containers(pod *corev1.Pod) {
 	// Admission may put other containers first, such as the proxy of a service mesh.
-	if i := slices.IndexFunc(pod.Spec.Containers, hasName(mainContainer)); i >= 0 {
+	if i := slices.IndexFunc(pod.Spec.Containers, hasName(MainContainer)); i >= 0 {
 		s.image = pod.Spec.Containers[i].Image
 		_, s.memoryLimited = pod.Spec.Containers[i].Resources.Limits[corev1.ResourceMemory]
 	}
@@ -133,7 +133,7 @@ func (s *state) containers(pod *corev1.Pod) {
 	}
 	for _, c := range pod.Status.ContainerStatuses {
 		status := containerOf(c)
-		if c.Name == mainContainer {
+		if c.Name == MainContainer {
 			s.main = status
 			continue
 		}

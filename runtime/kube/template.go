@@ -87,7 +87,7 @@ func dropIneffective(fields map[string]any) {
 	delete(spec, "ephemeralContainers")
 	containers, _ := spec["containers"].([]any)
 	for _, item := range containers {
-		if c, _ := item.(map[string]any); c["name"] == mainContainer {
+		if c, _ := item.(map[string]any); c["name"] == MainContainer {
 			for _, key := range []string{"command", "args"} {
 				delete(c, key)
 				delete(c, "$deleteFromPrimitiveList/"+key)
@@ -133,9 +133,9 @@ func restore(pod, plain *corev1.Pod) error {
 	restoreInit(&pod.Spec, plain.Spec.InitContainers[0])
 
 	// Restore the fields of the job's container that start the runner.
-	i := slices.IndexFunc(pod.Spec.Containers, hasName(mainContainer))
+	i := slices.IndexFunc(pod.Spec.Containers, hasName(MainContainer))
 	if i < 0 {
-		return fmt.Errorf("the container %s must not be removed", mainContainer)
+		return fmt.Errorf("the container %s must not be removed", MainContainer)
 	}
 	main, original := pod.Spec.Containers[i], plain.Spec.Containers[0]
 	main.Command, main.Args = original.Command, nil
@@ -151,7 +151,7 @@ func restore(pod, plain *corev1.Pod) error {
 
 	// Refuse other containers with reserved names, or with a volume of the agent.
 	for _, c := range slices.Concat(pod.Spec.InitContainers[1:], pod.Spec.Containers[1:]) {
-		if strings.HasPrefix(c.Name, reservedPrefix) || c.Name == mainContainer {
+		if strings.HasPrefix(c.Name, reservedPrefix) || c.Name == MainContainer {
 			return fmt.Errorf("the container name %s is reserved", c.Name)
 		}
 		for _, m := range c.VolumeMounts {
@@ -204,7 +204,7 @@ func runsAsRoot(pod *corev1.PodSecurityContext, container *corev1.SecurityContex
 }
 
 const (
-	reservedPrefix = mainContainer + "-" // of names that a template must not use
+	reservedPrefix = MainContainer + "-" // of names that a template must not use
 	reservedKeys   = "cmwa."             // prefix of the agent's labels and annotations
 )
 

@@ -224,7 +224,7 @@ func FuzzApplyTemplate(f *testing.F) {
 		}
 		main, prepare := pod.Spec.Containers[0], pod.Spec.InitContainers[0]
 		command := strings.Join(mainCommand(runnerDirectory, inAnnotation, exampleName), " ")
-		if main.Name != mainContainer || strings.Join(main.Command, " ") != command || len(main.Args) > 0 {
+		if main.Name != MainContainer || strings.Join(main.Command, " ") != command || len(main.Args) > 0 {
 			t.Errorf("%q: the job's container is %+v, want the name and the command of the agent", template, main)
 		}
 		if prepare.Name != prepareContainer || prepare.Image != "cmwa/cmwa:1" ||
@@ -278,7 +278,7 @@ func TestTemplateRules(t *testing.T) {
 
 	pod := podFor("web-shop", "production")
 	main := pod.Spec.Containers[0]
-	if main.Name != mainContainer || main.Command[0] == "evil" || main.Resources.Limits.Memory().String() != "8Gi" ||
+	if main.Name != MainContainer || main.Command[0] == "evil" || main.Resources.Limits.Memory().String() != "8Gi" ||
 		pod.Labels[labelJob] != "job-1" || pod.Spec.RestartPolicy != corev1.RestartPolicyNever ||
 		pod.Spec.InitContainers[0].Name != prepareContainer || len(pod.Spec.Containers) != 2 {
 		t.Errorf("a rule has changed protected fields: %+v", pod)

@@ -155,6 +155,7 @@ func (r *jobRun) handoff() runtime.Handoff {
 		Grace:      runtime.Seconds((runtime.StopGrace - 5*time.Second).Seconds()), // shorter than the agent's
 		Forward:    map[string]string{},
 		Definition: job.Definition.Raw,
+		LocalLog:   job.Tuning.Instance.LocalLog,
 
 		CancelGrace: runtime.Seconds(job.Tuning.CancelGrace.Seconds()),
 	}

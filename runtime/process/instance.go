@@ -160,6 +160,9 @@ func (inst *instance) message() string {
 		return ""
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	if runtime.IsLocalLine(line) {
+		return ""
+	}
 	return strings.ToValidUTF8(line, "?")
 }
 

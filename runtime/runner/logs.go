@@ -160,6 +160,7 @@ func batchResultOf(err error) batchResult {
 
 // stepLog sends the log of one step to the service.
 type stepLog struct {
+	local  *localLog
 	queue  *logQueue
 	sender *sender
 	done   chan struct{}
@@ -168,8 +169,8 @@ type stepLog struct {
 }
 
 // openLog starts the sender of a step's log. The caller must close the log.
-func openLog(ctx context.Context, s *sender) *stepLog {
-	l := &stepLog{queue: newLogQueue(), sender: s, done: make(chan struct{})}
+func openLog(ctx context.Context, s *sender, local *localLog) *stepLog {
+	l := &stepLog{local: local, queue: newLogQueue(), sender: s, done: make(chan struct{})}
 	s.limit = fullBytes
 	l.ctx, l.cancel = context.WithCancel(ctx)
 	go func() {
@@ -181,6 +182,7 @@ func openLog(ctx context.Context, s *sender) *stepLog {
 
 // add adds lines; see [logQueue.add].
 func (l *stepLog) add(lines []cloud.LogLine) {
+	l.local.add(l.sender.step, lines)
 	for part := range slices.Chunk(lines, fullLines) {
 		l.queue.add(l.ctx, part)
 	}

@@ -115,7 +115,7 @@ func (s *logServer) open(t *testing.T) (log *stepLog, gone *error, logged *bytes
 	return openLog(ctx, &sender{
 		jobs: jobs, step: 1, onAccepted: onAccepted, log: logger,
 		onGone: func(err error) { *gone = err; cancel() },
-	}), gone, logged
+	}, nil), gone, logged
 }
 
 // line returns the i-th line of a log, as a slice. It has at least length bytes.

@@ -38,5 +38,5 @@ func (j *job) openLog(logCtx context.Context, step, accepted int, first []cloud.
 		onAccepted: func(lines int) {
 			j.progress.report(runtime.Progress{Step: step, Lines: lines, Status: runtime.Running})
 		},
-	})
+	}, j.local)
 }

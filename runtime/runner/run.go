@@ -26,6 +26,7 @@ type Options struct {
 	Version   string            // release of this program, for the log of step 0
 	Environ   []string          // environment of this program, NAME=VALUE
 	Progress  io.Writer         // receives the latest runtime.Progress, one per line
+	LocalLog  io.Writer         // receives the log too, if the handoff asks for it; nil discards it
 	Transport http.RoundTripper // nil creates one for the service
 	Log       *slog.Logger      // nil discards the log
 
@@ -58,6 +59,7 @@ type job struct {
 	definition *cloud.Definition
 	client     *cloud.Jobs
 	progress   *progress
+	local      *localLog               // nil unless the handoff asks for it
 	abort      context.CancelCauseFunc // ends the job without further reports of statuses
 	idle       chan struct{}           // has a token while no step runs; the last reports of a stopped job take it
 
@@ -118,6 +120,10 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 			Transport: transport, RequestTimeout: requestTimeout,
 			RetryCount: retryCount, RetryWait: retryWait, RetryMaxWait: retryMaxWait, Log: log,
 		}),
+	}
+
+	if h.LocalLog && o.LocalLog != nil {
+		j.local = &localLog{w: o.LocalLog, remaining: maxLocalLog}
 	}
 
 	j.idle <- struct{}{}

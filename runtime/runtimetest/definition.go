@@ -49,6 +49,7 @@ func BaseHandoff(job *runtime.Job) runtime.Handoff {
 		UserAgent:  "runtimetest",
 		CA:         job.Tuning.CA,
 		Definition: job.Definition.Raw,
+		LocalLog:   job.Tuning.Instance.LocalLog,
 
 		CancelGrace: runtime.Seconds(job.Tuning.CancelGrace.Seconds()),
 	}
