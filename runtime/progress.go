@@ -17,7 +17,11 @@ const (
 	MaxStackName     = 60
 )
 
-// LocalLine returns a line of the log of a step for the runner's standard error. It never begins as a line of
+// MaxLocalLine is the longest text of [LocalLine] in bytes. Container engines keep a line of 16 KiB or more in several
+// parts, between which the log can have a line of [Progress], and only the first part would have the prefix.
+const MaxLocalLine = 2 << 10
+
+// LocalLine returns a line of the log of a step for the runner's standard error. It does not begin as a line of
 // [Progress] does, because a Pod has one log for both streams.
 func LocalLine(step int, text string) string {
 	return localPrefix + strconv.Itoa(step) + localMark + strings.TrimSuffix(text, "\n") + "\n"

@@ -43,7 +43,7 @@ var fieldTable = []Field{
 		Default: "true"},
 	{Key: "job_log", Kind: "text", Choices: []string{"service", "both"}, Pool: true, Reload: "job",
 		Variable: "PULUMI_AGENT_JOB_LOG",
-		Doc:      "Where the output of the steps of a job goes: to the service, or with both also to the log of the job's container or Pod, with secrets redacted, and at most 16 MiB of each job. With deploy_target process it is the file messages in the directory of the job.",
+		Doc:      "Where the output of the steps of a job goes: to the service, or with both also to the log of the job's container or Pod, which other people may be able to read. Secrets are redacted in both. The runner writes at most 16 MiB of each job to that log. With deploy_target process it is the file messages in the directory of the job.",
 		Default:  "\"service\""},
 	{Key: "enabled_workflow_types", Kind: "list",
 		Choices: []string{"deployment", "insights_scan", "policy_evaluation"}, Pool: true, Reload: "live",

@@ -262,7 +262,8 @@ func TestCLIDay(t *testing.T) {
 	}
 }
 
-// TestCLIModesAgree compares the states that the two protocols leave.
+// TestCLIModesAgree compares the states that the two protocols leave. With one operation at a time, independent
+// resources have the same order in both.
 func TestCLIModesAgree(t *testing.T) {
 	t.Parallel()
 	states := map[string][]string{}
@@ -270,10 +271,11 @@ func TestCLIModesAgree(t *testing.T) {
 		service := newService(t)
 		c := newCLI(t, service, service.url, setting)
 		c.program("x", `  gone: {type: cmwatest:Delay, properties: {trigger: a}}`)
+		up := func() { c.pulumi("up", "--yes", "--skip-preview", "--parallel", "1", "--stack", "dev") }
 		c.init("dev")
-		c.up("dev")
+		up()
 		c.program("y", `  after: {type: cmwatest:Delay, properties: {trigger: b}, options: {dependsOn: ["${file}"]}}`)
-		c.up("dev")
+		up()
 		c.pulumi("refresh", "--yes", "--skip-preview", "--stack", "dev")
 		states[mode] = c.resources("dev")
 	}

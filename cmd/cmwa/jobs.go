@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
@@ -101,12 +101,14 @@ func jobsShell(s stdio) command.Command {
 	return command.Command{
 		Name: "shell", Help: "start a shell in a job's container or Pod",
 		Forms: []command.Form{{c.agent(), command.Argument("JOB", command.Text("JOB"))}},
-		Long: `Starts sh next to the steps of a running job, or in a Pod that was kept. What you do there can break
-the job.
+		Long: `Starts sh next to the steps of a running job. What you do there can break the job.
 
 ` + usesTool,
 		Run: func(ctx context.Context, args []string) error {
 			i, err := c.instance(ctx, args[0])
+			if err == nil && i.ended {
+				err = errors.New("the job has ended; cmwa jobs logs prints the log of a Pod that is kept")
+			}
 			if err != nil {
 				return cli.Usage(err)
 			}
@@ -122,8 +124,9 @@ the job.
 
 // instance is the container or the Pod of a job.
 type instance struct {
-	pool status.Pool
-	id   string // of the container, or name of the Pod
+	pool  status.Pool
+	id    string // of the container, or name of the Pod
+	ended bool   // whether the job has ended
 }
 
 // instanceName matches an id of a container and a name of a Pod.
@@ -138,25 +141,34 @@ func (c *client) instance(ctx context.Context, id string) (instance, error) {
 	return instanceOf(d, id)
 }
 
-// instanceOf returns the instance of the only job whose id, or whose deployment's id, begins with a text.
+// instanceOf returns the instance of the only job whose id, or whose deployment's id, begins with a text. The text may
+// end with the sign with which cmwa jobs list shortens ids.
 func instanceOf(d status.Document, id string) (instance, error) {
+	id = strings.TrimSuffix(id, "…")
 	pools := map[string]status.Pool{}
-	found := map[string]instance{} // by id of the job
-	look := func(pool status.Pool, job status.Job) {
+	exact, found := map[string]instance{}, map[string]instance{} // by id of the job
+	look := func(pool status.Pool, job status.Job, ended bool) {
+		i := instance{pool, strings.Split(job.Instance, "/")[0], ended} // a Pod has NAME/UID
 		for _, name := range []string{job.Job, job.Deployment, job.Activity} {
-			if strings.HasPrefix(name, id) {
-				found[job.Job] = instance{pool, strings.Split(job.Instance, "/")[0]} // a Pod has NAME/UID
+			if name == id {
+				exact[job.Job] = i
+			}
+			if strings.HasPrefix(name, id) && id != "" {
+				found[job.Job] = i
 			}
 		}
 	}
 	for _, pool := range d.Pools {
 		pools[pool.Name] = pool
 		for _, job := range pool.Jobs {
-			look(pool, job)
+			look(pool, job, false)
 		}
 	}
 	for _, job := range d.Ended {
-		look(pools[job.Pool], job.Job)
+		look(pools[job.Pool], job.Job, true)
+	}
+	if id != "" && len(exact) > 0 {
+		found = exact
 	}
 	if len(found) > 1 {
 		return instance{}, fmt.Errorf("%d jobs have an id that begins with %s: give the whole id of the job",
@@ -164,6 +176,8 @@ func instanceOf(d status.Document, id string) (instance, error) {
 	}
 	for _, i := range found {
 		switch {
+		case i.pool.Target == "":
+			return i, errors.New("the job has ended, and its pool is no longer configured")
 		case i.pool.Target != "docker" && i.pool.Target != "kubernetes":
 			return i, fmt.Errorf("the job is no container and no Pod: "+
 				"it runs in the directory %s of the agent's machine", printable.QuoteName(i.id))
@@ -218,8 +232,12 @@ func (i instance) tool(command string) (line []string) {
 // lookPath finds the program of a command line.
 func lookPath(line []string) (path string, err error) {
 	if path, err = exec.LookPath(line[0]); err != nil {
+		var shown []string
+		for _, argument := range line {
+			shown = append(shown, printable.ShellArgument(argument))
+		}
 		return "", cli.Usage(fmt.Errorf("%s is not installed here; where it is, run: %s",
-			line[0], strings.Join(line, " ")))
+			line[0], strings.Join(shown, " ")))
 	}
 	return path, nil
 }
@@ -232,33 +250,44 @@ func (s stdio) printLog(ctx context.Context, line []string) error {
 	}
 	cmd := exec.CommandContext(ctx, path, line[1:]...)
 	cmd.Env = s.environ.list()
-	reader, writer := io.Pipe()
-	cmd.Stdout, cmd.Stderr = writer, writer
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start %s: %w", line[0], err)
+	cmd.WaitDelay = time.Second // a plugin of kubectl may keep the pipe open
+	if line[0] == "docker" {
+		cmd.Stderr = &withoutProgress{w: s.stdout} // standard output has only the progress
+	} else {
+		cmd.Stdout, cmd.Stderr = &withoutProgress{w: s.stdout}, s.stderr
 	}
-	ended := make(chan error, 1)
-	go func() {
-		err := cmd.Wait()
-		_ = writer.Close()
-		ended <- err
-	}()
-	lines := bufio.NewReader(reader)
-	for begins, skip := true, false; ; {
-		part, err := lines.ReadSlice('\n')
-		if begins {
-			skip = bytes.HasPrefix(part, []byte("{"))
-		}
-		if !skip {
-			_, _ = s.stdout.Write(part)
-		}
-		if begins = err == nil; err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			break
-		}
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return cli.ExitError(cli.ExitInterrupted)
 	}
-	err = <-ended
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
 		return cli.ExitError(exit.ExitCode())
 	}
 	return err
+}
+
+// withoutProgress is a writer that leaves out lines that begin with a brace.
+type withoutProgress struct {
+	w      io.Writer
+	within bool // whether the last line has not ended
+	skip   bool // whether that line is left out
+}
+
+func (f *withoutProgress) Write(p []byte) (n int, err error) {
+	for n = len(p); len(p) > 0; {
+		if !f.within {
+			f.skip = p[0] == '{'
+		}
+		end := bytes.IndexByte(p, '\n') + 1
+		if f.within = end == 0; f.within {
+			end = len(p)
+		}
+		if !f.skip {
+			if _, err := f.w.Write(p[:end]); err != nil {
+				return 0, err
+			}
+		}
+		p = p[end:]
+	}
+	return n, nil
 }

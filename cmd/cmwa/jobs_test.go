@@ -75,7 +75,8 @@ func TestJobsStop(t *testing.T) {
 	w.await("two", "succeeded")
 }
 
-// TestJobsLogs looks into running jobs in a container and in a Pod, with the real docker and kubectl.
+// TestJobsLogs prints the logs of running jobs in a container and in a Pod, and starts shells there, with the real
+// docker and kubectl.
 func TestJobsLogs(t *testing.T) {
 	for _, target := range []string{"docker", "kubernetes"} {
 		t.Run(target, func(t *testing.T) {
@@ -91,7 +92,7 @@ func TestJobsLogs(t *testing.T) {
 				env = append(env, "KUBECONFIG="+own)
 			}
 			w.agent("job_log: both")
-			w.queue("one", oneStep("echo running; until [ -e /tmp/go ]; do sleep 0.1; done"))
+			w.queue("one", oneStep("touch /tmp/mark; echo running; until [ -e /tmp/go ]; do sleep 0.1; done"))
 			w.waitStarted("one")
 			command := func(path, stdin string, args ...string) *exec.Cmd {
 				config := filepath.Join(w.directory, "agent.yaml")
@@ -107,7 +108,7 @@ func TestJobsLogs(t *testing.T) {
 				got := outputOf(t, command(path, "", "logs", w.id("one")))
 				return got.code == 0 && strings.Contains(got.stdout, "\nstep 1 | running\n")
 			})
-			text := outputOf(t, command(path, "", "logs", w.id("one")[:8])).stdout
+			text := outputOf(t, command(path, "", "logs", w.id("one")[:8]+"…")).stdout
 			if strings.Contains("\n"+text, "\n{") || !strings.Contains(text, "step 0 | Steps run in ") {
 				t.Errorf("the log is\n%s", text)
 			}
@@ -121,15 +122,19 @@ func TestJobsLogs(t *testing.T) {
 				}
 			}
 
-			// 3. The shell is in the instance of the job, and ends the wait of the step. Follow ends with the job.
+			// 3. The shell is in the instance of the job, and lets the step end. Follow ends with the job.
 			follow := command(path, "", "logs", "--follow", w.id("one"))
 			followed := w.start("follow", append(env, "PATH="+path), follow.Path, follow.Args[1:]...)
 			followed.waitFor("step 1 | running")
-			if got := outputOf(t, command(path, "touch /tmp/go; exit 7\n", "shell", w.id("one"))); got.code != 7 {
+			if got := outputOf(t, command(path, "ls /tmp/mark; exit 7\n", "shell", w.id("one"))); got.code != 7 ||
+				got.stdout != "/tmp/mark\n" {
 				t.Errorf("the shell ends with %+v", got)
 			}
+			outputOf(t, command(path, "touch /tmp/go\n", "shell", w.id("one"))) // may end with the job
 			w.await("one", "succeeded")
-			followed.exit(cli.ExitOK)
+			if !followed.ends(storyLimit) {
+				t.Error("jobs logs --follow did not end with the job")
+			}
 		})
 	}
 }
@@ -141,6 +146,7 @@ func TestInstanceOf(t *testing.T) {
 		Pools: []status.Pool{
 			{Name: "d", Target: "docker", Jobs: []status.Job{
 				{Job: "j1", Deployment: "abc1", Instance: "0123ab"}, {Job: "j2", Deployment: "abd2"},
+				{Job: "j10", Deployment: "abc10", Instance: "4567ab"},
 				{Job: "j3", Deployment: "evil", Instance: "--privileged"},
 			}},
 			{Name: "k", Target: "kubernetes", Context: "prod", Namespace: "jobs", Jobs: []status.Job{
@@ -154,16 +160,18 @@ func TestInstanceOf(t *testing.T) {
 		},
 	}
 	for id, want := range map[string]string{
-		"abc1": "docker logs --follow 0123ab | docker exec --interactive --tty 0123ab sh",
+		"abc1…": "docker logs --follow 0123ab | docker exec --interactive --tty 0123ab sh",
 		"sca": "kubectl --context=prod --namespace=jobs logs --follow pod-1 --container pulumi-workflow | " +
 			"kubectl --context=prod --namespace=jobs exec --stdin --tty pod-1 --container pulumi-workflow -- sh",
 		"kept": "kubectl --context=prod --namespace=jobs logs --follow pod-2 --container pulumi-workflow | " +
 			"kubectl --context=prod --namespace=jobs exec --stdin --tty pod-2 --container pulumi-workflow -- sh",
-		"ab":    "2 jobs have an id that begins with ab",
+		"ab":    "3 jobs have an id that begins with ab",
 		"abd2":  "the job has no container or Pod yet",
 		"evil":  "the job has no container or Pod yet",
 		"own":   "it runs in the directory job-1",
-		"late":  "the job is no container and no Pod",
+		"late":  "its pool is no longer configured",
+		"":      `no job "" is known`,
+		"j1":    "docker logs --follow 0123ab",
 		"other": "no job other is known",
 	} {
 		i, err := instanceOf(document, id)

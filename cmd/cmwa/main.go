@@ -50,9 +50,12 @@ checks this machine, and "cmwa run" starts the agent.`,
 		Commands: slices.Concat([]command.Command{
 			runCommand(force, s),
 			statusCommand(s),
-			{Name: "jobs", Help: "list, look into and stop the jobs of the running agent", Commands: []command.Command{
-				jobsList(s), jobsLogs(s), jobsShell(s), control.StopJob(controlTerminal(s)),
-			}},
+			{
+				Name: "jobs", Help: "list and stop the jobs of the running agent, and print their logs",
+				Commands: []command.Command{
+					jobsList(s), jobsLogs(s), jobsShell(s), control.StopJob(controlTerminal(s)),
+				},
+			},
 		}, control.Commands(controlTerminal(s)), []command.Command{
 			doctorCommand(s),
 			vetCommand(s),

@@ -13,6 +13,7 @@ import (
 	"github.com/cmwa-project/cmwa/schema/effective"
 	"github.com/cmwa-project/cmwa/schema/position"
 	"github.com/cmwa-project/cmwa/schema/printable"
+	"github.com/cmwa-project/cmwa/schema/secret"
 )
 
 func migrateCommand(s stdio) command.Command {
@@ -25,7 +26,7 @@ agent would use. The PULUMI_AGENT_ variables of this command, or those of the De
 file, as in both agents.
 
 Prints a pulumi-workflow-agent.yaml without defaults. Comments before it name each part that this agent
-does not have, and what is left to do. A token is not printed.
+does not have, what is left to do, and settings without effect. Tokens are not printed.
 
 Exit code 0: everything is taken over; 1: a part is not; 2: FILE cannot be read or is invalid.`,
 		Run: func(ctx context.Context, args []string) error {
@@ -47,6 +48,7 @@ Exit code 0: everything is taken over; 1: a part is not; 2: FILE cannot be read 
 			}{
 				{"Not taken over, because this agent does not have it:", m.missing},
 				{"Left to do:", m.steps},
+				{"Without effect:", m.unused},
 			} {
 				if len(list.lines) > 0 {
 					fmt.Fprintf(s.stdout, "# %s\n", list.title)
@@ -71,6 +73,7 @@ type migration struct {
 	settings []schema.Setting
 	missing  []string // parts that this agent does not have
 	steps    []string // what the user has to do
+	unused   []string // settings without effect in both agents, or with the other settings
 }
 
 // ownVariables are what becomes of the variables that no key can replace.
@@ -85,7 +88,17 @@ var ownVariables = map[string]string{
 // configuration, and the problems those of loading it.
 func migrate(c *schema.Config, variables map[string]string, problems position.Problems) (m migration) {
 	var replaced []string // variables whose values are now in the file
-	for _, setting := range effective.InUse(c) {
+	inUse := effective.InUse(c)
+	for _, setting := range c.Settings() {
+		used := slices.ContainsFunc(inUse, func(s schema.Setting) bool {
+			return s.Pool == setting.Pool && s.Key == setting.Key
+		})
+		if origin := setting.Origin; !used && origin != (position.Origin{}) {
+			m.unused = append(m.unused, fmt.Sprintf("%s (%s), because of deploy_target",
+				setting.Key, printable.Text(origin.String())))
+		}
+	}
+	for _, setting := range inUse {
 		switch origin := setting.Origin; {
 		case origin == position.Origin{} || setting.Value == "":
 			continue
@@ -100,14 +113,22 @@ func migrate(c *schema.Config, variables map[string]string, problems position.Pr
 			m.steps = append(m.steps, fmt.Sprintf("working_directory (%s) is left out: this agent finds its own "+
 				"runner programs next to its executable", printable.Text(origin.String())))
 			continue
+		case strings.Contains(setting.Value, secret.Mark) && setting.Key != "token":
+			m.missing = append(m.missing, fmt.Sprintf("%s (%s), because it may have secrets: copy it",
+				setting.Key, printable.Text(origin.String())))
+			continue
 		case setting.Key == "token" && origin.Variable != "":
 			m.steps = append(m.steps, "keep the variable "+origin.Variable+
 				", or write the token to a file and name that in token_file")
 			continue
 		case setting.Key == "token":
-			setting.Key, setting.Value = "token_file", "pool.token"
-			m.steps = append(m.steps, fmt.Sprintf("write the token of %s to the file pool.token next to this one, "+
-				"with mode 0600, and owned by the agent's user", printable.Text(origin.String())))
+			file := "pool.token"
+			if setting.Pool != "" && setting.Pool != schema.DefaultPool {
+				file = setting.Pool + ".token"
+			}
+			setting.Key, setting.Value = "token_file", file
+			m.steps = append(m.steps, fmt.Sprintf("write the token of %s to the file %s next to this one, "+
+				"with mode 0600, and owned by the agent's user", printable.Text(origin.String()), file))
 		case origin.Variable != "":
 			replaced = append(replaced, origin.Variable)
 		}
@@ -119,14 +140,20 @@ func migrate(c *schema.Config, variables map[string]string, problems position.Pr
 			strings.Join(slices.Compact(replaced), ", "))
 	}
 	for _, p := range problems {
+		hint := p.Hint
+		p.Hint = ""
 		text := printable.Text(p.String())
-		switch p.Rule {
-		case position.RuleUnknownKey, position.RuleUnknownVariable, position.RuleUnused:
+		switch {
+		case ownVariables[p.Path] != "":
+		case p.Rule == position.RuleUnknownKey, p.Rule == position.RuleUnknownVariable:
 			m.missing = append(m.missing, text)
-		case position.RuleUnknownValue:
-			if ownVariables[p.Path] == "" {
-				m.steps = append(m.steps, "keep this variable, or write its value into this file: "+text)
+		case p.Rule == position.RuleUnused:
+			if hint != "" {
+				text += "; " + printable.Text(hint)
 			}
+			m.unused = append(m.unused, text)
+		case p.Rule == position.RuleUnknownValue:
+			m.steps = append(m.steps, "keep this variable, or write its value into this file: "+text)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(ownVariables)) {

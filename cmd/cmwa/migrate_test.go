@@ -23,7 +23,8 @@ shared_volume_directory: /mnt/work
 token_expiration: 3600
 polling: 10s
 `
-	placeholders := strings.NewReplacer("SERVICE_URL/", "https://pulumi.example.com/", "POOL_TOKEN", "pul-secret")
+	placeholders := strings.NewReplacer("SERVICE_URL/", "https://pulumi.example.com/", "POOL_TOKEN", "pul-secret",
+		"image: pulumi/customer-managed-workflow-agent:latest", "image: pulumi/customer-managed-workflow-agent:v2.3.0")
 	deployment := placeholders.Replace(readText(t, "testdata/install/original.yaml"))
 	for name, test := range map[string]struct {
 		file, content string
@@ -35,12 +36,12 @@ polling: 10s
 		"a file with an old name": {
 			file: "pulumi-deployment-agent.yaml", content: oldFile, code: 1,
 			comments: []string{
-				"# Not taken over, because this agent does not have it:",
-				"#   - pulumi-deployment-agent.yaml:5:1: workflow_runners_embeddable: ",
-				"#   - pulumi-deployment-agent.yaml:8:1: polling: unknown key",
-				"# Left to do:",
+				"# Not taken over, because this agent does not have it:\n" +
+					"#   - pulumi-deployment-agent.yaml:8:1: polling: unknown key\n# Left to do:\n",
 				"#   - write the token of pulumi-deployment-agent.yaml:2 to the file pool.token next to this one",
 				"#   - working_directory (pulumi-deployment-agent.yaml:4) is left out",
+				"# Without effect:\n" +
+					"#   - pulumi-deployment-agent.yaml:5:1: workflow_runners_embeddable: has no effect; ",
 			},
 			settings: "token_file: pool.token\nservice_url: https://pulumi.example.com/\n" +
 				"shared_volume_directory: /mnt/work\ntoken_expiration: 3600\n",
@@ -62,6 +63,23 @@ polling: 10s
 			settings: "deploy_target: kubernetes\npull_image: false\n" +
 				"enabled_workflow_types: [deployment, insights_scan]\nkubernetes:\n  memory: 4Gi\n",
 		},
+		"a section of another target": {
+			file: "pulumi-workflow-agent.yaml", content: "token_file: /run/token\nkubernetes: {namespace: jobs}\n",
+			comments: []string{"# Without effect:\n" +
+				"#   - kubernetes.namespace (pulumi-workflow-agent.yaml:2), because of deploy_target\n"},
+			settings: "token_file: /run/token\n",
+		},
+		"a file of this agent": {
+			file: "pulumi-workflow-agent.yaml", code: 1,
+			content: "deploy_target: kubernetes\npools: [{name: a, token: pul-secret}, " +
+				"{name: b, token: pul-secret-b, pod_template: {metadata: {annotations: {a: b}}}}]\n",
+			comments: []string{
+				"#   - pod_template (pulumi-workflow-agent.yaml:2), because it may have secrets: copy it\n",
+				"to the file a.token next", "to the file b.token next",
+			},
+			settings: "deploy_target: kubernetes\npools:\n  - name: a\n    token_file: a.token\n" +
+				"  - name: b\n    token_file: b.token\n",
+		},
 		"tasks of ECS": {
 			file:    "pulumi-workflow-agent.yaml",
 			content: "token_file: /run/token\ndeploy_target: ecs\necs: {cluster: jobs, subnets: [a, b]}\n", code: 1,
@@ -80,7 +98,8 @@ polling: 10s
 				"#   - remove these variables, which would override this file: PULUMI_AGENT_DEPLOY_TARGET, ",
 				"#   - keep this variable, or write its value into this file: " +
 					"original.yaml:72:21: PULUMI_AGENT_TOKEN: ",
-				"#   - remove the variable PULUMI_AGENT_IMAGE: ",
+				"#   - remove the variable PULUMI_AGENT_IMAGE: Pods copy the runner from the image of the agent's " +
+					"Pod; an agent outside of the cluster needs kubernetes.image\nservice_url: ",
 			},
 			settings: "service_url: https://pulumi.example.com/\nshared_volume_directory: /mnt/work\n" +
 				"deploy_target: kubernetes\npolling_interval: 500ms\n" +
@@ -140,7 +159,7 @@ func TestMigrateDocument(t *testing.T) {
 		"deployment.yaml": strings.Replace(readText(t, "testdata/install/original.yaml"),
 			"SERVICE_URL/", "https://pulumi.example.com/", 1),
 	})
-	for _, command := range commandsIn(t, "migration.md", "cmwa ", "sed ") {
+	for _, command := range commandsIn(t, "migration.md", "cmwa ", "(echo ") {
 		cmd := exec.Command("/bin/bash", "-euo", "pipefail", "-c", command)
 		cmd.Dir = directory
 		cmd.Env = []string{"PATH=" + filepath.Dir(staticCmwa(t)) + ":" + os.Getenv("PATH"), "HOME=" + directory}

@@ -289,7 +289,7 @@ var runBy = map[string]string{
 	"cp token ": "TestReadmeInstall", "cat >": "TestReadmeInstall", "helm ": "TestReadmeInstall",
 	"helm test ":    "TestInstallHelm",
 	"cmwa migrate ": "TestMigrateDocument", "cmwa vet new.yaml": "TestMigrateDocument",
-	"sed '1i config:' ":           "TestMigrateDocument",
+	"(echo config:; ":             "TestMigrateDocument",
 	"kubectl --namespace pulumi ": "TestInstallOriginalDeployment",
 	"kubectl create ":             "TestReadmeInstall", "kubectl apply ": "TestReadmeInstall",
 	"kubectl -n cmwa ": "TestKustomizeOnCluster", "kubectl get ": "TestKustomizeOnCluster",

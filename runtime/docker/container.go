@@ -72,8 +72,8 @@ func (e *Executor) containerOptions(
 			NetworkMode:   container.NetworkMode(spec.Network),
 			RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
 			// The agent must be able to read this log, regardless of the engine's default.
-			// The log has only the runner's progress: some hundred bytes for each step. The limit
-			// is for jobs that run as root: they can write to the runner's standard output.
+			// The log has the runner's progress, some hundred bytes for each step. The limit is for
+			// job_log: both, and for jobs that run as root: they can write to the runner's standard output.
 			LogConfig: container.LogConfig{
 				Type: "json-file", Config: map[string]string{"max-size": "10m", "max-file": "2"},
 			},

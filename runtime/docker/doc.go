@@ -36,8 +36,8 @@
 // Labels contain agent, pool, job, id of the deployment, and generation. The executor has no other record of
 // a job. No token is in labels, command or environment: the handoff goes to the standard
 // input of the runner, over a connection that is attached before the start. The log of
-// the container has the runner's progress and no output of steps. It has a limit without a setting,
-// because the runner writes little, and only a job that misuses its standard output reaches it.
+// the container has the runner's progress, and the output of steps only with job_log: both. It has a limit without a
+// setting: the engine then removes older lines, of which the agent needs none.
 //
 // # Users
 //

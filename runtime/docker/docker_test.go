@@ -230,6 +230,15 @@ func TestWait(t *testing.T) {
 			t.Errorf("the runner ended with %+v, want its last message", exit)
 		}
 	})
+
+	t.Run("output of a step is not the last message", func(t *testing.T) {
+		e := newExecutor(t)
+		output := strings.TrimSuffix(runtime.LocalLine(1, strings.Repeat("x", runtime.MaxLocalLine)), "\n")
+		id, _ := start(t, e, newJob(t, e, `{"code": 3, "note": "the message\n`+output+`\n`+output+`\n`+output+`"}`))
+		if exit := wait(t, e, id); exit.Code != 3 || exit.Reason != "the message" {
+			t.Errorf("the runner ended with %+v, want its own last message", exit)
+		}
+	})
 }
 
 func TestList(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-const maxMessage = 4 << 10 // bytes of the last message of a runner
+const maxMessage = 16 << 10 // bytes of the last lines of a runner, of which one is its last message
 
 // Follow streams the container's standard output from its beginning. If the engine ends the
 // stream early, Read returns an error, and Follow can be called again.
@@ -80,8 +81,10 @@ func (e *Executor) lastMessage(ctx context.Context, id string) string {
 	var text bytes.Buffer
 	_, _ = stdcopy.StdCopy(io.Discard, &limitedWriter{w: &text, remaining: maxMessage}, log) // a part is enough
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(text.String(), "\uFFFD")), "\n")
-	if last := lines[len(lines)-1]; !runtime.IsLocalLine(last) {
-		return strings.TrimSpace(last)
+	for _, line := range slices.Backward(lines) {
+		if !runtime.IsLocalLine(line) {
+			return strings.TrimSpace(line)
+		}
 	}
 	return ""
 }

@@ -87,13 +87,11 @@ func plainPod(job *runtime.Job, name string, settings podSettings) (*corev1.Pod,
 				prepareOf(place, image, settings.runnerDirectory, resources),
 			},
 			Containers: []corev1.Container{{
-				Name:      MainContainer,
-				Image:     cmp.Or(job.Tuning.Instance.OverrideImage, job.Definition.Image.Reference),
-				Command:   mainCommand(settings.runnerDirectory, delivery, settings.sender),
-				Resources: resources,
-				// If the runner fails without a termination message, the last lines of its
-				// log are the message.
-				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+				Name:                     MainContainer,
+				Image:                    cmp.Or(job.Tuning.Instance.OverrideImage, job.Definition.Image.Reference),
+				Command:                  mainCommand(settings.runnerDirectory, delivery, settings.sender),
+				Resources:                resources,
+				TerminationMessagePolicy: terminationPolicy(job.Tuning.Instance),
 				VolumeMounts:             ownMounts(settings.runnerDirectory),
 			}},
 		},
@@ -284,4 +282,13 @@ func previewOf(spec runtime.PoolSpec, job *runtime.Job, options Options) (patch.
 	}
 	pod.Namespace = spec.Identity.Namespace
 	return patch.NewDocument(pod, MainContainer, prepareContainer)
+}
+
+// terminationPolicy returns where the message of an ended container comes from. If the runner fails without a message,
+// it is the end of the log, unless the log has the output of steps.
+func terminationPolicy(spec runtime.InstanceSpec) corev1.TerminationMessagePolicy {
+	if spec.LocalLog {
+		return corev1.TerminationMessageReadFile
+	}
+	return corev1.TerminationMessageFallbackToLogsOnError
 }

@@ -293,3 +293,17 @@ func TestTemplateRules(t *testing.T) {
 		t.Errorf("got %v, want an error that names the rule", err)
 	}
 }
+
+// TestTerminationPolicy checks that the output of steps does not become the message of an ended container.
+func TestTerminationPolicy(t *testing.T) {
+	for local, want := range map[bool]corev1.TerminationMessagePolicy{
+		false: corev1.TerminationMessageFallbackToLogsOnError,
+		true:  corev1.TerminationMessageReadFile,
+	} {
+		job := testJob()
+		job.Tuning.Instance.LocalLog = local
+		if got := newPod(t, job).Spec.Containers[0].TerminationMessagePolicy; got != want {
+			t.Errorf("with the log of steps: %t, the policy is %s, want %s", local, got, want)
+		}
+	}
+}

@@ -2,53 +2,121 @@ package runner
 
 import (
 	"bytes"
-	"errors"
+	"io"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cmwa-project/cmwa/cloud"
+	"github.com/cmwa-project/cmwa/runtime"
 )
 
-// failingWriter writes into a buffer until it fails.
-type failingWriter struct {
-	bytes.Buffer
-	err   error
-	calls int
+func linesOf(texts ...string) (lines []cloud.LogLine) {
+	for _, text := range texts {
+		lines = append(lines, cloud.LogLine{Text: text})
+	}
+	return lines
 }
 
-func (w *failingWriter) Write(p []byte) (int, error) {
-	w.calls++
-	if w.err != nil {
-		return 0, w.err
-	}
-	return w.Buffer.Write(p)
+// writes keeps what each call of Write gets.
+type writes struct{ all []string }
+
+func (w *writes) Write(p []byte) (int, error) {
+	w.all = append(w.all, string(p))
+	return len(p), nil
 }
 
 func TestLocalLog(t *testing.T) {
-	lines := []cloud.LogLine{{Text: "first\n"}, {Text: "second, without an end"}, {Text: "third\n"}}
-
 	t.Run("none", func(t *testing.T) {
 		var none *localLog
-		none.add(1, lines)
+		none.add(1, linesOf("first\n"))
+		none.close()
 	})
-	t.Run("ends at its limit with a note", func(t *testing.T) {
-		w := &failingWriter{}
-		l := &localLog{w: w, remaining: len("step 1 | first\n") + 5}
-		l.add(1, lines)
-		l.add(2, lines)
-		want := "step 1 | first\nstep 1 | [only the service has the following lines of this job]\n"
-		if got := w.String(); got != want {
+	t.Run("writes each line with its step", func(t *testing.T) {
+		var out bytes.Buffer
+		l := newLocalLog(&out)
+		l.add(1, linesOf("first\n", "second, without an end", "\n"))
+		l.add(2, linesOf("third\n"))
+		l.close()
+		l.add(2, linesOf("after the end\n"))
+		want := "step 1 | first\nstep 1 | second, without an end\nstep 1 | \nstep 2 | third\n"
+		if got := out.String(); got != want {
 			t.Errorf("the log is %q, want %q", got, want)
 		}
 	})
-	t.Run("stays silent after an error", func(t *testing.T) {
-		w := &failingWriter{err: errors.New("closed pipe")}
-		l := &localLog{w: w, remaining: 1 << 10}
-		l.add(1, lines)
-		w.err = nil
-		l.add(1, lines)
-		if got := w.String(); strings.Contains(got, "first") {
-			t.Errorf("the log goes on after an error: %q", got)
+	t.Run("cuts long lines, each part with its step", func(t *testing.T) {
+		var out bytes.Buffer
+		l := newLocalLog(&out)
+		long := strings.Repeat("é", 3*runtime.MaxLocalLine/2)
+		l.add(1, linesOf(long+"\n"))
+		l.close()
+		var joined string
+		for line := range strings.Lines(out.String()) {
+			if !runtime.IsLocalLine(line) || len(line) > runtime.MaxLocalLine+20 {
+				t.Errorf("a line has %d bytes and begins with %.20q", len(line), line)
+			}
+			joined += strings.TrimSuffix(strings.TrimPrefix(line, "step 1 | "), "\n")
+		}
+		if joined != long {
+			t.Errorf("the parts have %d bytes, want the %d of the line", len(joined), len(long))
+		}
+	})
+	t.Run("writes whole lines that a pipe takes at once", func(t *testing.T) {
+		out := &writes{}
+		l := newLocalLog(out)
+		l.add(1, linesOf(slices.Repeat([]string{strings.Repeat("x", 1500) + "\n"}, 10)...))
+		l.close()
+		if len(out.all) < 5 {
+			t.Errorf("only %d writes", len(out.all))
+		}
+		for _, text := range out.all {
+			if len(text) > 4096 || !strings.HasPrefix(text, "step 1 | ") || !strings.HasSuffix(text, "x\n") {
+				t.Errorf("a write has %d bytes: %.12q", len(text), text)
+			}
+		}
+	})
+	t.Run("ends at its limit with a note", func(t *testing.T) {
+		var out bytes.Buffer
+		l := newLocalLog(&out)
+		l.remaining = len("step 1 | first\n")
+		l.add(1, linesOf("first\n", "second\n"))
+		l.add(2, linesOf("third\n"))
+		l.close()
+		want := "step 1 | first\nstep 1 | [only the service has the following lines of this job]\n"
+		if got := out.String(); got != want {
+			t.Errorf("the log is %q, want %q", got, want)
+		}
+	})
+	t.Run("drops lines that no process reads", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			reader, writer := io.Pipe()
+			l := newLocalLog(writer)
+			for range maxLocalQueue + 5 {
+				l.add(1, linesOf("line\n"))
+				synctest.Wait() // the writer takes the first piece, and then blocks
+			}
+			begin := time.Now()
+			l.close()
+			if took := time.Since(begin); took != progressFlush {
+				t.Errorf("close took %v, want %v", took, progressFlush)
+			}
+			if l.lost != 4 {
+				t.Errorf("%d lines are lost, want 4", l.lost)
+			}
+			_ = reader.Close()
+			synctest.Wait()
+		})
+	})
+	t.Run("counts lines that it has dropped", func(t *testing.T) {
+		var out bytes.Buffer
+		l := newLocalLog(&out)
+		l.lost = 7
+		l.add(2, linesOf("line\n"))
+		l.close()
+		if want := "step 2 | [only the service has these lines: 7]\nstep 2 | line\n"; out.String() != want {
+			t.Errorf("the log is %q, want %q", out.String(), want)
 		}
 	})
 }

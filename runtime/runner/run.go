@@ -123,7 +123,7 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 	}
 
 	if h.LocalLog && o.LocalLog != nil {
-		j.local = &localLog{w: o.LocalLog, remaining: maxLocalLog}
+		j.local = newLocalLog(o.LocalLog)
 	}
 
 	j.idle <- struct{}{}
@@ -133,6 +133,7 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 		abandon(nil)
 		children.Wait()
 		j.cleanUp()
+		j.local.close()
 		j.progress.close()
 	}()
 	children.Go(func() { sendHeartbeats(jobCtx, j.client, j.gone, log) })

@@ -97,6 +97,7 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 
 // stopJob stops the only job whose id, or whose deployment's id, begins with a text.
 func (a Agent) stopJob(id string, before reconcile.Status) Response {
+	id = strings.TrimSuffix(id, "…") // of an id that cmwa jobs list has shortened
 	response := a.response(before)
 	var found, exact []runtime.JobState
 	for _, pool := range before.Pools {

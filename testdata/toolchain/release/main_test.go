@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"debug/buildinfo"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
+	"go.yaml.in/yaml/v3"
 )
 
 const (
@@ -55,7 +58,8 @@ func built(t *testing.T, program string) (directory string) {
 	content, err := os.ReadFile(program)
 	must(t, err)
 	files := map[string]string{
-		"LICENSE": "licence\n", "THIRD_PARTY_NOTICES": "notices\n", "cmwa-image/index.json": `{"manifests": [{"digest": "` + digest + `"}]}`,
+		"LICENSE": "licence\n", "THIRD_PARTY_NOTICES": "notices\n",
+		"cmwa-image/index.json":       `{"manifests": [{"digest": "` + digest + `"}]}`,
 		"cmwa-cloud-image/index.json": "{}", "root/usr/share/man/man1/cmwa.1": ".TH cmwa 1\n",
 		"root/usr/lib/systemd/system/cmwa.service": "[Service]\n",
 	}
@@ -247,8 +251,34 @@ func testInstallScript(t *testing.T, files string) {
 	})
 }
 
-// TestPackages installs the package of these sources in a container of a clean Debian with systemd, runs jobs there with
-// the agent and the service of the package, upgrades it while a job runs, removes it and purges it.
+// cloudInit returns a script that does what cloud-init does with the example of user data, for version 1.2.4 and a
+// machine without a Docker engine.
+func cloudInit(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(sources, "examples/cloud-init/user-data.yaml"))
+	must(t, err)
+	var data struct {
+		Files []struct{ Path, Content, Permissions string } `yaml:"write_files"`
+		Run   []string                                      `yaml:"runcmd"`
+	}
+	replaced := strings.NewReplacer(
+		"VERSION", "1.2.4", "RELEASE_URL", "file:///release", "POOL_TOKEN", "$(cat /tmp/pool.token)",
+		"deploy_target: docker", "deploy_target: process\nservice_url: http://127.0.0.1:8585\npolling_interval: 1s")
+	must(t, yaml.Unmarshal(text, &data))
+	var script strings.Builder
+	for _, file := range data.Files {
+		fmt.Fprintf(&script, "install -D -m %s /dev/null %s\ncat >%[2]s <<END\n%s\nEND\n",
+			cmp.Or(file.Permissions, "0644"), file.Path, replaced.Replace(file.Content))
+	}
+	for _, command := range data.Run {
+		fmt.Fprintf(&script, "sh <<'END'\n%s\nEND\n", replaced.Replace(command))
+	}
+	return script.String()
+}
+
+// TestPackages installs the package of these sources in a container of a clean Debian with systemd, runs jobs there
+// with the agent and the service of the package, upgrades it while a job runs, removes it and purges it. Then it
+// installs it again, as cloud-init does.
 func TestPackages(t *testing.T) {
 	const image = "cmwa/job:local"
 	if out, err := exec.Command("docker", "image", "inspect", image).CombinedOutput(); err != nil {
@@ -279,7 +309,8 @@ func TestPackages(t *testing.T) {
 	// 2. Start systemd in the container, which has no network. Docker mounts the control groups read-only, and does
 	// not propagate the mounts of credentials to the services.
 	container := strings.TrimSpace(output(t, "docker", "run", "--detach", "--network", "none", "--cgroupns", "private",
-		"--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
+		"--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE",
+		"--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
 		"--tmpfs", "/run", "--env", "container=docker", image, "sh", "-c",
 		`mount --make-rshared /
 grep ' /sys/fs/cgroup' /proc/self/mounts | while read -r _ path _; do mount -o remount,bind,rw "$path"; done
@@ -289,12 +320,9 @@ exec /lib/systemd/systemd --unit=multi-user.target`))
 	// 3. Run the story.
 	story, err := filepath.Abs("testdata/packages.sh")
 	must(t, err)
-	files := []string{story}
-	for _, version := range []string{"1.2.3", "1.2.4"} {
-		files = append(files, filepath.Join(packages, "cmwa_"+version+"_"+runtime.GOARCH+".deb"))
-	}
-	for i, name := range []string{"packages.sh", "cmwa_1.2.3.deb", "cmwa_1.2.4.deb"} {
-		output(t, "docker", "cp", files[i], container+":/"+name)
-	}
+	must(t, release{output: packages}.checksums())
+	must(t, os.WriteFile(filepath.Join(packages, "cloud-init.sh"), []byte(cloudInit(t)), 0o600))
+	output(t, "docker", "cp", story, container+":/packages.sh")
+	output(t, "docker", "cp", packages, container+":/release")
 	t.Log(output(t, "timeout", "240", "docker", "exec", container, "bash", "/packages.sh"))
 }

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# packages.sh: installs /cmwa_1.2.3.deb in a container of Debian whose process 1 is systemd. It starts the agent with
-# its unit, edits and reloads the configuration, upgrades to /cmwa_1.2.4.deb while a job runs, kills the agent, and
-# removes and purges the package.
+# packages.sh: installs version 1.2.3 of the package in a container of Debian whose process 1 is systemd. It starts the
+# agent with its unit, edits and reloads the configuration, upgrades to version 1.2.4 while a job runs, kills the agent,
+# removes and purges the package, and installs it as cloud-init does. /release has the files.
 set -euo pipefail
+shopt -s nullglob
+old=(/release/cmwa_1.2.3_*.deb) new=(/release/cmwa_1.2.4_*.deb)
 die() {
   trap - ERR
   echo "packages.sh: $*" >&2
@@ -34,10 +36,10 @@ deploy() { # NAME OPTIONS...
   cmwa-cloud deploy "organization/project/$1" --operation preview --repo file:///srv/program --branch main --follow \
     "${@:2}" >"/tmp/deploy-$1.log" 2>&1
 }
-await 60 "systemd has started" systemctl is-system-running
+await 60 "systemd has started" sh -c "systemctl is-system-running | grep -E 'running|degraded'"
 
 # 1. dpkg installs everything, and starts nothing. Without a configuration, the unit does not start.
-dpkg -i /cmwa_1.2.3.deb
+dpkg -i "${old[@]}"
 dpkg --verify cmwa
 modes=$(stat -c '%U:%G %a' /etc/cmwa /var/lib/cmwa | tr '\n' ' ')
 [ "$modes" = "cmwa:cmwa 750 cmwa:cmwa 700 " ] || die "the directories have $modes"
@@ -69,7 +71,7 @@ echo "a job was done $SECONDS s after the start of the machine"
 agent=$(pid)
 printf 'max_concurrent_workflows: 2\n' >>"$config"
 systemctl reload cmwa
-await 60 "the edit is in force" sh -c "cmwa config | grep -F 'max_concurrent_workflows: 2' && cmwa status"
+await 60 "the edit is in force" sh -c "cmwa status --json | grep -E '\"maxJobs\": ?2\\b'"
 cp "$config" /tmp/right.yaml
 printf 'max_concurrent_workflows: 3\n' >>"$config" # the key is there twice
 systemctl reload cmwa
@@ -82,7 +84,7 @@ await 60 "the right file is in force" cmwa status
 deploy upgrade --pre-run 'until [ -e /srv/go ]; do sleep 0.1; done' &
 deployment=$!
 await 60 "the job runs" grep -Fx "== Pre-run command 1" /tmp/deploy-upgrade.log
-dpkg -i /cmwa_1.2.4.deb
+dpkg -i "${new[@]}"
 await 60 "the agent drains" sh -c "systemctl show cmwa | grep -Fx ActiveState=deactivating"
 [ "$(pid)" = "$agent" ] || die "the upgrade has not waited for the job"
 touch /srv/go
@@ -124,8 +126,16 @@ dpkg --remove cmwa
 ! grep -qsx cmwa /proc/[0-9]*/comm || die "the agent still runs"
 [ ! -e /usr/bin/cmwa ] && [ -s "$config" ] && [ -e /var/lib/cmwa/records ] ||
   die "the removal took too much or too little"
-dpkg -i /cmwa_1.2.4.deb
+dpkg -i "${new[@]}"
 [ -s "$config" ] || die "the second installation removed the configuration"
 dpkg --purge cmwa
 [ ! -e /etc/cmwa ] && [ ! -e /var/lib/cmwa ] && ! getent passwd cmwa || die "the purge left something"
+
+# 9. The example for cloud-init, on a machine without the package. The engine of the example is missing.
+rm -r /etc/systemd/system/cmwa.service.d /etc/cmwa.token
+groupadd docker
+bash -e /release/cloud-init.sh || die "the example for cloud-init failed"
+await 60 "the agent of cloud-init is ready" cmwa status
+deploy cloud || die "the deployment failed on the machine of cloud-init"
+systemctl is-enabled cmwa || die "the agent would not start with the machine"
 echo "all steps passed in $SECONDS s"
