@@ -141,7 +141,7 @@ reference: ## Generate the files that depend on the schema.
 demo: ## Run a real deployment on this machine. INSTALL=1 installs missing packages, KEEP=1 leaves everything up, TARGET=kubernetes uses a cluster.
 	@examples/demo/run
 
-bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs, 10,000 loads, 1,000 pools, records, 10,000 secrets, updates, the web page.
+bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs, 10,000 loads, 1,000 pools, records, 10,000 secrets, traces, updates, the web page.
 	@eval "$$($(TOOLCHAIN)/environment)"; go test -run '^$$' -v -bench . -benchtime 1x -timeout 20m ./cmd/cmwa
 	@eval "$$($(TOOLCHAIN)/environment)"; go test -run '^$$' -v -bench . -benchtime 1x -timeout 20m ./cmd/cmwa-cloud
 	go test -run '^$$' -v -bench ManyJobs -benchtime 1x ./runtime/kube
@@ -150,6 +150,7 @@ bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs, 10,
 	go test -run '^$$' -bench HundredPools -benchtime 1x ./reconcile
 	go test -run '^$$' -bench Journal -benchtime 500x ./runtime/journal
 	go test -run '^$$' -bench RedactorMany ./runtime/runner
+	go test -run '^$$' -bench Tracing ./cmd/cmwa/tracing
 	go test -run '^$$' -bench 'ServerLarge|Pages' -benchtime 20x ./cloud/server
 	go test -run '^$$' -bench . ./cloud/server/state
 

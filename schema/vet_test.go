@@ -402,7 +402,7 @@ func TestVetExamples(t *testing.T) {
 		if entry != nil && entry.Name() == "program" {
 			return fs.SkipDir // a Pulumi program, not a configuration of an agent
 		}
-		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" { // the files of CI services end in .yml
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" { // files of other programs end in .yml
 			return err
 		}
 		if generated.MatchString(filepath.ToSlash(path)) && entry.Name() != schema.FileName {

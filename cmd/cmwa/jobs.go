@@ -234,7 +234,7 @@ func lookPath(line []string) (path string, err error) {
 	if path, err = exec.LookPath(line[0]); err != nil {
 		var shown []string
 		for _, argument := range line {
-			shown = append(shown, printable.ShellArgument(argument))
+			shown = append(shown, printable.Text(printable.ShellArgument(argument)))
 		}
 		return "", cli.Usage(fmt.Errorf("%s is not installed here; where it is, run: %s",
 			line[0], strings.Join(shown, " ")))

@@ -89,11 +89,12 @@ var ownVariables = map[string]string{
 func migrate(c *schema.Config, variables map[string]string, problems position.Problems) (m migration) {
 	var replaced []string // variables whose values are now in the file
 	inUse := effective.InUse(c)
+	used := 0 // number of settings in use so far, which have the same order
 	for _, setting := range c.Settings() {
-		used := slices.ContainsFunc(inUse, func(s schema.Setting) bool {
-			return s.Pool == setting.Pool && s.Key == setting.Key
-		})
-		if origin := setting.Origin; !used && origin != (position.Origin{}) {
+		switch origin := setting.Origin; {
+		case used < len(inUse) && inUse[used].Key == setting.Key && inUse[used].Pool == setting.Pool:
+			used++
+		case origin != position.Origin{}:
 			m.unused = append(m.unused, fmt.Sprintf("%s (%s), because of deploy_target",
 				setting.Key, printable.Text(origin.String())))
 		}

@@ -282,10 +282,10 @@ func (w *world) once(args ...string) output {
 	return w.onceWith(nil, args...)
 }
 
-// onceWith is like once, and sets further environment variables.
+// onceWith is like once, and sets further environment variables. The command is short, so it has no race detector.
 func (w *world) onceWith(env []string, args ...string) output {
 	w.t.Helper()
-	cmd := exec.Command(filepath.Join(w.bin, "cmwa"), args...)
+	cmd := exec.Command(staticCmwa(w.t), args...)
 	cmd.Dir = w.directory
 	cmd.Env = append(append(os.Environ(), w.environ()...), env...)
 	return outputOf(w.t, cmd)

@@ -255,7 +255,7 @@ func testInstallScript(t *testing.T, files string) {
 // machine without a Docker engine.
 func cloudInit(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(sources, "examples/cloud-init/user-data.yaml"))
+	text, err := os.ReadFile(filepath.Join(sources, "examples/cloud-init/user-data.yml"))
 	must(t, err)
 	var data struct {
 		Files []struct{ Path, Content, Permissions string } `yaml:"write_files"`
