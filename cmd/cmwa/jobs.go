@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/cmwa-project/cmwa/cmd/cli"
 	"github.com/cmwa-project/cmwa/cmd/cli/command"
@@ -250,7 +249,6 @@ func (s stdio) printLog(ctx context.Context, line []string) error {
 	}
 	cmd := exec.CommandContext(ctx, path, line[1:]...)
 	cmd.Env = s.environ.list()
-	cmd.WaitDelay = time.Second // a plugin of kubectl may keep the pipe open
 	if line[0] == "docker" {
 		cmd.Stderr = &withoutProgress{w: s.stdout} // standard output has only the progress
 	} else {

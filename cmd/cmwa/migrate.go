@@ -89,15 +89,21 @@ var ownVariables = map[string]string{
 func migrate(c *schema.Config, variables map[string]string, problems position.Problems) (m migration) {
 	var replaced []string // variables whose values are now in the file
 	inUse := effective.InUse(c)
-	used := 0 // number of settings in use so far, which have the same order
+	type place struct {
+		key    string
+		origin position.Origin
+	}
+	known := map[place]bool{}
+	for _, setting := range inUse {
+		known[place{setting.Key, setting.Origin}] = true
+	}
 	for _, setting := range c.Settings() {
-		switch origin := setting.Origin; {
-		case used < len(inUse) && inUse[used].Key == setting.Key && inUse[used].Pool == setting.Pool:
-			used++
-		case origin != position.Origin{}:
+		at := place{setting.Key, setting.Origin}
+		if !known[at] && setting.Origin != (position.Origin{}) {
 			m.unused = append(m.unused, fmt.Sprintf("%s (%s), because of deploy_target",
-				setting.Key, printable.Text(origin.String())))
+				setting.Key, printable.Text(setting.Origin.String())))
 		}
+		known[at] = true
 	}
 	for _, setting := range inUse {
 		switch origin := setting.Origin; {

@@ -69,6 +69,14 @@ polling: 10s
 				"#   - kubernetes.namespace (pulumi-workflow-agent.yaml:2), because of deploy_target\n"},
 			settings: "token_file: /run/token\n",
 		},
+		"a section that only one pool uses": {
+			file: "pulumi-workflow-agent.yaml",
+			content: "kubernetes: {namespace: jobs}\npools: [{name: a, token_file: /a}, {name: c, token_file: /c}, " +
+				"{name: b, token_file: /b, deploy_target: kubernetes}]\n",
+			settings: "pools:\n  - name: a\n    token_file: /a\n  - name: c\n    token_file: /c\n" +
+				"  - name: b\n    token_file: /b\n    deploy_target: kubernetes\n" +
+				"    kubernetes:\n      namespace: jobs\n",
+		},
 		"a file of this agent": {
 			file: "pulumi-workflow-agent.yaml", code: 1,
 			content: "deploy_target: kubernetes\npools: [{name: a, token: pul-secret}, " +

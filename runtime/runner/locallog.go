@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -11,90 +12,134 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
+// Limits of a local log, in bytes.
 const (
-	// maxLocalLog limits the part of a job's log that is also written to standard error, in bytes.
-	maxLocalLog = 16 << 20
-	// maxLocalQueue is the number of pieces that wait for a slow reader. A piece has the lines of one read.
-	maxLocalQueue = 32
-	// maxLocalWrite is how much a pipe takes without parts of other writes in between (PIPE_BUF of Linux), in bytes:
-	// the runner logs to standard error too.
+	maxLocalLog   = 16 << 20 // of the steps of a job
+	maxLocalQueue = 8 << 20  // that wait for a slow reader
+	maxLocalNotes = 64 << 10 // further bytes that may wait: notes, and messages of the runner
+
+	// maxLocalWrite is how much a pipe takes without parts of other writes in between (PIPE_BUF of Linux).
 	maxLocalWrite = 4 << 10
 )
 
-// localLog writes the lines of all steps to standard error, in addition to the service. It is safe for concurrent use
-// and never blocks its callers: a goroutine writes, and lines for which there is no room are dropped. A nil localLog
-// writes nothing.
+// localLog writes the lines of all steps to standard error, in addition to the service, and the messages of the runner
+// itself. It is safe for concurrent use and never blocks its callers: a goroutine writes, and lines for which there is
+// no room are dropped and counted. A nil localLog drops the lines of steps.
 type localLog struct {
-	out   io.Writer
-	queue chan string
-	done  chan struct{} // closed when the writer has ended
+	out  io.Writer
+	wake chan struct{} // has a token after a change
+	done chan struct{} // closed when the writer has ended
 
 	mu        sync.Mutex
-	remaining int // bytes
-	lost      int // lines dropped since the last piece
+	text      []byte // whole lines that are not written yet
+	remaining int    // bytes that steps may still write
+	ended     bool   // remaining is used up, and the note of it is written
+	lost      int    // lines that were dropped since the last note
+	step      int    // of these lines
 	closed    bool
 }
 
 // newLocalLog starts the writer. The caller must close it.
 func newLocalLog(out io.Writer) *localLog {
-	l := &localLog{
-		out: out, queue: make(chan string, maxLocalQueue), done: make(chan struct{}), remaining: maxLocalLog,
-	}
+	l := &localLog{out: out, wake: make(chan struct{}, 1), done: make(chan struct{}), remaining: maxLocalLog}
 	go l.write()
 	return l
 }
 
-// write writes each piece until close or the first error.
+// write writes lines until close or the first error.
 func (l *localLog) write() {
 	defer close(l.done)
-	for piece := range l.queue {
-		for len(piece) > 0 {
-			end := len(piece)
-			if end > maxLocalWrite {
-				end = strings.LastIndexByte(piece[:maxLocalWrite], '\n') + 1 // a line is shorter
-			}
-			if _, err := io.WriteString(l.out, piece[:end]); err != nil {
+	for {
+		lines, closed := l.take()
+		switch {
+		case len(lines) > 0:
+			if _, err := l.out.Write(lines); err != nil {
+				l.mu.Lock()
+				l.closed, l.text = true, nil
+				l.mu.Unlock()
 				return
 			}
-			piece = piece[end:]
+		case closed:
+			return
+		default:
+			<-l.wake
 		}
 	}
 }
 
-// add adds lines, whose secrets are redacted.
+// take removes and returns the next lines: as many as a pipe takes at once, and at least one.
+func (l *localLog) take() (lines []byte, closed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	end := len(l.text)
+	if end > maxLocalWrite {
+		if end = bytes.LastIndexByte(l.text[:maxLocalWrite], '\n') + 1; end == 0 {
+			end = bytes.IndexByte(l.text, '\n') + 1
+		}
+	}
+	lines, l.text = l.text[:end:end], l.text[end:]
+	if len(l.text) == 0 {
+		l.text = nil
+	}
+	return lines, l.closed
+}
+
+// add adds lines of a step, whose secrets are redacted.
 func (l *localLog) add(step int, lines []cloud.LogLine) {
 	if l == nil {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || l.remaining <= 0 {
-		return
-	}
-	var piece strings.Builder
-	if l.lost > 0 {
-		piece.WriteString(runtime.LocalLine(step, fmt.Sprintf("[only the service has these lines: %d]", l.lost)))
-	}
 	for _, line := range lines {
-		if piece.Len() >= l.remaining {
-			piece.WriteString(runtime.LocalLine(step, "[only the service has the following lines of this job]"))
-			break
-		}
 		for text := strings.TrimSuffix(line.Text, "\n"); ; {
 			cut := runeCut(text, runtime.MaxLocalLine)
-			piece.WriteString(runtime.LocalLine(step, text[:cut]))
+			l.addLine(step, text[:cut])
 			if text = text[cut:]; text == "" {
 				break
 			}
 		}
 	}
-	select {
-	case l.queue <- piece.String():
-		l.remaining -= piece.Len()
-		l.lost = 0
+	notify(l.wake)
+}
+
+// addLine adds one line of a step. The caller must hold the lock.
+func (l *localLog) addLine(step int, text string) {
+	line := runtime.LocalLine(step, text)
+	switch {
+	case l.closed || l.ended:
+	case l.remaining <= 0:
+		l.ended = true
+		l.noteLost()
+		l.text = append(l.text, runtime.LocalLine(step, "[only the service has the following lines of this job]")...)
+	case len(l.text)+len(line) > maxLocalQueue:
+		l.lost++
+		l.step = step
 	default:
-		l.lost += len(lines)
+		l.noteLost()
+		l.text = append(l.text, line...)
+		l.remaining -= len(line)
 	}
+}
+
+// noteLost adds a note of the lines that were dropped. The caller must hold the lock.
+func (l *localLog) noteLost() {
+	if l.lost > 0 {
+		note := fmt.Sprintf("[only the service has these lines: %d]", l.lost)
+		l.text = append(l.text, runtime.LocalLine(l.step, note)...)
+		l.lost = 0
+	}
+}
+
+// Write adds a message of the runner, which ends with a newline. It never fails.
+func (l *localLog) Write(message []byte) (n int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed && len(l.text)+len(message) <= maxLocalQueue+maxLocalNotes {
+		l.text = append(l.text, message...)
+		notify(l.wake)
+	}
+	return len(message), nil
 }
 
 // close blocks until everything is written, for at most progressFlush. A write that still blocks ends with the program.
@@ -103,9 +148,10 @@ func (l *localLog) close() {
 		return
 	}
 	l.mu.Lock()
+	l.noteLost()
 	l.closed = true
-	close(l.queue)
 	l.mu.Unlock()
+	notify(l.wake)
 	limit := time.NewTimer(progressFlush)
 	defer limit.Stop()
 	select {

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -81,42 +82,49 @@ func TestLocalLog(t *testing.T) {
 		var out bytes.Buffer
 		l := newLocalLog(&out)
 		l.remaining = len("step 1 | first\n")
-		l.add(1, linesOf("first\n", "second\n"))
-		l.add(2, linesOf("third\n"))
+		l.add(1, linesOf("first\n"))
+		l.add(2, linesOf("second\n"))
+		l.add(3, linesOf("third\n"))
 		l.close()
-		want := "step 1 | first\nstep 1 | [only the service has the following lines of this job]\n"
+		want := "step 1 | first\nstep 2 | [only the service has the following lines of this job]\n"
 		if got := out.String(); got != want {
 			t.Errorf("the log is %q, want %q", got, want)
 		}
 	})
-	t.Run("drops lines that no process reads", func(t *testing.T) {
+	t.Run("drops lines that no process reads, and counts them", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			reader, writer := io.Pipe()
 			l := newLocalLog(writer)
-			for range maxLocalQueue + 5 {
-				l.add(1, linesOf("line\n"))
-				synctest.Wait() // the writer takes the first piece, and then blocks
+			long := strings.Repeat("x", runtime.MaxLocalLine) + "\n"
+			for range maxLocalQueue/len(long) + 10 {
+				l.add(1, linesOf(long))
 			}
+			_, _ = l.Write([]byte("a message of the runner\n"))
+			lost := l.lost
+			var text []byte
+			read := make(chan struct{})
+			go func() { defer close(read); text, _ = io.ReadAll(reader) }()
+			l.close()
+			_ = writer.Close()
+			<-read
+			want := fmt.Sprintf("\na message of the runner\nstep 1 | [only the service has these lines: %d]\n", lost)
+			if lost == 0 || !strings.HasSuffix(string(text), want) {
+				t.Errorf("%d lines are lost, and the log ends with %q", lost, text[max(0, len(text)-200):])
+			}
+		})
+	})
+	t.Run("closes although no process reads", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			reader, writer := io.Pipe()
+			l := newLocalLog(writer)
+			l.add(1, linesOf("line\n"))
 			begin := time.Now()
 			l.close()
 			if took := time.Since(begin); took != progressFlush {
 				t.Errorf("close took %v, want %v", took, progressFlush)
 			}
-			if l.lost != 4 {
-				t.Errorf("%d lines are lost, want 4", l.lost)
-			}
-			_ = reader.Close()
-			synctest.Wait()
+			_ = reader.Close() // ends the write
+			<-l.done
 		})
-	})
-	t.Run("counts lines that it has dropped", func(t *testing.T) {
-		var out bytes.Buffer
-		l := newLocalLog(&out)
-		l.lost = 7
-		l.add(2, linesOf("line\n"))
-		l.close()
-		if want := "step 2 | [only the service has these lines: 7]\nstep 2 | line\n"; out.String() != want {
-			t.Errorf("the log is %q, want %q", out.String(), want)
-		}
 	})
 }

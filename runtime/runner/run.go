@@ -26,7 +26,7 @@ type Options struct {
 	Version   string            // release of this program, for the log of step 0
 	Environ   []string          // environment of this program, NAME=VALUE
 	Progress  io.Writer         // receives the latest runtime.Progress, one per line
-	LocalLog  io.Writer         // receives the log too, if the handoff asks for it; nil discards it
+	LocalLog  io.Writer         // receives the log of the steps and Log, if the handoff asks for it; may be nil
 	Transport http.RoundTripper // nil creates one for the service
 	Log       *slog.Logger      // nil discards the log
 
@@ -85,6 +85,13 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 	if o.timeout == nil {
 		o.timeout = context.WithTimeoutCause
 	}
+	var local *localLog
+	if h.LocalLog && o.LocalLog != nil {
+		// The runner's messages too: a write to the same file would wait for one that blocks.
+		local = newLocalLog(o.LocalLog)
+		defer local.close()
+		o.Log = slog.New(slog.NewTextHandler(local, nil)).With("component", "runner")
+	}
 	log := o.Log.With("job", h.JobID)
 	if h.Service == "" || h.JobID == "" || h.Token == "" {
 		log.Error("handoff has no service, no job or no token")
@@ -111,7 +118,7 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 	jobCtx, abort := context.WithCancelCause(logCtx)
 	workCtx, stop := context.WithCancelCause(jobCtx)
 	j := &job{
-		handoff: h, options: o, log: log, abort: abort, idle: make(chan struct{}, 1), root: h.Root,
+		handoff: h, options: o, log: log, abort: abort, idle: make(chan struct{}, 1), root: h.Root, local: local,
 		definition: &cloud.Definition{},
 		matcher:    newMatcher(patterns(secretsOf(h, &cloud.Definition{}, nil))),
 		progress:   newProgress(o.Progress, log),
@@ -122,10 +129,6 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 		}),
 	}
 
-	if h.LocalLog && o.LocalLog != nil {
-		j.local = newLocalLog(o.LocalLog)
-	}
-
 	j.idle <- struct{}{}
 	var children sync.WaitGroup
 	defer func() {
@@ -133,7 +136,6 @@ func Run(ctx context.Context, h *runtime.Handoff, o Options) (code int) {
 		abandon(nil)
 		children.Wait()
 		j.cleanUp()
-		j.local.close()
 		j.progress.close()
 	}()
 	children.Go(func() { sendHeartbeats(jobCtx, j.client, j.gone, log) })

@@ -201,7 +201,7 @@ func TestHandle(t *testing.T) {
 	t.Run("stop finds one job by its id, or by that of its deployment, or by the beginning of one", func(t *testing.T) {
 		directory, loop := t.TempDir(), newFakeLoop("blue", "green", "red")
 		serving(t, directory, loop)
-		for _, id := range []string{"green-0", "red-1", "deployment-red-0", "deployment-gr"} {
+		for _, id := range []string{"green-0", "red-1", "deployment-red-0", "deployment-gr…"} {
 			r, err := Call(t.Context(), directory, Request{Command: Stop, Job: id})
 			if err != nil || !r.Changed || !strings.HasPrefix(r.Job, "web/") {
 				t.Errorf("%q: %+v, %v", id, r, err)
@@ -215,6 +215,7 @@ func TestHandle(t *testing.T) {
 			"blue-0":     "no job blue-0 runs: cmwa jobs list has the jobs",
 			"\x1b[2Jred": `no job "\x1b[2Jred" runs: cmwa jobs list has the jobs`,
 			"":           "stop needs the id of a job",
+			"…":          "no job has an empty id: cmwa jobs list has the jobs",
 		} {
 			_, err := Call(t.Context(), directory, Request{Command: Stop, Job: id})
 			if err == nil || err.Error() != want {

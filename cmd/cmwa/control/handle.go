@@ -99,6 +99,10 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 func (a Agent) stopJob(id string, before reconcile.Status) Response {
 	id = strings.TrimSuffix(id, "…") // of an id that cmwa jobs list has shortened
 	response := a.response(before)
+	if id == "" {
+		response.Error = "no job has an empty id: cmwa jobs list has the jobs"
+		return response
+	}
 	var found, exact []runtime.JobState
 	for _, pool := range before.Pools {
 		for _, job := range pool.Jobs {
