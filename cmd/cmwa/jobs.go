@@ -140,52 +140,42 @@ func (c *client) instance(ctx context.Context, id string) (instance, error) {
 	return instanceOf(d, id)
 }
 
-// instanceOf returns the instance of the only job whose id, or whose deployment's id, begins with a text. The text may
-// end with the sign with which cmwa jobs list shortens ids.
-func instanceOf(d status.Document, id string) (instance, error) {
-	id = strings.TrimSuffix(id, "…")
-	pools := map[string]status.Pool{}
-	exact, found := map[string]instance{}, map[string]instance{} // by id of the job
-	look := func(pool status.Pool, job status.Job, ended bool) {
-		i := instance{pool, strings.Split(job.Instance, "/")[0], ended} // a Pod has NAME/UID
-		for _, name := range []string{job.Job, job.Deployment, job.Activity} {
-			if name == id {
-				exact[job.Job] = i
-			}
-			if strings.HasPrefix(name, id) && id != "" {
-				found[job.Job] = i
-			}
-		}
+// instanceOf returns the instance of the job that a text picks.
+func instanceOf(d status.Document, text string) (instance, error) {
+	type known struct {
+		job   status.Job
+		pool  status.Pool
+		ended bool
 	}
+	var jobs []known
+	pools := map[string]status.Pool{}
 	for _, pool := range d.Pools {
 		pools[pool.Name] = pool
 		for _, job := range pool.Jobs {
-			look(pool, job, false)
+			jobs = append(jobs, known{job, pool, false})
 		}
 	}
 	for _, job := range d.Ended {
-		look(pools[job.Pool], job.Job, true)
+		jobs = append(jobs, known{job.Job, pools[job.Pool], true})
 	}
-	if id != "" && len(exact) > 0 {
-		found = exact
+	picked, err := control.Pick(jobs, text, func(k known) []string {
+		return []string{k.job.Job, k.job.Deployment, k.job.Activity}
+	})
+	if err != nil {
+		return instance{}, err
 	}
-	if len(found) > 1 {
-		return instance{}, fmt.Errorf("%d jobs have an id that begins with %s: give the whole id of the job",
-			len(found), printable.QuoteName(id))
-	}
-	for _, i := range found {
-		switch {
-		case i.pool.Target == "":
-			return i, errors.New("the job has ended, and its pool is no longer configured")
-		case i.pool.Target != "docker" && i.pool.Target != "kubernetes":
-			return i, fmt.Errorf("the job is no container and no Pod: "+
-				"it runs in the directory %s of the agent's machine", printable.QuoteName(i.id))
-		case !instanceName.MatchString(i.id):
-			return i, errors.New("the job has no container or Pod yet")
-		}
+	id, _, _ := strings.Cut(picked.job.Instance, "/") // a Pod has NAME/UID
+	switch i := (instance{picked.pool, id, picked.ended}); {
+	case i.pool.Target == "":
+		return i, errors.New("the job has ended, and its pool is no longer configured")
+	case i.pool.Target != "docker" && i.pool.Target != "kubernetes":
+		return i, fmt.Errorf("the job is no container and no Pod: it runs in the directory %s of the agent's machine",
+			printable.QuoteName(id))
+	case !instanceName.MatchString(id):
+		return i, errors.New("the job has no container or Pod yet")
+	default:
 		return i, nil
 	}
-	return instance{}, fmt.Errorf("no job %s is known: cmwa jobs list has the jobs", printable.QuoteName(id))
 }
 
 // logs returns the command line that prints the log.

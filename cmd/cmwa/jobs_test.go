@@ -61,7 +61,7 @@ func TestJobsStop(t *testing.T) {
 	stop := func(id string) output {
 		return cmwa(w.environ(), "jobs", "stop", "--config", filepath.Join(w.directory, "agent.yaml"), id)
 	}
-	if got := stop("another"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "no job another runs") {
+	if got := stop("another"); got.code != cli.ExitUsage || !strings.Contains(got.stderr, "there is no job another") {
 		t.Errorf("cmwa jobs stop of another job: %+v", got)
 	}
 	if got := stop(w.id("one")); got.code != cli.ExitOK || !strings.Contains(got.stdout, "of organization/tests/one") {
@@ -170,9 +170,9 @@ func TestInstanceOf(t *testing.T) {
 		"evil":  "the job has no container or Pod yet",
 		"own":   "it runs in the directory job-1",
 		"late":  "its pool is no longer configured",
-		"":      `no job "" is known`,
+		"":      `there is no job ""`,
 		"j1":    "docker logs --follow 0123ab",
-		"other": "no job other is known",
+		"other": "there is no job other",
 	} {
 		i, err := instanceOf(document, id)
 		got := strings.Join(i.logs(true), " ") + " | " + strings.Join(i.shell(true), " ")

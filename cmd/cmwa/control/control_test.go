@@ -212,10 +212,10 @@ func TestHandle(t *testing.T) {
 		}
 		for id, want := range map[string]string{
 			"red":        "2 jobs have an id that begins with red: give the whole id of the job",
-			"blue-0":     "no job blue-0 runs: cmwa jobs list has the jobs",
-			"\x1b[2Jred": `no job "\x1b[2Jred" runs: cmwa jobs list has the jobs`,
+			"blue-0":     "there is no job blue-0: cmwa jobs list has the jobs",
+			"\x1b[2Jred": `there is no job "\x1b[2Jred": cmwa jobs list has the jobs`,
 			"":           "stop needs the id of a job",
-			"…":          "no job has an empty id: cmwa jobs list has the jobs",
+			"…":          "there is no job …: cmwa jobs list has the jobs",
 		} {
 			_, err := Call(t.Context(), directory, Request{Command: Stop, Job: id})
 			if err == nil || err.Error() != want {

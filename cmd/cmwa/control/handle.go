@@ -95,36 +95,21 @@ func (a Agent) setPaused(name string, paused bool, before reconcile.Status) Resp
 	return response
 }
 
-// stopJob stops the only job whose id, or whose deployment's id, begins with a text.
-func (a Agent) stopJob(id string, before reconcile.Status) Response {
-	id = strings.TrimSuffix(id, "…") // of an id that cmwa jobs list has shortened
+// stopJob stops the job that a text picks.
+func (a Agent) stopJob(text string, before reconcile.Status) Response {
 	response := a.response(before)
-	if id == "" {
-		response.Error = "no job has an empty id: cmwa jobs list has the jobs"
-		return response
-	}
-	var found, exact []runtime.JobState
+	var jobs []runtime.JobState
 	for _, pool := range before.Pools {
-		for _, job := range pool.Jobs {
-			switch {
-			case job.ID == id, job.WorkflowID == id:
-				exact = append(exact, job)
-			case strings.HasPrefix(job.ID, id), strings.HasPrefix(job.WorkflowID, id):
-				found = append(found, job)
-			}
-		}
+		jobs = append(jobs, pool.Jobs...)
 	}
-	if len(exact) > 0 {
-		found = exact
-	}
+	job, err := Pick(jobs, text, func(j runtime.JobState) []string { return []string{j.ID, j.WorkflowID} })
 	switch {
-	case len(found) > 1:
-		response.Error = fmt.Sprintf("%d jobs have an id that begins with %s: give the whole id of the job",
-			len(found), printable.QuoteName(id))
-	case len(found) == 0 || !a.Loop.StopJob(found[0].ID):
-		response.Error = fmt.Sprintf("no job %s runs: cmwa jobs list has the jobs", printable.QuoteName(id))
+	case err != nil:
+		response.Error = err.Error()
+	case !a.Loop.StopJob(job.ID):
+		response.Error = fmt.Sprintf("job %s has ended: cmwa jobs list has the jobs", printable.QuoteName(text))
 	default:
-		response.Changed, response.Job = true, found[0].Work.FullStack()
+		response.Changed, response.Job = true, job.Work.FullStack()
 	}
 	return response
 }

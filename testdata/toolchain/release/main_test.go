@@ -299,7 +299,8 @@ func TestPackages(t *testing.T) {
 	unit, err := os.ReadFile(filepath.Join(sources, "examples/systemd/cmwa.service"))
 	must(t, err)
 	installed := strings.ReplaceAll(string(unit), "/usr/local/bin/", "/usr/bin/") // as examples/systemd/install does
-	must(t, os.WriteFile(filepath.Join(directory, "root/usr/lib/systemd/system/cmwa.service"), []byte(installed), 0o644))
+	must(t, os.WriteFile(filepath.Join(directory, "root/usr/lib/systemd/system/cmwa.service"),
+		[]byte(installed), 0o644))
 	packages := t.TempDir()
 	for _, version := range []string{"1.2.3", "1.2.4"} {
 		r := release{version: version, date: time.Unix(0, 0), directory: directory, sources: sources, output: packages}
