@@ -37,7 +37,7 @@
 // a job. No token is in labels, command or environment: the handoff goes to the standard
 // input of the runner, over a connection that is attached before the start. The log of
 // the container has the runner's progress, and the output of steps only with job_log: both. It has a limit without a
-// setting: the engine then removes older lines, of which the agent needs none.
+// setting. The engine then removes the oldest lines; the agent needs only the last line of progress.
 //
 // # Users
 //

@@ -16,7 +16,12 @@ import (
 	"github.com/cmwa-project/cmwa/runtime"
 )
 
-const maxMessage = 16 << 10 // bytes of the last lines of a runner, of which one is its last message
+// Limits of what is read to find the last message of a runner. The engine counts the lines of both streams, so the
+// runner's progress and the output of steps may follow the message.
+const (
+	messageTail = "20"
+	maxMessage  = 20 * (runtime.MaxLocalLine + 32) // bytes of standard error
+)
 
 // Follow streams the container's standard output from its beginning. If the engine ends the
 // stream early, Read returns an error, and Follow can be called again.
@@ -73,7 +78,7 @@ func (s *stream) Close() error {
 func (e *Executor) lastMessage(ctx context.Context, id string) string {
 	ctx, cancel := context.WithTimeout(ctx, shortLimit)
 	defer cancel()
-	log, err := e.engine.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStderr: true, Tail: "5"})
+	log, err := e.engine.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStderr: true, Tail: messageTail})
 	if err != nil {
 		return ""
 	}
