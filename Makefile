@@ -59,11 +59,11 @@ release_test = (cd $(TOOLCHAIN)/release && CGO_ENABLED=0 go test -trimpath -coun
 
 SCRIPTS = .ci/run $(shell grep -l -r -e '^\#!/usr/bin/env bash' -e '^\#!/bin/sh' examples $(TOOLCHAIN))
 
-.PHONY: help build runners image release release-version install uninstall test check oracle demo bench soak reference \
-	vet lint fmt cover toolchain clean
+.PHONY: help build runners image release release-version install uninstall test check oracle demo bench compatibility soak \
+	reference vet lint fmt cover toolchain clean
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: runners ## Build cmwa, cmwa-cloud, workflow-runner (also for Linux) and THIRD_PARTY_NOTICES into bin.
 	$(go_build) -o bin/ ./cmd/cmwa ./cmd/cmwa-cloud ./cmd/workflow-runner
@@ -154,6 +154,14 @@ bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs, 10,
 	go test -run '^$$' -bench 'ServerLarge|Pages' -benchtime 20x ./cloud/server
 	go test -run '^$$' -bench . ./cloud/server/state
 
+compatibility: ## Run the tests of the agent on the oldest supported Kubernetes, with Helm 3, and install it with pulumi. Removes the test cluster.
+	@$(TOOLCHAIN)/kube-down
+	@trap '$(TOOLCHAIN)/kube-down' EXIT; export CI=true OLDEST=1; $(TOOLCHAIN)/up; eval "$$($(TOOLCHAIN)/environment)"; \
+		provider=$$($(TOOLCHAIN)/pulumi-kubernetes/build); \
+		export CMWA_TEST_HELM=$$CMWA_TEST_HELM3 CMWA_TEST_PROVIDER=$$provider/pulumi-resource-kubernetes; \
+		go test -count=1 $(race) -timeout 30m ./runtime/kube/...; \
+		$(plain_test) -tags compatibility -parallel 4 -timeout 44m $(PROGRAM)
+
 SOAK ?= 30m
 
 soak: toolchain ## Test crashes with each target. Run 500 jobs, then jobs for SOAK (30m), while agents and calls fail.
@@ -162,6 +170,7 @@ soak: toolchain ## Test crashes with each target. Run 500 jobs, then jobs for SO
 
 vet: ## Run go vet.
 	go vet ./...
+	go vet -tags compatibility ./cmd/cmwa
 
 lint: ## Run gofmt, staticcheck, revive, wordlint (texts, names of tests), sqllint (MySQL), and other linters.
 	@files=$$(gofmt -l .); [ -z "$$files" ] || { echo "gofmt would change:" $$files; exit 1; }

@@ -20,8 +20,13 @@ const chartDirectory = "../../examples/chart"
 // render runs helm template on the chart, and returns the manifests and the standard error of helm.
 func render(t *testing.T, args ...string) (manifests, message string, err error) {
 	t.Helper()
-	return try(t, helmVariable,
-		append([]string{"template", "release", chartDirectory, "--namespace", "pulumi"}, args...)...)
+	return renderWith(t, helmVariable, args...)
+}
+
+// renderWith is render with the helm of this variable.
+func renderWith(t *testing.T, helm string, args ...string) (manifests, message string, err error) {
+	t.Helper()
+	return try(t, helm, append([]string{"template", "release", chartDirectory, "--namespace", "pulumi"}, args...)...)
 }
 
 func TestChart(t *testing.T) {
@@ -38,16 +43,19 @@ func TestChart(t *testing.T) {
 				t.Error(out)
 			}
 		})
-		t.Run(name+" renders valid manifests", func(t *testing.T) {
-			got, message, err := render(t, "--values", file)
-			if err != nil {
-				t.Fatal(message)
-			}
-			wantGolden(t, strings.TrimSuffix(file, ".values.yaml")+".golden.yaml", got)
-			if kinds := checkManifests(t, got); !slices.Contains(kinds, "Deployment") {
-				t.Errorf("the kinds are %v", kinds)
-			}
-		})
+		for version, helm := range map[string]string{"3": helm3Variable, "4": helmVariable} {
+			t.Run(name+" renders valid manifests with Helm "+version, func(t *testing.T) {
+				got, message, err := renderWith(t, helm, "--values", file)
+				if err != nil {
+					t.Fatal(message)
+				}
+				got = strings.ReplaceAll(got, "\n\n", "\n") // only the empty lines differ between the two
+				wantGolden(t, strings.TrimSuffix(file, ".values.yaml")+".golden.yaml", got)
+				if kinds := checkManifests(t, got); !slices.Contains(kinds, "Deployment") {
+					t.Errorf("the kinds are %v", kinds)
+				}
+			})
+		}
 	}
 }
 

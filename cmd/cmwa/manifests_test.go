@@ -24,6 +24,7 @@ import (
 // Variables that testdata/toolchain/environment sets to the paths of programs.
 const (
 	helmVariable    = "CMWA_TEST_HELM"
+	helm3Variable   = "CMWA_TEST_HELM3"
 	kubectlVariable = "CMWA_TEST_KUBECTL"
 )
 

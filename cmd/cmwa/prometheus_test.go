@@ -207,7 +207,7 @@ func TestPrometheusChart(t *testing.T) {
 		t.Errorf("the PrometheusRule is %+v", rule)
 	}
 	dashboard := objects["ConfigMap"]
-	if dashboard.Data["cmwa.json"] != readText(t, dashboardFile) ||
+	if strings.TrimSpace(dashboard.Data["cmwa.json"]) != strings.TrimSpace(readText(t, dashboardFile)) ||
 		dashboard.Metadata.Labels["grafana_dashboard"] != "1" ||
 		dashboard.Metadata.Annotations["place"] != "CI" {
 		t.Errorf("the ConfigMap is %+v", dashboard)

@@ -25,6 +25,20 @@ var readmes = []string{
 	"../../examples/kubernetes/README.md", "../../examples/chart/README.md", "../../examples/gitops/README.md",
 }
 
+// TestReadmeKubernetes checks that the documents name the versions of Kubernetes that the toolchain builds.
+func TestReadmeKubernetes(t *testing.T) {
+	minor := func(modules string) string {
+		text := readText(t, "../../testdata/toolchain/kube/"+modules)
+		return regexp.MustCompile(`k8s\.io/kubernetes v(1\.\d+)`).FindStringSubmatch(text)[1]
+	}
+	want := "Kubernetes " + minor("oldest.mod") + " to " + minor("go.mod")
+	for _, document := range []string{"../../README.md", chartDirectory + "/README.md"} {
+		if !strings.Contains(readText(t, document), "Supported are "+want) {
+			t.Errorf("%s does not name %s", document, want)
+		}
+	}
+}
+
 // jobsDocument describes how jobs run in a cluster.
 const jobsDocument = "../../examples/kubernetes/jobs.md"
 

@@ -12,7 +12,7 @@ choose_cluster() {
     at_exit "$HERE/kube-down"
   }
   kubeconfig=$("$HERE/kube-up") || exit 1
-  kubectl=("$CACHE/kube/bin/kubectl" --kubeconfig "$kubeconfig")
+  kubectl=("$(kube_programs)/kubectl" --kubeconfig "$kubeconfig")
   address=$KUBE_NODE_IP
   at_exit remove_namespace
   version=$("${kubectl[@]}" get nodes --output 'jsonpath={.items[0].status.nodeInfo.kubeletVersion}')

@@ -25,6 +25,9 @@ kube_wait() {
   die "$part did not start"
 }
 
+# kube_programs: prints the directory of the running cluster's programs.
+kube_programs() { dirname "$(readlink "/proc/$(<"$KUBE_STATE/pid/kube-apiserver")/exe")"; }
+
 # containerd_start: starts a containerd that shares no state with the one of Docker.
 containerd_start() {
   mkdir -p "$KUBE_RUN" "$KUBE_STATE/log" "$KUBE_STATE/pid" "$KUBE_STATE/cni"

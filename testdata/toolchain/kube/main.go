@@ -5,7 +5,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,7 +23,6 @@ import (
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
-	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 func main() {
@@ -34,7 +32,7 @@ func main() {
 		"kube-controller-manager": func() { exit(controllermanager.NewControllerManagerCommand()) },
 		"kube-proxy":              func() { exit(proxy.NewProxyCommand()) },
 		"kube-scheduler":          func() { exit(scheduler.NewSchedulerCommand()) },
-		"kubelet":                 func() { exit(kubelet.NewKubeletCommand(context.Background())) },
+		"kubelet":                 func() { exit(newKubelet()) },
 		"kubectl": func() {
 			if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 				kubectlutil.CheckErr(err)
