@@ -101,6 +101,36 @@ func testImageInDocker(t *testing.T, directory, id string) {
 			}
 		}
 	})
+	t.Run("docker compose starts the agent of the example", func(t *testing.T) {
+		const machine = "cmwa/machine:local" // it has docker-compose
+		if out, err := exec.Command("docker", "image", "inspect", machine).CombinedOutput(); err != nil {
+			skipUnlessCI(t, "no image with docker-compose (run testdata/toolchain/up): "+string(out))
+		}
+		directory := t.TempDir()
+		config := filepath.Join(directory, "config", schema.FileName)
+		w.must(os.Mkdir(filepath.Dir(config), 0o755))
+		w.must(os.WriteFile(config, []byte(w.settings([]string{"token: " + w.pool})), 0o600))
+		w.must(os.Chown(config, 65532, 65532))
+		example := readText(t, "../../examples/compose/compose.yml")
+		example = strings.Replace(example, "127.0.0.1:8080:", "127.0.0.1::", 1) // any free port
+		w.must(os.WriteFile(filepath.Join(directory, "compose.yml"), []byte(example), 0o600))
+		project := fmt.Sprintf("cmwa-test-%d", os.Getpid())
+		compose := func(args ...string) string {
+			return w.engine(append([]string{"run", "--rm", "--network", "none", "--workdir", directory,
+				"--volume", engineSocket() + ":/var/run/docker.sock", "--volume", directory + ":" + directory,
+				"--env", "CMWA_VERSION=" + imageVersion, "--env", "DOCKER_GROUP=" + group, machine,
+				"docker-compose", "--project-name", project}, args...)...)
+		}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Log(compose("logs"))
+			}
+			compose("down", "--volumes")
+		})
+		compose("up", "--detach")
+		w.runs("compose", oneStep("echo it runs"), "it runs")
+		w.engine("exec", compose("ps", "--quiet", "agent"), "cmwa", "status") // fails if the agent is not ready
+	})
 	t.Run("the service keeps its data in a volume", func(t *testing.T) {
 		const readme = "../cmwa-cloud/README.md"
 		w.shell(w.directory, commandsIn(t, readme, "docker load ")[0]).exit(cli.ExitOK)

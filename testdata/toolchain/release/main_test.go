@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"debug/buildinfo"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,7 +13,6 @@ import (
 	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
-	"go.yaml.in/yaml/v3"
 )
 
 const (
@@ -251,36 +248,11 @@ func testInstallScript(t *testing.T, files string) {
 	})
 }
 
-// cloudInit returns a script that does what cloud-init does with the example of user data, for version 1.2.4 and a
-// machine without a Docker engine.
-func cloudInit(t *testing.T) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(sources, "examples/cloud-init/user-data.yml"))
-	must(t, err)
-	var data struct {
-		Files []struct{ Path, Content, Permissions string } `yaml:"write_files"`
-		Run   []string                                      `yaml:"runcmd"`
-	}
-	replaced := strings.NewReplacer(
-		"VERSION", "1.2.4", "RELEASE_URL", "file:///release", "POOL_TOKEN", "$(cat /tmp/pool.token)",
-		"deploy_target: docker", "deploy_target: process\nservice_url: http://127.0.0.1:8585\npolling_interval: 1s")
-	must(t, yaml.Unmarshal(text, &data))
-	var script strings.Builder
-	for _, file := range data.Files {
-		fmt.Fprintf(&script, "install -D -m %s /dev/null %s\ncat >%[2]s <<END\n%s\nEND\n",
-			cmp.Or(file.Permissions, "0644"), file.Path, replaced.Replace(file.Content))
-	}
-	for _, command := range data.Run {
-		fmt.Fprintf(&script, "sh <<'END'\n%s\nEND\n", replaced.Replace(command))
-	}
-	return script.String()
-}
-
 // TestPackages installs the package of these sources in a container of a clean Debian with systemd, runs jobs there
-// with the agent and the service of the package, upgrades it while a job runs, removes it and purges it. Then it
-// installs it again, as cloud-init does.
+// with the agent and the service of the package, upgrades it while a job runs, removes it and purges it. Then
+// cloud-init installs it with the example of user data, and rpm the package of the other format.
 func TestPackages(t *testing.T) {
-	const image = "cmwa/job:local"
+	const image = "cmwa/machine:local"
 	if out, err := exec.Command("docker", "image", "inspect", image).CombinedOutput(); err != nil {
 		missing(t, "no image of Debian (run testdata/toolchain/up): "+string(out))
 	}
@@ -304,7 +276,7 @@ func TestPackages(t *testing.T) {
 	packages := t.TempDir()
 	for _, version := range []string{"1.2.3", "1.2.4"} {
 		r := release{version: version, date: time.Unix(0, 0), directory: directory, sources: sources, output: packages}
-		must(t, r.packages(platform, "deb"))
+		must(t, r.packages(platform, "deb", "rpm"))
 	}
 
 	// 2. Start systemd in the container, which has no network. Docker mounts the control groups read-only, and does
@@ -322,7 +294,8 @@ exec /lib/systemd/systemd --unit=multi-user.target`))
 	story, err := filepath.Abs("testdata/packages.sh")
 	must(t, err)
 	must(t, release{output: packages}.checksums())
-	must(t, os.WriteFile(filepath.Join(packages, "cloud-init.sh"), []byte(cloudInit(t)), 0o600))
+	example := filepath.Join(sources, "examples/cloud-init/user-data.yml")
+	output(t, "docker", "cp", example, container+":/user-data.yml")
 	output(t, "docker", "cp", story, container+":/packages.sh")
 	output(t, "docker", "cp", packages, container+":/release")
 	t.Log(output(t, "timeout", "240", "docker", "exec", container, "bash", "/packages.sh"))

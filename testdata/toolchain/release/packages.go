@@ -72,7 +72,10 @@ func (r release) pack(p platform, format string, entries []entry) error {
 			Scripts: nfpm.Scripts{
 				PostInstall: script("postinstall"), PreRemove: script("preremove"), PostRemove: script("postremove"),
 			},
-			RPM: nfpm.RPM{BuildHost: "localhost", Group: "System Environment/Daemons"},
+			// Debian 12 and all systems with systemd 250, which the unit needs, read zstd. It takes a fraction of
+			// the time of gzip, and the packages are smaller.
+			Deb: nfpm.Deb{Compression: "zstd"},
+			RPM: nfpm.RPM{BuildHost: "localhost", Group: "System Environment/Daemons", Compression: "zstd"},
 		},
 	})
 	for _, e := range entries {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # packages.sh: installs version 1.2.3 of the package in a container of Debian whose process 1 is systemd. It starts the
 # agent with its unit, edits and reloads the configuration, upgrades to version 1.2.4 while a job runs, kills the agent,
-# removes and purges the package, and installs it as cloud-init does. /release has the files.
+# and removes and purges the package. Then cloud-init installs it, and at last rpm. /release has the files, and
+# /user-data.yml is the example for cloud-init.
 set -euo pipefail
 shopt -s nullglob
 old=(/release/cmwa_1.2.3_*.deb) new=(/release/cmwa_1.2.4_*.deb)
@@ -131,11 +132,54 @@ dpkg -i "${new[@]}"
 dpkg --purge cmwa
 [ ! -e /etc/cmwa ] && [ ! -e /var/lib/cmwa ] && ! getent passwd cmwa || die "the purge left something"
 
-# 9. The example for cloud-init, on a machine without the package. The engine of the example is missing.
+# 9. cloud-init with the example, on a machine without the package. It runs those of its modules that the example uses.
+# The machine has no network and no engine.
 rm -r /etc/systemd/system/cmwa.service.d /etc/cmwa.token
 groupadd docker
-bash -e /release/cloud-init.sh || die "the example for cloud-init failed"
+cloud-init schema --config-file /user-data.yml
+install -d /var/lib/cloud/seed/nocloud
+echo "instance-id: tests" >/var/lib/cloud/seed/nocloud/meta-data
+sed -e "s,VERSION,1.2.4,; s,RELEASE_URL,file:///release,; s,POOL_TOKEN,$(cat /tmp/pool.token)," \
+  -e "s,deploy_target: docker,deploy_target: process\n      service_url: $CMWA_CLOUD_URL\n      polling_interval: 1s," \
+  /user-data.yml >/var/lib/cloud/seed/nocloud/user-data
+cat >/etc/cloud/cloud.cfg.d/90_tests.cfg <<'END'
+datasource_list: [NoCloud]
+network: {config: disabled}
+cloud_init_modules: [write-files]
+cloud_config_modules: [runcmd]
+cloud_final_modules: [scripts-user]
+END
+for stage in "init --local" init "modules --mode config" "modules --mode final"; do
+  cloud-init $stage >>/tmp/cloud-init.log 2>&1 # a stage can have arguments
+done
 await 60 "the agent of cloud-init is ready" cmwa status
 deploy cloud || die "the deployment failed on the machine of cloud-init"
 systemctl is-enabled cmwa || die "the agent would not start with the machine"
-echo "all steps passed in $SECONDS s"
+
+# 10. The package for rpm: an installation, an upgrade while a job runs, and the removal.
+dpkg --purge cmwa
+rm -r /etc/systemd/system/cmwa.service.d /etc/cmwa.token
+old=(/release/cmwa_1.2.3_*.rpm) new=(/release/cmwa_1.2.4_*.rpm)
+rpm=(rpm --force-debian --nodeps) # Debian's rpm knows no package of Debian
+"${rpm[@]}" --install "${old[@]}"
+[ "$(stat -c '%U:%G %a' /etc/cmwa /var/lib/cmwa | tr '\n' ' ')" = "$modes" ] || die "rpm: the directories have other modes"
+! systemctl --quiet is-active cmwa || die "rpm has started the agent"
+cat /tmp/right.yaml >"$config"
+chown cmwa:cmwa "$config"
+systemctl enable --now cmwa || die "rpm: the agent does not start"
+await 60 "the agent of rpm is ready" cmwa status
+agent=$(pid)
+deploy rpm --pre-run 'until [ -e /srv/rpm ]; do sleep 0.1; done' &
+deployment=$!
+await 60 "the job runs" grep -Fx "== Pre-run command 1" /tmp/deploy-rpm.log
+"${rpm[@]}" --upgrade "${new[@]}"
+await 60 "the agent of rpm drains" sh -c "systemctl show cmwa | grep -Fx ActiveState=deactivating"
+[ "$(pid)" = "$agent" ] || die "the upgrade with rpm has not waited for the job"
+touch /srv/rpm
+ended "$deployment" || die "the deployment failed that ran during the upgrade with rpm"
+await 60 "the new agent runs" another_pid "$agent"
+await 60 "the new agent is ready" cmwa status
+"${rpm[@]}" --erase cmwa
+! grep -qsx cmwa /proc/[0-9]*/comm || die "the agent still runs after the removal with rpm"
+[ ! -e /usr/bin/cmwa ] && [ -s "$config" ] && [ -e /var/lib/cmwa/records ] ||
+  die "the removal with rpm took too much or too little"
