@@ -399,11 +399,11 @@ var generated = regexp.MustCompile(`^\.\./examples/(kubernetes|chart)/`)
 func TestVetExamples(t *testing.T) {
 	vetted := 0
 	err := filepath.WalkDir("../examples", func(path string, entry fs.DirEntry, err error) error {
-		if entry != nil && entry.Name() == "program" {
-			return fs.SkipDir // a Pulumi program, not a configuration of an agent
-		}
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" { // files of other programs end in .yml
 			return err
+		}
+		if strings.HasPrefix(entry.Name(), "Pulumi.") {
+			return nil // a Pulumi program, or its settings
 		}
 		if generated.MatchString(filepath.ToSlash(path)) && entry.Name() != schema.FileName {
 			return nil

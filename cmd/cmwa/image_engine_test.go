@@ -92,6 +92,7 @@ func testImageInDocker(t *testing.T, directory, id string) {
 	t.Run("an agent without a volume works, and names the volume to mount", func(t *testing.T) {
 		container := start(t)
 		w.runs("without", oneStep("echo it runs"), "it runs")
+		w.eventually("the container of the job is removed", func() bool { return len(w.containers("without")) == 0 })
 		output := logsOf(container)
 		for _, want := range []string{
 			"in a container: mount a volume there", "directory=/var/lib/cmwa", "read-only file system",
@@ -101,7 +102,7 @@ func testImageInDocker(t *testing.T, directory, id string) {
 			}
 		}
 	})
-	t.Run("docker compose starts the agent of the example", func(t *testing.T) {
+	t.Run("docker-compose 1.29 of Debian starts the agent of the example", func(t *testing.T) {
 		const machine = "cmwa/machine:local" // it has docker-compose
 		if out, err := exec.Command("docker", "image", "inspect", machine).CombinedOutput(); err != nil {
 			skipUnlessCI(t, "no image with docker-compose (run testdata/toolchain/up): "+string(out))
@@ -121,12 +122,7 @@ func testImageInDocker(t *testing.T, directory, id string) {
 				"--env", "CMWA_VERSION=" + imageVersion, "--env", "DOCKER_GROUP=" + group, machine,
 				"docker-compose", "--project-name", project}, args...)...)
 		}
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Log(compose("logs"))
-			}
-			compose("down", "--volumes")
-		})
+		t.Cleanup(func() { compose("down", "--volumes", "--timeout", "10") }) // the example waits for 70 minutes
 		compose("up", "--detach")
 		w.runs("compose", oneStep("echo it runs"), "it runs")
 		w.engine("exec", compose("ps", "--quiet", "agent"), "cmwa", "status") // fails if the agent is not ready

@@ -16,11 +16,22 @@ import (
 
 // TestInstallPulumi installs the agent with the commands and the program of examples/pulumi, changes the agent's
 // configuration, and removes everything. Its provider takes minutes to compile, so that only make compatibility
-// runs it.
+// runs it. The test also checks the versions with which that target runs all tests.
 func TestInstallPulumi(t *testing.T) {
 	const example = "../../examples/pulumi/Pulumi.yaml"
+	t.Parallel()
 	w := newWorld(t, "kubernetes")
 	noError(t, clusterImage())
+	if helm := must(t, helmVariable, "version", "--short"); !strings.HasPrefix(helm, "v3.") {
+		t.Errorf("the version of Helm is %s, want 3", helm)
+	}
+	oldest := regexp.MustCompile(`k8s\.io/kubernetes (v\S+)`).FindStringSubmatch(
+		readText(t, "../../testdata/toolchain/kube/oldest.mod"))[1]
+	version := must(t, kubectlVariable, "get", "nodes", "--output", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
+	if version != oldest {
+		t.Errorf("the version of Kubernetes is %s, want %s", version, oldest)
+	}
+
 	namespace := w.cluster.Name + "-agent"
 	t.Cleanup(func() {
 		must(t, kubectlVariable, "delete", "namespace", "--ignore-not-found", "--wait=false", namespace)
@@ -60,16 +71,26 @@ func TestInstallPulumi(t *testing.T) {
 		run(install.Replace(command[1]))
 	}
 	agents := w.deployed(namespace, "agent", "app.kubernetes.io/instance=agent")
+	t.Cleanup(agents.remove)
 	agents.awaitReady(1)
 	w.runs("one", oneStep(whoAmI), ":"+namespace+":agent-runner")
 
-	// 2. After pulumi up with another configuration, the agent reloads it and does not restart.
+	// 2. After pulumi up with another configuration, the agent reloads it and does not restart. The ConfigMap is updated,
+	// not replaced.
+	configMap := func() string {
+		return must(t, kubectlVariable, "get", "configmap", "agent", "--namespace", namespace, "--output",
+			"jsonpath={.metadata.uid}")
+	}
+	before := configMap()
 	agents.keep(func() {
 		generations := agents.generations()
 		write(map[string]any{"max_concurrent_workflows": 3})
 		run("pulumi up")
 		agents.awaitReload(generations)
 	})
+	if after := configMap(); after != before {
+		t.Errorf("the ConfigMap was replaced: its UID was %s and is %s", before, after)
+	}
 	if lines := agents.warnings(); len(lines) > 0 {
 		t.Errorf("the agent warns: %s", lines)
 	}

@@ -44,7 +44,7 @@ type pageView struct {
 	Jobs      int
 }
 
-// pageTemplate parses the template at the first request: the time of a start matters to cmwa vet.
+// pageTemplate parses the template at the first request, so that no other command does it when it starts.
 var pageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page.html").Funcs(template.FuncMap{
 		"clean":   printable.Text,

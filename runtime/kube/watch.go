@@ -124,8 +124,8 @@ func (o *observer) watch(ctx context.Context, options metav1.ListOptions) (apiwa
 		o.watchEnd = o.watchStarted.Add(regularWatch(options))
 		w, err := o.client.watch(ctx, o.namespace, options)
 		if options.SendInitialEvents != nil && apierrors.IsInvalid(err) {
-			// The API server does not send a list as a stream, such as that of Kubernetes 1.33, which
-			// disables the feature gate WatchList. The reflector then requests a list, and a watch.
+			// This API server does not send lists as streams: in Kubernetes 1.33, the feature gate
+			// WatchList is off by default. The reflector then requests a list, and a watch.
 			o.watchStarted, o.watchEnd = time.Time{}, time.Time{}
 			return nil, err
 		}

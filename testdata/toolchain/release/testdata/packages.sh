@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # packages.sh: installs version 1.2.3 of the package in a container of Debian whose process 1 is systemd. It starts the
 # agent with its unit, edits and reloads the configuration, upgrades to version 1.2.4 while a job runs, kills the agent,
-# and removes and purges the package. Then cloud-init installs it, and at last rpm. /release has the files, and
-# /user-data.yml is the example for cloud-init.
+# and removes and purges the package. Then cloud-init installs it with the example /user-data.yml, and rpm installs the
+# rpm package. /release has the files.
 set -euo pipefail
 shopt -s nullglob
 old=(/release/cmwa_1.2.3_*.deb) new=(/release/cmwa_1.2.4_*.deb)
@@ -132,8 +132,8 @@ dpkg -i "${new[@]}"
 dpkg --purge cmwa
 [ ! -e /etc/cmwa ] && [ ! -e /var/lib/cmwa ] && ! getent passwd cmwa || die "the purge left something"
 
-# 9. cloud-init with the example, on a machine without the package. It runs those of its modules that the example uses.
-# The machine has no network and no engine.
+# 9. cloud-init with the example, on a machine without the package. Only three modules run: without a network, cloud-init
+# cannot install the packages of the example.
 rm -r /etc/systemd/system/cmwa.service.d /etc/cmwa.token
 groupadd docker
 cloud-init schema --config-file /user-data.yml
@@ -150,7 +150,8 @@ cloud_config_modules: [runcmd]
 cloud_final_modules: [scripts-user]
 END
 for stage in "init --local" init "modules --mode config" "modules --mode final"; do
-  cloud-init $stage >>/tmp/cloud-init.log 2>&1 # a stage can have arguments
+  # shellcheck disable=SC2086 # a stage can have arguments
+  cloud-init $stage >>/tmp/cloud-init.log 2>&1
 done
 await 60 "the agent of cloud-init is ready" cmwa status
 deploy cloud || die "the deployment failed on the machine of cloud-init"
@@ -183,3 +184,4 @@ await 60 "the new agent is ready" cmwa status
 ! grep -qsx cmwa /proc/[0-9]*/comm || die "the agent still runs after the removal with rpm"
 [ ! -e /usr/bin/cmwa ] && [ -s "$config" ] && [ -e /var/lib/cmwa/records ] ||
   die "the removal with rpm took too much or too little"
+echo "all steps passed in $SECONDS s"
