@@ -155,7 +155,8 @@ bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs, 10,
 	go test -run '^$$' -bench . ./cloud/server/state
 
 compatibility: ## As root, run the tests of the agent with the oldest supported Kubernetes and Helm 3, and install it with pulumi.
-	@trap '$(TOOLCHAIN)/kube-down' EXIT; export CI=true OLDEST=1; $(TOOLCHAIN)/up; eval "$$($(TOOLCHAIN)/environment)"; \
+	@trap '$(TOOLCHAIN)/kube-down' EXIT; export CI=true OLDEST=1; \
+		$(TOOLCHAIN)/up; eval "$$($(TOOLCHAIN)/environment)"; \
 		provider=$$($(TOOLCHAIN)/pulumi-kubernetes/build); \
 		export CMWA_TEST_HELM=$$CMWA_TEST_HELM3 CMWA_TEST_PROVIDER=$$provider/pulumi-resource-kubernetes; \
 		$(compile) $(race) ./runtime/kube/... >/dev/null; \

@@ -27,7 +27,8 @@ func TestInstallPulumi(t *testing.T) {
 	}
 	oldest := regexp.MustCompile(`k8s\.io/kubernetes (v\S+)`).FindStringSubmatch(
 		readText(t, "../../testdata/toolchain/kube/oldest.mod"))[1]
-	version := must(t, kubectlVariable, "get", "nodes", "--output", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
+	version := must(t, kubectlVariable, "get", "nodes", "--output",
+		"jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
 	if version != oldest {
 		t.Errorf("the version of Kubernetes is %s, want %s", version, oldest)
 	}
@@ -75,8 +76,8 @@ func TestInstallPulumi(t *testing.T) {
 	agents.awaitReady(1)
 	w.runs("one", oneStep(whoAmI), ":"+namespace+":agent-runner")
 
-	// 2. After pulumi up with another configuration, the agent reloads it and does not restart. The ConfigMap is updated,
-	// not replaced.
+	// 2. After pulumi up with another configuration, the agent reloads it and does not restart. The ConfigMap is
+	// updated, not replaced.
 	configMap := func() string {
 		return must(t, kubectlVariable, "get", "configmap", "agent", "--namespace", namespace, "--output",
 			"jsonpath={.metadata.uid}")

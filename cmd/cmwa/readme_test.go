@@ -33,7 +33,7 @@ func TestReadmeKubernetes(t *testing.T) {
 	}
 	want := "Kubernetes " + minor("oldest.mod") + " to " + minor("go.mod")
 	for _, document := range []string{"../../README.md", chartDirectory + "/README.md"} {
-		if !strings.Contains(readText(t, document), "Supported are "+want) {
+		if !strings.Contains(readText(t, document), want) {
 			t.Errorf("%s does not name %s", document, want)
 		}
 	}

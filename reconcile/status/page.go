@@ -44,7 +44,8 @@ type pageView struct {
 	Jobs      int
 }
 
-// pageTemplate parses the template at the first request, so that no other command does it when it starts.
+// pageTemplate parses the template at the first request. A package variable would do this at each start of cmwa, for
+// example for cmwa vet.
 var pageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page.html").Funcs(template.FuncMap{
 		"clean":   printable.Text,

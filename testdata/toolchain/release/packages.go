@@ -72,8 +72,7 @@ func (r release) pack(p platform, format string, entries []entry) error {
 			Scripts: nfpm.Scripts{
 				PostInstall: script("postinstall"), PreRemove: script("preremove"), PostRemove: script("postremove"),
 			},
-			// Debian 12 and all systems with systemd 250, which the unit needs, read zstd. It takes a fraction of
-			// the time of gzip, and the packages are smaller.
+			// gzip takes four times as long, and its packages are larger. dpkg of Debian 12 and rpm 4.18 read zstd.
 			Deb: nfpm.Deb{Compression: "zstd"},
 			RPM: nfpm.RPM{BuildHost: "localhost", Group: "System Environment/Daemons", Compression: "zstd"},
 		},

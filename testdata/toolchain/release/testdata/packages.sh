@@ -132,8 +132,8 @@ dpkg -i "${new[@]}"
 dpkg --purge cmwa
 [ ! -e /etc/cmwa ] && [ ! -e /var/lib/cmwa ] && ! getent passwd cmwa || die "the purge left something"
 
-# 9. cloud-init with the example, on a machine without the package. Only three modules run: without a network, cloud-init
-# cannot install the packages of the example.
+# 9. cloud-init with the example, on a machine without the package. Only three of its modules run: without a network, it
+# cannot install the packages that the example lists.
 rm -r /etc/systemd/system/cmwa.service.d /etc/cmwa.token
 groupadd docker
 cloud-init schema --config-file /user-data.yml
@@ -163,7 +163,8 @@ rm -r /etc/systemd/system/cmwa.service.d /etc/cmwa.token
 old=(/release/cmwa_1.2.3_*.rpm) new=(/release/cmwa_1.2.4_*.rpm)
 rpm=(rpm --force-debian --nodeps) # Debian's rpm knows no package of Debian
 "${rpm[@]}" --install "${old[@]}"
-[ "$(stat -c '%U:%G %a' /etc/cmwa /var/lib/cmwa | tr '\n' ' ')" = "$modes" ] || die "rpm: the directories have other modes"
+[ "$(stat -c '%U:%G %a' /etc/cmwa /var/lib/cmwa | tr '\n' ' ')" = "$modes" ] ||
+  die "rpm: the directories have other owners or modes"
 ! systemctl --quiet is-active cmwa || die "rpm has started the agent"
 cat /tmp/right.yaml >"$config"
 chown cmwa:cmwa "$config"
