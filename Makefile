@@ -121,10 +121,10 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 	@echo "== running all tests, and comparing: Pod templates with the API server, journals with pulumi's library"
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
 		go test -count=1 $(race) -p 2 -parallel 2 -timeout 44m -skip '$(sequential)' $(RACE) & race=$$!; \
-		{ $(plain_test) -run '$(sequential)' ./cloud/server && \
-			$(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner && \
-			$(plain_test) -p 1 -timeout 44m $(filter-out $(PROGRAM),$(PLAIN)) && \
-			$(journal) && $(release_test) && $(oracle); } & rest=$$!; \
+		{ code=0; $(plain_test) -run '$(sequential)' ./cloud/server || code=1; \
+			$(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner || code=1; \
+			$(plain_test) -p 1 -timeout 44m $(filter-out $(PROGRAM),$(PLAIN)) || code=1; \
+			$(journal) || code=1; $(release_test) || code=1; ($(oracle)) || code=1; exit $$code; } & rest=$$!; \
 		code=0; $(plain_test) -parallel 4 -timeout 44m $(PROGRAM) || code=1; \
 		wait $$race || code=1; wait $$rest || code=1; exit $$code; }
 
