@@ -53,8 +53,8 @@ type Progress struct {
 	// that the service has not accepted yet.
 	Sent int `json:"-"`
 
-	// Stopped reports that the runner got a signal, has ended the step, and waits a moment
-	// before it reports the step as failed: the agent may add the reason.
+	// Stopped reports that the runner got a signal and has ended the step for this reason. With the status running,
+	// it waits a moment before it reports the step as failed: the agent may add the reason.
 	Stopped bool `json:"stopped,omitempty"`
 
 	// These describe a step that has ended, for the agent's log and traces.

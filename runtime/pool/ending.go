@@ -33,7 +33,7 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 		r.log().Warn("job stopped; the agent reports nothing more about it",
 			slog.Any("reason", context.Cause(ctx)), duration)
 		return true
-	case exit.Code == runtime.CodeGone, errors.Is(context.Cause(ctx), runtime.ErrCancelled):
+	case exit.Code == runtime.CodeGone, errors.Is(r.stopCause(ctx), runtime.ErrCancelled):
 		r.log().Info("job cancelled by the service", duration)
 		return true
 	case r.job.Token.Empty():
@@ -74,6 +74,9 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 // failure returns the log attributes of the step that failed.
 func (r *jobRun) failure(exit runtime.Exit) []any {
 	last, known := r.lastProgress(), r.knownEnding()
+	if r.failedAlone() {
+		known.stopReason = ""
+	}
 	attrs := []any{slog.Int("step", last.Step)}
 	if last.StepName != "" {
 		attrs = append(attrs, slog.String("step_name", last.StepName))

@@ -486,6 +486,21 @@ func TestStop(t *testing.T) {
 	})
 }
 
+// lateFailure returns a script of a runner whose step has failed after a minute, and whose progress of this arrives
+// seven seconds later. Stopped is whether the step failed because the runner was stopped. The instance ends 10 s after
+// a TERM.
+func lateFailure(stopped bool) runtimetest.Script {
+	return runtimetest.Script{
+		Running: runtimetest.Forever, Ending: 10 * time.Second, OnTerm: runtime.Exit{Code: runtime.CodeFailed},
+		Progress: []runtimetest.TimedProgress{
+			{After: time.Second, Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
+			{After: 67 * time.Second, Progress: runtime.Progress{
+				Step: 1, Status: runtime.Failed, Reason: "exit code 3", Stopped: stopped,
+			}},
+		},
+	}
+}
+
 func TestPollStatus(t *testing.T) {
 	for _, status := range []runtime.JobStatus{runtime.Cancelled, runtime.Gone} {
 		play(t, "job that is "+string(status)+" is stopped and not reported", spec(), func(st *fixture) {
@@ -521,6 +536,23 @@ func TestPollStatus(t *testing.T) {
 		wait(time.Minute)
 		st.wantOperations("a", "start", "started", "remove", "removed") // without a term
 	})
+
+	for name, c := range map[string]struct {
+		stopped         bool // whether the runner has stopped the step
+		outcome, reason string
+	}{
+		"failure that the service shows before the runner": {false, "failed", "exit code 3"},
+		"failure of a step that was stopped":               {true, "cancelled", "the service cancelled the job"},
+	} {
+		play(t, name, spec(often), func(st *fixture) {
+			st.startJobs(lateFailure(c.stopped), "a")
+			wait(time.Minute)
+			st.cloud.SetJobStatus("a", runtime.Cancelled)
+			wait(time.Minute)
+			st.wantRecorded(1, map[string]int{"default deployment " + c.outcome: 1})
+			st.wantInLog("job failed", fmt.Sprintf("reason=%q", c.reason))
+		})
+	}
 
 	play(t, "runner that does not exit after the last success is stopped", spec(), func(st *fixture) {
 		st.startJobs(runtimetest.Script{Running: runtimetest.Forever}, "a")

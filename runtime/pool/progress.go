@@ -124,7 +124,7 @@ func (r *jobRun) handleLine(ctx context.Context, line []byte, complete bool) {
 		killpoint.Hit(killpoint.Running)
 		r.pool.startSucceeded(r)
 	}
-	if progress.Stopped && !stream.stopped {
+	if progress.Stopped && progress.Status == runtime.Running && !stream.stopped {
 		stream.stopped = true
 		r.addEndReason(ctx)
 	}

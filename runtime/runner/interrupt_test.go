@@ -318,8 +318,8 @@ func TestStop(t *testing.T) {
 			w.progress.await(t, `"stopped":true`) // the agent makes its request then
 			close(terminate)
 		})
-		if last := w.lastProgress(); last.Pulumi != runtime.PulumiEnded || last.Status != runtime.Failed {
-			t.Errorf("the last progress is %+v, want a pulumi that ended and a failed step", last)
+		if last := w.lastProgress(); last.Pulumi != runtime.PulumiEnded || last.Status != runtime.Failed || !last.Stopped {
+			t.Errorf("the last progress is %+v, want a pulumi that ended and a failed step that was stopped", last)
 		}
 	})
 

@@ -138,12 +138,12 @@ func (j *job) conclude(jobCtx, workCtx context.Context, step int, log *stepLog, 
 		now.StepName = j.shortText(j.definition.Steps[step].Name, runtime.MaxStepName)
 	}
 	if reason != nil {
-		now.Status = runtime.Failed
+		now.Status, now.Stopped = runtime.Failed, errors.Is(reason, errStopped)
 		now.Reason = j.shortText(reason.Error(), runtime.MaxFailureReason)
 		j.note(log, "Error: "+reason.Error())
 	}
 	now.Lines = log.close()
-	if errors.Is(reason, errStopped) {
+	if now.Stopped {
 		j.yield(jobCtx, step, now.Lines)
 	}
 

@@ -37,8 +37,8 @@ func TestRun(t *testing.T) {
 		w.run(runtime.CodeFailed)
 		w.wantSteps(runtime.Succeeded, runtime.Failed, runtime.NotStarted)
 		w.wantLog(1, "before\nError: the script ended with exit code 3\n")
-		if last := w.lastProgress(); last.Step != 1 || last.Status != runtime.Failed || last.StepName != "step" ||
-			last.Reason != "the script ended with exit code 3" {
+		if last := w.lastProgress(); last.Step != 1 || last.Status != runtime.Failed || last.Stopped ||
+			last.StepName != "step" || last.Reason != "the script ended with exit code 3" {
 			t.Errorf("the last progress is %+v, want the failure of step 1 with its name and reason", last)
 		}
 	})
