@@ -307,6 +307,8 @@ var runBy = map[string]string{
 	"kubectl --namespace pulumi ": "TestInstallOriginalDeployment",
 	"kubectl create ":             "TestReadmeInstall", "kubectl apply ": "TestReadmeInstall",
 	"kubectl -n cmwa ": "TestKustomizeOnCluster", "kubectl get ": "TestKustomizeOnCluster",
+	"sudo dpkg ": "TestPackages", "sudo usermod ": "TestPackages", "sudo -u cmwa ": "TestPackages",
+	"sudo systemctl ": "TestPackages", "sudo cmwa ": "TestPackages",
 	"docker load ": "TestImage", "docker run ": "TestImage", "sudo chown -R 65532 ": "TestImage",
 	"bin/cmwa-cloud pool ": "TestReadmeQuickStart", "bin/cmwa-cloud deploy ": "TestReadmeQuickStart",
 	"bin/cmwa-cloud config ": "TestReadmeQuickStart", "bin/cmwa-cloud activity ": "TestReadmeQuickStart",
@@ -318,8 +320,8 @@ var runBy = map[string]string{
 // notRun are the commands of the documents that no test runs as they are, by their beginning, and the
 // reason. TestReadmeCommands checks the name and the flags of those of cmwa.
 var notRun = map[string]string{
-	"sudo ":                 "changes this machine",
-	"(cd /etc/cmwa":         "changes this machine",
+	"sudo useradd ":         "changes this machine",
+	"sudo chown -R cmwa ":   "changes this machine",
 	"make build":            "also installs on this machine; TestMake and TestMakeInstall run the targets",
 	"make image":            "TestImage runs it in a copy of the sources, with another version",
 	"crane ":                "needs a registry",
@@ -410,7 +412,7 @@ func TestReadmeCommands(t *testing.T) {
 		t.Errorf("no document has a command that begins with %q: remove it from runBy or notRun", begin)
 	}
 	tests := ""
-	for _, directory := range []string{".", "../cmwa-cloud"} {
+	for _, directory := range []string{".", "../cmwa-cloud", "../../testdata/toolchain/release"} {
 		files, err := filepath.Glob(filepath.Join(directory, "*_test.go"))
 		noError(t, err)
 		for _, file := range files {

@@ -290,11 +290,11 @@ func (s *session) write(content []byte) error {
 }
 
 // next returns lines with the commands that come next. A file in /etc/cmwa is for the systemd unit,
-// whose user must be able to read it.
+// whose user must be able to read it. Other users, such as the one who runs these commands, cannot.
 func next(config file) []string {
 	quoted := printable.ShellArgument(config.path)
 	if filepath.Dir(config.resolved) == "/etc/cmwa" {
-		return []string{"next:", "  cmwa vet " + quoted, "  sudo chown -R cmwa /etc/cmwa",
+		return []string{"next:", "  sudo cmwa vet " + quoted, "  sudo chown -R cmwa /etc/cmwa",
 			"  sudo systemctl enable --now cmwa"}
 	}
 	return []string{

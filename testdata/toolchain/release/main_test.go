@@ -248,9 +248,9 @@ func testInstallScript(t *testing.T, files string) {
 	})
 }
 
-// TestPackages installs the package of these sources in a container of a clean Debian with systemd, runs jobs there
-// with the agent and the service of the package, upgrades it while a job runs, removes it and purges it. Then
-// cloud-init installs it as in the example of user data, and rpm installs the rpm package.
+// TestPackages installs the package of these sources with the commands of README.md, in a container of a clean Debian
+// with systemd. It runs jobs there with the agent and the service of the package, upgrades it while a job runs, removes
+// it and purges it. Then cloud-init installs it as in the example of user data, and rpm installs the rpm package.
 func TestPackages(t *testing.T) {
 	const image = "cmwa/machine:local"
 	if out, err := exec.Command("docker", "image", "inspect", image).CombinedOutput(); err != nil {
@@ -296,6 +296,7 @@ exec /lib/systemd/systemd --unit=multi-user.target`))
 	must(t, release{output: packages}.checksums())
 	example := filepath.Join(sources, "examples/cloud-init/user-data.yml")
 	output(t, "docker", "cp", example, container+":/user-data.yml")
+	output(t, "docker", "cp", filepath.Join(sources, "README.md"), container+":/README.md")
 	output(t, "docker", "cp", story, container+":/packages.sh")
 	output(t, "docker", "cp", packages, container+":/release")
 	// On an idle machine the story takes 30 s; beside all other tests, several times as long.

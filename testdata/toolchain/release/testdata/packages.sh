@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# packages.sh: installs version 1.2.3 of the package in a container of Debian whose process 1 is systemd. It starts the
-# agent with its unit, edits and reloads the configuration, upgrades to version 1.2.4 while a job runs, kills the agent,
-# and removes and purges the package. Then cloud-init installs it with the example /user-data.yml, and rpm installs the
-# rpm package. /release has the files.
+# packages.sh: installs version 1.2.3 of the package in a container of Debian whose process 1 is systemd, with the
+# commands of the section Install of /README.md. It starts the agent with its unit, edits and reloads the configuration,
+# upgrades to version 1.2.4 while a job runs, kills the agent, and removes and purges the package. Then cloud-init
+# installs it with the example /user-data.yml, and rpm installs the rpm package. /release has the files.
 set -euo pipefail
 shopt -s nullglob
 old=(/release/cmwa_1.2.3_*.deb) new=(/release/cmwa_1.2.4_*.deb)
@@ -37,10 +37,18 @@ deploy() { # NAME OPTIONS...
   cmwa-cloud deploy "organization/project/$1" --operation preview --repo file:///srv/program --branch main --follow \
     "${@:2}" >"/tmp/deploy-$1.log" 2>&1
 }
+# person COMMAND: runs a command of the README as a user who may call sudo, in $directory or in the user's home, which
+# no other user can read.
+person() { su person -c "cd ${directory:-/home/person} && $1"; }
+mapfile -t readme < <(sed -n '/^sudo dpkg -i/,/^```/{ /^```/d; s/ *#.*//; p }' /README.md)
+[ ${#readme[@]} = 6 ] || die "README.md has ${#readme[@]} commands to install the package"
+useradd --create-home --key HOME_MODE=0700 person
+echo 'person ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/person
+groupadd docker
 await 60 "systemd has started" sh -c "systemctl is-system-running | grep -E 'running|degraded'"
 
 # 1. dpkg installs everything, and starts nothing. Without a configuration, the unit does not start.
-dpkg -i "${old[@]}"
+directory=/release person "${readme[0]/amd64/$(dpkg --print-architecture)}"
 dpkg --verify cmwa
 modes=$(stat -c '%U:%G %a' /etc/cmwa /var/lib/cmwa | tr '\n' ' ')
 [ "$modes" = "cmwa:cmwa 750 cmwa:cmwa 700 " ] || die "the directories have $modes"
@@ -55,16 +63,20 @@ export CMWA_CLOUD_URL=http://127.0.0.1:8585
 CMWA_CLOUD_TOKEN=$(cat /tmp/service/access-token)
 export PULUMI_ACCESS_TOKEN=$CMWA_CLOUD_TOKEN
 cmwa-cloud pool create tests --output /tmp/pool.token
-(cd /etc/cmwa && setpriv --reuid cmwa --regid cmwa --init-groups env HOME=/var/lib/cmwa \
-  cmwa configure --token-stdin --service-url "$CMWA_CLOUD_URL" --target process </tmp/pool.token)
+person "${readme[1]}"
+person "${readme[2]} --token-stdin --service-url $CMWA_CLOUD_URL --target process" </tmp/pool.token \
+  >/tmp/configure.log
+person "$(grep -F "cmwa vet" /tmp/configure.log)" || die "the command fails that cmwa configure prints"
 printf 'polling_interval: 1s\n' >>"$config"
 git init --quiet --initial-branch main /srv/program
 printf 'name: project\nruntime: yaml\noutputs: {greeting: hello}\n' >/srv/program/Pulumi.yaml
 git -C /srv/program add Pulumi.yaml
 git -C /srv/program -c user.name=test -c user.email=test@example.com commit --quiet --message program
 git config --system --add safe.directory '*' # the job runs as another user
-systemctl enable --now cmwa || die "the agent does not start"
+person "${readme[3]}" || die "the agent does not start"
 await 60 "the agent is ready" cmwa status
+person "${readme[4]}" || die "cmwa doctor fails"
+person "${readme[5]}"
 deploy first || die "the first deployment failed"
 echo "a job was done $SECONDS s after the start of the machine"
 
@@ -135,7 +147,6 @@ dpkg --purge cmwa
 # 9. cloud-init with the example, on a machine without the package. Only three of its modules run: without a network, it
 # cannot install the packages that the example lists.
 rm -r /etc/systemd/system/cmwa.service.d /etc/cmwa.token
-groupadd docker
 cloud-init schema --config-file /user-data.yml
 install -d /var/lib/cloud/seed/nocloud
 echo "instance-id: tests" >/var/lib/cloud/seed/nocloud/meta-data
