@@ -154,15 +154,18 @@ bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs, 10,
 	go test -run '^$$' -bench 'ServerLarge|Pages' -benchtime 20x ./cloud/server
 	go test -run '^$$' -bench . ./cloud/server/state
 
-compatibility: ## As root, run the tests of the agent with the oldest supported Kubernetes and Helm 3, and install it with pulumi.
-	@trap '$(TOOLCHAIN)/kube-down' EXIT; export CI=true OLDEST=1; \
-		$(TOOLCHAIN)/up; eval "$$($(TOOLCHAIN)/environment)"; \
+KUBERNETES ?= oldest newest
+
+compatibility: ## As root, run the tests of the agent on the KUBERNETES versions (oldest newest), and install it with pulumi.
+	@trap '$(TOOLCHAIN)/kube-down' EXIT; export CI=true; code=0; for version in $(KUBERNETES); do \
+		export KUBERNETES=$$version; $(TOOLCHAIN)/up; eval "$$($(TOOLCHAIN)/environment)"; \
+		[ $$version != oldest ] || export CMWA_TEST_HELM=$$CMWA_TEST_HELM3; \
 		provider=$$($(TOOLCHAIN)/pulumi-kubernetes/build); \
-		export CMWA_TEST_HELM=$$CMWA_TEST_HELM3 CMWA_TEST_PROVIDER=$$provider/pulumi-resource-kubernetes; \
+		export CMWA_TEST_PROVIDER=$$provider/pulumi-resource-kubernetes; \
 		$(compile) $(race) ./runtime/kube/... >/dev/null; \
 		CGO_ENABLED=0 $(compile) -trimpath -tags compatibility $(PROGRAM) >/dev/null; \
-		code=0; go test -count=1 $(race) -timeout 30m ./runtime/kube/... || code=1; \
-		$(plain_test) -tags compatibility -parallel 4 -timeout 44m $(PROGRAM) || code=1; exit $$code
+		go test -count=1 $(race) -timeout 30m ./runtime/kube/... || code=1; \
+		$(plain_test) -tags compatibility -parallel 4 -timeout 44m $(PROGRAM) || code=1; done; exit $$code
 
 SOAK ?= 30m
 

@@ -31,7 +31,7 @@ func TestReadmeKubernetes(t *testing.T) {
 		text := readText(t, "../../testdata/toolchain/kube/"+modules)
 		return regexp.MustCompile(`k8s\.io/kubernetes v(1\.\d+)`).FindStringSubmatch(text)[1]
 	}
-	want := "Kubernetes " + minor("oldest.mod") + " to " + minor("go.mod")
+	want := "Kubernetes " + minor("oldest.mod") + " to " + minor("newest.mod")
 	for _, document := range []string{"../../README.md", chartDirectory + "/README.md"} {
 		if !strings.Contains(readText(t, document), want) {
 			t.Errorf("%s does not name %s", document, want)
