@@ -26,14 +26,14 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 	case exit.Code == runtime.CodeSucceeded:
 		r.log().Info("job succeeded", duration)
 		return true
-	case exit.Code == runtime.CodeFailed:
+	case exit.Code == runtime.CodeFailed, r.failedBefore() && errors.Is(context.Cause(ctx), runtime.ErrCancelled):
 		r.log().Warn("job failed", append(r.failure(exit), duration)...)
 		return true
 	case errors.As(context.Cause(ctx), new(leaseError)):
 		r.log().Warn("job stopped; the agent reports nothing more about it",
 			slog.Any("reason", context.Cause(ctx)), duration)
 		return true
-	case exit.Code == runtime.CodeGone, errors.Is(r.stopCause(ctx), runtime.ErrCancelled):
+	case exit.Code == runtime.CodeGone, errors.Is(context.Cause(ctx), runtime.ErrCancelled):
 		r.log().Info("job cancelled by the service", duration)
 		return true
 	case r.job.Token.Empty():
@@ -74,8 +74,11 @@ func (r *jobRun) reportEnd(ctx context.Context, exit runtime.Exit, err error) (s
 // failure returns the log attributes of the step that failed.
 func (r *jobRun) failure(exit runtime.Exit) []any {
 	last, known := r.lastProgress(), r.knownEnding()
-	if r.failedAlone() {
+	if r.failedBefore() {
 		known.stopReason = ""
+		if exit.Code != runtime.CodeFailed { // the runner was killed after the failure
+			exit.Reason = ""
+		}
 	}
 	attrs := []any{slog.Int("step", last.Step)}
 	if last.StepName != "" {
@@ -144,7 +147,10 @@ func (r *jobRun) addEndReason(ctx context.Context) {
 	defer close(r.stepEnded)
 	ctx, cancel := context.WithTimeout(ctx, reasonLimit)
 	defer cancel()
-	reason := r.knownEnding().stopReason
+	r.mu.Lock()
+	reason := r.ending.stopReason
+	r.ending.external = reason == "" && !r.inherited
+	r.mu.Unlock()
 	explainer, ok := r.pool.parts.Executor.(runtime.Explainer)
 	if ok && reason == "" && r.state().Phase == runtime.Started {
 		reason = explainer.EndReason(ctx, r.id)

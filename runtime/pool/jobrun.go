@@ -68,6 +68,7 @@ type jobRun struct {
 // ending is what is known about why a job ends. The run's lock guards it.
 type ending struct {
 	stopReason    string         // why this agent stops the job; empty if it does not
+	external      bool           // the runner was stopped, and not by this agent or an earlier one
 	endReason     string         // why the job ended, as added to its log; empty if unknown
 	pulumi        runtime.Pulumi // how pulumi ended in a step that was stopped; empty if it did not run
 	stack         string         // of that pulumi; empty if unknown

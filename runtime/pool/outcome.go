@@ -23,13 +23,13 @@ func startOutcome(ctx context.Context, err error) runtime.Outcome {
 //  1. The job succeeded if the runner's exit code means success, or if the service has
 //     accepted the success of the last step.
 //  2. A job that was stopped and has not succeeded was cancelled, unless it exceeded its time
-//     limit, its runner did not exit, or a step had failed before (stopCause). It is lost if the
-//     service no longer has the job.
+//     limit, its runner did not exit, or a step had failed before. It is lost if the service no
+//     longer has the job.
 //  3. Otherwise the job failed. The outcome is lost if it is not known how the instance
 //     ended, or if the job was adopted without a token and the agent cannot report it.
 func (r *jobRun) outcome(ctx context.Context, end instanceEnd) runtime.Outcome {
 	// 1. Check whether the job succeeded.
-	cause, last := r.stopCause(ctx), r.lastProgress()
+	cause, last := context.Cause(ctx), r.lastProgress()
 	steps := r.job.Definition.Steps
 	switch {
 	case end.err == nil && (end.exit.Code == runtime.CodeSucceeded || end.exit.Code == runtime.CodeSucceededUnreported),
@@ -39,6 +39,8 @@ func (r *jobRun) outcome(ctx context.Context, end instanceEnd) runtime.Outcome {
 
 	// 2. Find out whether the job was stopped.
 	switch {
+	case r.failedBefore():
+		return runtime.OutcomeFailed
 	case errors.Is(cause, errJobGone):
 		return runtime.OutcomeLost
 	case cause != nil && !errors.Is(cause, errTimeLimit) && !errors.Is(cause, errRunnerHung),

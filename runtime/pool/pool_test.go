@@ -487,18 +487,22 @@ func TestStop(t *testing.T) {
 }
 
 // lateFailure returns a script of a runner whose step has failed after a minute, and whose progress of this arrives
-// seven seconds later. Stopped is whether the step failed because the runner was stopped. The instance ends 10 s after
-// a TERM.
-func lateFailure(stopped bool) runtimetest.Script {
-	return runtimetest.Script{
+// seven seconds later. If the step failed because the runner was stopped, stopped is the time of this. The instance
+// ends 10 s after a TERM.
+func lateFailure(stopped time.Duration) runtimetest.Script {
+	script := runtimetest.Script{
 		Running: runtimetest.Forever, Ending: 10 * time.Second, OnTerm: runtime.Exit{Code: runtime.CodeFailed},
 		Progress: []runtimetest.TimedProgress{
-			{After: time.Second, Progress: runtime.Progress{Step: 0, Status: runtime.Succeeded}},
-			{After: 67 * time.Second, Progress: runtime.Progress{
-				Step: 1, Status: runtime.Failed, Reason: "exit code 3", Stopped: stopped,
-			}},
+			{After: time.Second, Progress: runtime.Progress{Status: runtime.Succeeded}},
 		},
 	}
+	progress := runtime.Progress{Step: 1, Status: runtime.Running, Stopped: stopped > 0}
+	if stopped > 0 {
+		script.Progress = append(script.Progress, runtimetest.TimedProgress{After: stopped, Progress: progress})
+	}
+	progress.Status, progress.Reason = runtime.Failed, "exit code 3"
+	script.Progress = append(script.Progress, runtimetest.TimedProgress{After: 67 * time.Second, Progress: progress})
+	return script
 }
 
 func TestPollStatus(t *testing.T) {
@@ -538,14 +542,25 @@ func TestPollStatus(t *testing.T) {
 	})
 
 	for name, c := range map[string]struct {
-		stopped         bool // whether the runner has stopped the step
+		stopped         time.Duration // see lateFailure
+		exit            runtime.Exit  // of the runner, if not CodeFailed
 		outcome, reason string
 	}{
-		"failure that the service shows before the runner": {false, "failed", "exit code 3"},
-		"failure of a step that was stopped":               {true, "cancelled", "the service cancelled the job"},
+		"failure that the service shows before the runner": {outcome: "failed", reason: "exit code 3"},
+		"the same, and the agent then kills the runner":    {exit: killed, outcome: "failed", reason: "exit code 3"},
+		"failure of a step that the engine has stopped": {
+			stopped: 50 * time.Second, outcome: "failed", reason: "exit code 3",
+		},
+		"failure of a step that the agent has stopped": {
+			stopped: 66 * time.Second, outcome: "cancelled", reason: "the service cancelled the job",
+		},
 	} {
 		play(t, name, spec(often), func(st *fixture) {
-			st.startJobs(lateFailure(c.stopped), "a")
+			script := lateFailure(c.stopped)
+			if c.exit != (runtime.Exit{}) {
+				script.OnTerm = c.exit
+			}
+			st.startJobs(script, "a")
 			wait(time.Minute)
 			st.cloud.SetJobStatus("a", runtime.Cancelled)
 			wait(time.Minute)

@@ -31,7 +31,7 @@ type progressReader struct {
 	count   int  // lines of progress so far in the present stream
 	rotated bool // the engine has rotated its log: lines of the present stream may have been read before
 	ignored bool // a line was ignored, and the log has a warning about it
-	stopped bool // a line had Progress.Stopped
+	stopped bool // a line of a running step had Progress.Stopped
 }
 
 // errTooLong is the reason why a line is ignored.

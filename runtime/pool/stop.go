@@ -128,20 +128,13 @@ func (r *jobRun) stop(cause error, endedCh <-chan struct{}, children *sync.WaitG
 	return stopped || closed(endedCh)
 }
 
-// stopCause returns why this agent stopped the job. It returns nil if it did not, and if a step had already failed: the
-// service shows such a failure as failed, like a job that was cancelled, and may do so before the runner's progress
-// arrives.
-func (r *jobRun) stopCause(ctx context.Context) error {
-	if r.failedAlone() {
-		return nil
-	}
-	return context.Cause(ctx)
-}
-
-// failedAlone reports whether a step has failed, and not because its runner was stopped.
-func (r *jobRun) failedAlone() bool {
-	last := r.lastProgress()
-	return last.Status == runtime.Failed && !last.Stopped
+// failedBefore reports whether a step has failed, and not because this agent stopped the job. The agent may stop such a
+// job all the same: the service gives the same status to a failed and to a cancelled job, and perhaps before the
+// runner's progress arrives.
+func (r *jobRun) failedBefore() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last.Status == runtime.Failed && (!r.last.Stopped || r.ending.external)
 }
 
 // setStopping records that the job is stopped, and why.
