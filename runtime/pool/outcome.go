@@ -57,3 +57,12 @@ func (r *jobRun) outcome(ctx context.Context, end instanceEnd) runtime.Outcome {
 	}
 	return runtime.OutcomeFailed
 }
+
+// failedBefore reports whether a step has failed, and not because this agent stopped the job. The agent may stop such a
+// job all the same: the service gives the same status to a failed and to a cancelled job, and perhaps before the
+// runner's progress arrives.
+func (r *jobRun) failedBefore() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last.Status == runtime.Failed && (!r.last.Stopped || r.ending.external)
+}

@@ -546,8 +546,8 @@ func TestPollStatus(t *testing.T) {
 		exit            runtime.Exit  // of the runner, if not CodeFailed
 		outcome, reason string
 	}{
-		"failure that the service shows before the runner": {outcome: "failed", reason: "exit code 3"},
-		"the same, and the agent then kills the runner":    {exit: killed, outcome: "failed", reason: "exit code 3"},
+		"failure that the service shows before the runner reports it": {outcome: "failed", reason: "exit code 3"},
+		"the same, and the agent then kills the runner":               {exit: killed, outcome: "failed", reason: "exit code 3"},
 		"failure of a step that the engine has stopped": {
 			stopped: 50 * time.Second, outcome: "failed", reason: "exit code 3",
 		},

@@ -128,15 +128,6 @@ func (r *jobRun) stop(cause error, endedCh <-chan struct{}, children *sync.WaitG
 	return stopped || closed(endedCh)
 }
 
-// failedBefore reports whether a step has failed, and not because this agent stopped the job. The agent may stop such a
-// job all the same: the service gives the same status to a failed and to a cancelled job, and perhaps before the
-// runner's progress arrives.
-func (r *jobRun) failedBefore() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.last.Status == runtime.Failed && (!r.last.Stopped || r.ending.external)
-}
-
 // setStopping records that the job is stopped, and why.
 func (r *jobRun) setStopping(cause error) {
 	r.mu.Lock()
