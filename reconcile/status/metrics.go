@@ -22,8 +22,7 @@ const maxScrapes = 4
 // https://prometheus.io/docs/practices/naming/ for the names.
 //
 // The metrics of pools are not in the registry, which checks and sorts each series for a scrape. A
-// scrape of 200 pools has 8,000 lines, and takes 8 ms of CPU; with these series in the registry it
-// would take 20.
+// scrape of 200 pools has 8,000 lines: in the registry they would take more than twice the time.
 func metricsHandler(snapshots Snapshots) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -187,7 +186,7 @@ func (m *metrics) timestamp(name, help string, at time.Time, labels ...*dto.Labe
 func (m *metrics) add(kind dto.MetricType, name, help string, series *dto.Metric) {
 	family := m.byName[name]
 	if family == nil {
-		family = &dto.MetricFamily{Name: new("cmwa_" + name), Help: &help, Type: &kind}
+		family = &dto.MetricFamily{Name: new("cmwa_" + name), Help: new(help), Type: kind.Enum()}
 		m.byName[name], m.all = family, append(m.all, family)
 	}
 	family.Metric = append(family.Metric, series)

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -18,45 +17,58 @@ type poolCounter struct {
 	labels     []string // after the label pool
 
 	mu     sync.Mutex
-	counts map[poolSeries]uint64
+	counts map[string][]poolCount // by pool, in the order of creation
 }
 
-// poolSeries identifies a series by the values of its labels.
-type poolSeries struct {
-	pool   string
-	others [2]string
+// poolCount is one series of a pool.
+type poolCount struct {
+	values [2]string // of the labels after the label pool
+	n      uint64
 }
 
 // newPoolCounter returns a counter without series. Labels are those after the label pool.
 func newPoolCounter(name, help string, labels ...string) *poolCounter {
-	return &poolCounter{name: name, help: help, labels: labels, counts: map[poolSeries]uint64{}}
+	return &poolCounter{name: name, help: help, labels: labels, counts: map[string][]poolCount{}}
 }
 
 // add counts n events of a pool. With 0 events, it creates the series. There is a value for each
 // label after the label pool.
 func (c *poolCounter) add(n uint64, pool string, values ...string) {
-	key := poolSeries{pool: pool}
-	copy(key.others[:], values)
+	added := poolCount{n: n}
+	copy(added.values[:], values)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.counts[key] += n
+	counts := c.counts[pool]
+	i := slices.IndexFunc(counts, func(count poolCount) bool { return count.values == added.values })
+	if i < 0 {
+		c.counts[pool] = append(counts, added)
+		return
+	}
+	counts[i].n += n
 }
 
 // send adds the series of the counter to those of a scrape, sorted by pool.
 func (c *poolCounter) send(m *metrics) {
 	c.mu.Lock()
-	counts := maps.Clone(c.counts)
-	c.mu.Unlock()
-	for _, key := range slices.SortedFunc(maps.Keys(counts), poolSeries.compare) {
-		labels := []*dto.LabelPair{label("pool", key.pool)}
-		for i, name := range c.labels {
-			labels = append(labels, label(name, key.others[i]))
+	defer c.mu.Unlock()
+	shared := map[[2]string][]*dto.LabelPair{} // by values: what others returns
+	for _, pool := range slices.Sorted(maps.Keys(c.counts)) {
+		name := label("pool", pool)
+		for _, count := range c.counts[pool] {
+			if _, ok := shared[count.values]; !ok {
+				shared[count.values] = c.others(count.values)
+			}
+			labels := append([]*dto.LabelPair{name}, shared[count.values]...)
+			slices.SortFunc(labels, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
+			m.counter(c.name, c.help, count.n, labels...)
 		}
-		slices.SortFunc(labels, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
-		m.counter(c.name, c.help, counts[key], labels...)
 	}
 }
 
-func (s poolSeries) compare(other poolSeries) int {
-	return cmp.Or(strings.Compare(s.pool, other.pool), slices.Compare(s.others[:], other.others[:]))
+// others returns the labels after the label pool.
+func (c *poolCounter) others(values [2]string) (labels []*dto.LabelPair) {
+	for i, name := range c.labels {
+		labels = append(labels, label(name, values[i]))
+	}
+	return labels
 }
