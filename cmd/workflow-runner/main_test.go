@@ -347,17 +347,38 @@ func TestRunClosedProgress(t *testing.T) {
 	}
 }
 
+// fullPipe returns a pipe that is full and that nothing reads.
+func fullPipe(t *testing.T) *os.File {
+	t.Helper()
+	reader, writer, err := os.Pipe()
+	noError(t, err)
+	t.Cleanup(func() { _, _ = reader.Close(), writer.Close() })
+	noError(t, writer.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
+	if _, err := writer.Write(make([]byte, 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("the pipe is not full: %v", err)
+	}
+	return writer
+}
+
 func TestRun(t *testing.T) {
 	t.Run("job ends although nothing reads the full pipe of its progress", func(t *testing.T) {
 		t.Parallel()
-		reader, writer, err := os.Pipe()
-		noError(t, err)
-		defer reader.Close()
-		noError(t, writer.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
-		if _, err := writer.Write(make([]byte, 1<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("the pipe is not full: %v", err)
-		}
-		newStory(t, "127.0.0.1", t.TempDir(), "echo one", "echo two").runInto(writer)
+		newStory(t, "127.0.0.1", t.TempDir(), "echo one", "echo two").runInto(fullPipe(t))
+	})
+	t.Run("signal stops a job although nothing reads the full pipe of its local log", func(t *testing.T) {
+		t.Parallel()
+		s := newStory(t, "127.0.0.1", t.TempDir(), "seq 100000; echo all; sleep 1000")
+		s.job.Tuning.Instance.LocalLog = true
+		ctx, cancel := context.WithTimeout(t.Context(), storyLimit)
+		defer cancel()
+		p := &process{Cmd: exec.CommandContext(ctx, program(t), "run"), t: t}
+		p.Stdin, p.Stderr = bytes.NewReader(s.handoff()), fullPipe(t)
+		noError(t, p.Start())
+		s.await("\nall\n")
+		noError(t, p.Process.Signal(syscall.SIGTERM))
+		p.exit(runtime.CodeFailed)
+		s.want(runtime.Succeeded, runtime.Failed)
+		s.await("\nError: the job was stopped by a signal to its runner\n")
 	})
 }
 
