@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -38,7 +39,11 @@ func TestPoolsShareLimit(t *testing.T) {
 	for _, name := range names {
 		w.await(name, "succeeded")
 	}
-	if most := agent.mostJobs(); most != 2 {
-		t.Errorf("the agent held at most %d jobs at once, want 2:\n%s", most, agent.output())
+	// When the response to a poll takes longer than two seconds, its job may exceed the limit, by one for each pool
+	// (rule 2 of pool.Slots).
+	late := strings.Count(agent.output(), "the response to a poll was late")
+	if most := agent.mostJobs(); most < 2 || most > 2+min(late, 2) {
+		t.Errorf("the agent held at most %d jobs at once, want 2, with %d late responses:\n%s",
+			most, late, agent.output())
 	}
 }
