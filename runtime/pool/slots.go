@@ -14,8 +14,9 @@ import (
 //     a slot, its wait starts again.
 //  2. A poll without a response shares its slot after slotGrace: a pool in the queue may
 //     take the slot over. If the response is a job after all, the job takes a slot even if
-//     none is free. A pool makes one poll at a time, so each pool can exceed the limit by
-//     one job. No slot is granted while the limit is exceeded.
+//     none is free. A pool makes one poll for deployments and one for leased work at a time, so
+//     each pool can exceed the limit by one job of each. No slot is granted while the limit is
+//     exceeded.
 //
 // For example, with a limit of 1 the pool a polls a service that hangs, and b waits. After two
 // seconds b takes the slot over and polls. If both responses are jobs, two jobs run, and no slot is
