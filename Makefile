@@ -156,7 +156,7 @@ bench: toolchain ## Run the benchmarks: jobs, cmwa vet, reloads, 5,000 jobs, 10,
 
 KUBERNETES ?= oldest newest
 
-compatibility: ## As root, run the tests of the agent on the KUBERNETES versions (oldest newest), and install it with pulumi.
+compatibility: ## As root, run the tests of the agent on KUBERNETES (oldest newest), and install it with pulumi.
 	@trap '$(TOOLCHAIN)/kube-down' EXIT; export CI=true; code=0; for version in $(KUBERNETES); do \
 		export KUBERNETES=$$version; $(TOOLCHAIN)/up; eval "$$($(TOOLCHAIN)/environment)"; \
 		[ $$version != oldest ] || export CMWA_TEST_HELM=$$CMWA_TEST_HELM3; \

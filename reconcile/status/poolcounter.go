@@ -51,7 +51,7 @@ func (c *poolCounter) add(n uint64, pool string, values ...string) {
 func (c *poolCounter) send(m *metrics) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	shared := map[[2]string][]*dto.LabelPair{} // by values: what others returns
+	shared := map[[2]string][]*dto.LabelPair{} // the labels after the label pool, by their values
 	for _, pool := range slices.Sorted(maps.Keys(c.counts)) {
 		name := label("pool", pool)
 		for _, count := range c.counts[pool] {

@@ -486,9 +486,9 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// lateFailure returns a script of a runner whose step has failed after a minute, and whose progress of this arrives
-// seven seconds later. If the step failed because the runner was stopped, stopped is the time of this. The instance
-// ends 10 s after a TERM.
+// lateFailure returns the script of a runner whose step fails after a minute. The progress with the failure arrives
+// seven seconds later. If stopped is not 0, progress that arrives at this time reports that the runner has stopped the
+// step. The instance ends 10 s after a TERM.
 func lateFailure(stopped time.Duration) runtimetest.Script {
 	script := runtimetest.Script{
 		Running: runtimetest.Forever, Ending: 10 * time.Second, OnTerm: runtime.Exit{Code: runtime.CodeFailed},
@@ -547,7 +547,9 @@ func TestPollStatus(t *testing.T) {
 		outcome, reason string
 	}{
 		"failure that the service shows before the runner reports it": {outcome: "failed", reason: "exit code 3"},
-		"the same, and the agent then kills the runner":               {exit: killed, outcome: "failed", reason: "exit code 3"},
+		"failure of a runner that the agent kills before it reports it": {
+			exit: killed, outcome: "failed", reason: "exit code 3",
+		},
 		"failure of a step that the engine has stopped": {
 			stopped: 50 * time.Second, outcome: "failed", reason: "exit code 3",
 		},

@@ -290,7 +290,7 @@ func (s *session) write(content []byte) error {
 }
 
 // next returns lines with the commands that come next. A file in /etc/cmwa is for the systemd unit,
-// whose user must be able to read it. The person who runs these commands often cannot, so vet has sudo.
+// whose user must be able to read it. The person who runs these commands often cannot, so vet runs with sudo.
 func next(config file) []string {
 	quoted := printable.ShellArgument(config.path)
 	if filepath.Dir(config.resolved) == "/etc/cmwa" {
