@@ -351,6 +351,11 @@ var finalStatuses = []string{"succeeded", "failed", "skipped"}
 func (w *world) await(stack string, states ...string) string {
 	w.t.Helper()
 	var last string
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("%s is %s; its log:\n%s", stack, last, w.log(stack))
+		}
+	}()
 	w.eventually(fmt.Sprintf("%s is %v", stack, states), func() bool {
 		last, _ = w.status(stack)
 		return slices.Contains(states, last)
