@@ -22,6 +22,16 @@ func newOrphan(t *testing.T) (a *agents, e *Executor, pod string, before owner) 
 	return a, e, pod, first.self.owner
 }
 
+// TestSweepObjectsRefused lists the metadata of objects with a token that the API server refuses.
+func TestSweepObjectsRefused(t *testing.T) {
+	a, all := newAgents(t, "agent-x")
+	a.Inject(failAll("list", kubetest.Fault{Status: 401, Message: "Unauthorized"}))
+	_, err := all[0].sweepObjects(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "does not accept the agent's credentials") {
+		t.Errorf("got %v, want an error about the agent's credentials", err)
+	}
+}
+
 func TestAdoptOwnerUnknown(t *testing.T) {
 	for name, fault := range map[string]kubetest.Fault{
 		"403":     {Status: http.StatusForbidden, Message: "not allowed"},

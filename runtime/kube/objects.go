@@ -267,13 +267,14 @@ func (c *client) listMetadata(
 	options.Limit = pageSize
 	for {
 		callCtx, cancel := context.WithTimeout(ctx, callLimit)
-		text, err := c.api.Get().Namespace(namespace).Resource(resource).VersionedParams(&options, c.parameters).
-			SetHeader("Accept", metadataOnly).Do(callCtx).Raw()
-		err = withCause(callCtx, err)
+		response := c.api.Get().Namespace(namespace).Resource(resource).VersionedParams(&options, c.parameters).
+			SetHeader("Accept", metadataOnly).Do(callCtx)
+		err = withCause(callCtx, response.Error()) // decodes the error, unlike Raw
 		cancel()
 		if err != nil {
 			return nil, err
 		}
+		text, _ := response.Raw()
 		page := &metav1.PartialObjectMetadataList{}
 		if err := json.Unmarshal(text, page); err != nil {
 			return nil, fmt.Errorf("decode the list of %s: %w", resource, err)
