@@ -268,6 +268,10 @@ type orphanExecutor struct {
 
 func (o *orphanExecutor) LeavesJobs() bool { return true }
 
+func (o *orphanExecutor) Replaced(context.Context) bool { return false }
+
+var _ runtime.Adopter = (*orphanExecutor)(nil)
+
 func (o *orphanExecutor) AdoptOrphans(
 	_ context.Context, accept func(pool string) bool,
 ) (adopted []runtime.Instance, _ error) {

@@ -78,6 +78,10 @@ type Adopter interface {
 	// LeavesJobs reports whether a pool that has to stop leaves its running jobs to
 	// an agent that adopts them. Otherwise the pool stops them.
 	LeavesJobs() bool
+
+	// Replaced reports whether another agent may adopt the jobs of this agent, because this agent
+	// counts as ended although its process runs. It is false if this is not known.
+	Replaced(ctx context.Context) bool
 }
 
 // Explainer is an optional interface of an [Executor] whose instances can be ended by

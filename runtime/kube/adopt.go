@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/cmwa-project/cmwa/runtime"
 )
@@ -26,6 +27,17 @@ func (e *Executor) LeavesJobs() bool { return e.cluster.agentPod != agentPod{} }
 // Owned reports whether the agent finds the Pods of its jobs by its own Pod and controller.
 // If not, it finds them by the agent's id, which is stored in the state directory.
 func (e *Executor) Owned() bool { return e.self.known() }
+
+// Replaced reports whether the agent's own Pod no longer exists, or has ended. When the Pod is gone, the
+// API server soon refuses the agent's token, which is bound to the Pod:
+// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens.
+func (e *Executor) Replaced(ctx context.Context) bool {
+	if !e.self.known() {
+		return false
+	}
+	ended, err := e.selfEnded(ctx)
+	return ended || apierrors.IsUnauthorized(err) && !fromProxy(err)
+}
 
 // AdoptOrphans adopts the Pods of agents of this group whose own Pods no longer exist. It
 // returns the adopted Pods, including those that have ended. If it returns an error, it

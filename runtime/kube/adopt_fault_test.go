@@ -22,6 +22,33 @@ func newOrphan(t *testing.T) (a *agents, e *Executor, pod string, before owner) 
 	return a, e, pod, first.self.owner
 }
 
+func TestReplaced(t *testing.T) {
+	forceDelete := func(a *agents) { a.Drop(testNamespace, "agent-x") }
+	unauthorized := kubetest.Fault{Status: 401, Message: "Unauthorized"}
+	answer := func(fault kubetest.Fault) func(a *agents) {
+		return func(a *agents) { a.Inject(failAll("get", fault)) }
+	}
+	for name, c := range map[string]struct {
+		happens func(a *agents)
+		want    bool
+	}{
+		"the agent's Pod exists":            {func(*agents) {}, false},
+		"the agent's Pod was force-deleted": {forceDelete, true},
+		"the token of the Pod is refused":   {answer(unauthorized), true},
+		"the agent lacks a right":           {answer(kubetest.Fault{Status: 403, Message: "not allowed"}), false},
+		"the API server fails":              {answer(kubetest.Fault{Status: 500, Message: "etcd is slow"}), false},
+		"a proxy asks for credentials":      {answer(kubetest.Fault{Status: 401, Page: "Log in"}), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, all := newAgents(t, "agent-x")
+			c.happens(a)
+			if got := all[0].Replaced(t.Context()); got != c.want {
+				t.Errorf("Replaced is %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
 // TestSweepObjectsRefused lists the metadata of objects with a token that the API server refuses.
 func TestSweepObjectsRefused(t *testing.T) {
 	a, all := newAgents(t, "agent-x")

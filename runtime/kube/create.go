@@ -207,13 +207,12 @@ func (e *Executor) existing(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, 
 // and the job has a record. Another agent may then have adopted the job and removed its Pod
 // to start the job again, so this agent must not report the failure.
 func (s *starting) lost(ctx context.Context, failure error) error {
-	e := s.executor
-	if !e.self.known() || !e.records.Load().Has(s.job.ID) {
+	if !s.executor.records.Load().Has(s.job.ID) {
 		return failure
 	}
 	ctx, cancel := detached(ctx, callLimit)
 	defer cancel()
-	if ended, err := e.selfEnded(ctx); err != nil || !ended {
+	if !s.executor.Replaced(ctx) {
 		return failure
 	}
 	return fmt.Errorf("%w: %w: %w", records.ErrAdopted, runtime.ErrGone, failure)

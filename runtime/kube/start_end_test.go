@@ -117,8 +117,9 @@ func TestStartAdoptedPod(t *testing.T) {
 // agent's own Pod was force-deleted, another agent has removed the Pod to start the job again.
 // Then the first agent, which still runs, must not report the job.
 func TestStartRemovedPod(t *testing.T) {
-	for name, c := range map[string]struct{ ownPod, record, gone bool }{
+	for name, c := range map[string]struct{ ownPod, record, refused, gone bool }{
 		"by the agent that has adopted the job":      {record: true, gone: true},
+		"while the agent's token is refused":         {record: true, refused: true, gone: true},
 		"by another client":                          {ownPod: true, record: true},
 		"without a record, which no agent can adopt": {},
 	} {
@@ -134,6 +135,14 @@ func TestStartRemovedPod(t *testing.T) {
 					s.Drop(testNamespace, first.self.owner.Name)
 				}
 				s.Drop(testNamespace, pod.Name)
+				if c.refused {
+					s.Inject(func(r kubetest.Request) *kubetest.Fault {
+						if r.Verb == "get" && r.Name == first.self.owner.Name {
+							return &kubetest.Fault{Status: 401, Message: "Unauthorized"}
+						}
+						return nil
+					})
+				}
 			}
 			_, _, err := s.start(t, first, job)
 			if err == nil || errors.Is(err, runtime.ErrGone) != c.gone || len(s.handoffs()) > 0 {

@@ -26,6 +26,8 @@ type adopter struct {
 	taken map[string]bool // adopted instances, by id
 	err   error           // error of each call
 	slow  time.Duration   // duration of each call, unless its context ends first
+
+	replaced bool // the agent counts as ended
 }
 
 // set changes the fields while the pool runs.
@@ -43,6 +45,10 @@ func (a *adopter) count() int {
 }
 
 func (a *adopter) LeavesJobs() bool { return true }
+
+func (a *adopter) Replaced(context.Context) bool { return a.replaced }
+
+var _ runtime.Adopter = (*adopter)(nil)
 
 func (a *adopter) AdoptOrphans(ctx context.Context, mine func(string) bool) ([]runtime.Instance, error) {
 	a.mu.Lock()
@@ -328,6 +334,44 @@ func TestSweepInBackground(t *testing.T) {
 		st.wantOperations("a", "start", "started", "remove", "removed")
 		st.wantOperations("old-1", "was adopted", "remove")
 	})
+}
+
+// TestRecoveryReplaced recovers a job in an agent that another one replaces although it runs: its Pod was
+// force-deleted. The other agent may run the job, so this agent must not report that the job has failed.
+func TestRecoveryReplaced(t *testing.T) {
+	for name, c := range map[string]struct {
+		stage    runtime.RecordStage
+		replaced bool
+		want     []runtime.Report
+	}{
+		"job whose next start cannot be recorded": {runtime.RecordClaimed, true, nil},
+		"job without an instance":                 {runtime.RecordHandedOff, true, nil},
+		"job of an agent that exists": {
+			runtime.RecordClaimed, false, []runtime.Report{
+				{Step: 0, Status: runtime.Running}, {Step: 0, Status: runtime.Failed},
+			},
+		},
+	} {
+		play(t, name, spec(), func(st *fixture) {
+			st.rebuild(func(p *pool.Parts) {
+				p.Executor = &adopter{Executor: st.engine, taken: map[string]bool{}, replaced: c.replaced}
+			})
+			st.leave("a", c.stage, time.Minute)
+			st.records.Fail(runtimetest.AddRecord, 1, errors.New("the token is refused"))
+			st.start()
+			wait(time.Minute)
+			st.wantReports("a", c.want...)
+			st.wantOperations("a")
+			if !c.replaced {
+				st.wantNothingLeft("a", "job reported failed")
+				return
+			}
+			st.wantInLog("job not reported failed: this agent counts as ended")
+			if record, ok := st.records.Record("a"); !ok || record.Stage != c.stage {
+				st.Errorf("the record of the job is %v, want it unchanged", record)
+			}
+		})
+	}
 }
 
 func TestLeavesInstance(t *testing.T) {

@@ -16,6 +16,23 @@ func isRefusal(err error) bool {
 	return errors.Is(err, runtime.ErrGone) || errors.Is(err, runtime.ErrUnauthorized)
 }
 
+// isReplaced reports whether another agent may adopt a job that would be reported as failed for a reason.
+// The report would end the job, which the other agent may have started again.
+func (r *jobRun) isReplaced(reason error) bool {
+	adopter, ok := r.pool.parts.Executor.(runtime.Adopter)
+	if !ok {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(r.pool.finalCtx, confirmLimit)
+	defer cancel()
+	if !adopter.Replaced(ctx) {
+		return false
+	}
+	r.log().Warn("job not reported failed: this agent counts as ended, so another one adopts its jobs",
+		"reason", reason)
+	return true
+}
+
 // settle records the result of the last report of a job.
 func (r *jobRun) settle(err error) {
 	r.settled = err == nil || isRefusal(err)
@@ -28,7 +45,8 @@ func (r *jobRun) settle(err error) {
 
 // reportLost reports that a job has failed which may have run and has no instance.
 //
-//  1. If the service reports that the job is over, the service knows the outcome already.
+//  1. If the service reports that the job is over, the service knows the outcome already. If another agent
+//     may have adopted the job, that agent reports it.
 //  2. After the agent ended, the runner may have reported later steps than the recorded one.
 func (r *jobRun) reportLost(ctx context.Context) {
 	// 1. Request the status.
@@ -39,7 +57,7 @@ func (r *jobRun) reportLost(ctx context.Context) {
 		r.settled = true
 		return
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || r.isReplaced(errNoTrace) {
 		r.recovery.outcome = "" // the next agent decides
 		return
 	}

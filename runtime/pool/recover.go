@@ -163,7 +163,7 @@ func (r *jobRun) hasNotRun(ctx context.Context, end *instanceEnd) bool {
 // record any more.
 func (r *jobRun) endRecovery() (gone bool) {
 	if r.recovery.outcome == "" {
-		r.log().Info("job left to the next agent, because the pool stops")
+		r.log().Info("job left to the next agent")
 		return false
 	}
 	r.setOutcome(r.recovery.outcome)
@@ -171,8 +171,8 @@ func (r *jobRun) endRecovery() (gone bool) {
 }
 
 // prepareRestart prepares a job that has not run for another start, and reports whether it can be
-// started. Otherwise the job is reported as failed, unless the service has ended it, or ctx
-// has ended.
+// started. Otherwise the job is reported as failed, unless the service has ended it, ctx has ended,
+// or another agent may adopt it.
 func (r *jobRun) prepareRestart(ctx context.Context) (ok bool) {
 	reason := r.resetStart(ctx)
 	if job := r.closeClaims(); job != nil {
@@ -192,6 +192,7 @@ func (r *jobRun) prepareRestart(ctx context.Context) (ok bool) {
 		r.noteRecovery(runtime.RecoveryRemoved)
 		r.log().Info(isOverMessage, "reason", reason)
 		r.settled, r.recovery.outcome = true, runtime.OutcomeLost
+	case r.isReplaced(reason): // the other agent decides
 	case r.operator.Err() != nil:
 		r.failRecovery(errOperator)
 	default:
