@@ -22,7 +22,7 @@ UNIT = $(filter-out $(ENGINE),$(shell go list ./...))
 # would find nothing, and make the tests many times slower. The tests of cmd/cmwa build the programs that they run with
 # the race detector. Those of cmd/cmwa-cloud mostly wait for other programs, and the service that they start is tested
 # with the race detector in cloud/server. For the same reason the property test of reconcile.Diff, the tests of large
-# texts, and the tests of the service that make thousands of calls one after the other run without it.
+# texts and of 5,000 Pods, and the tests of the service that make thousands of calls one after the other run without it.
 PLAIN = $(addprefix github.com/cmwa-project/cmwa/,cmd/cmwa cmd/cmwa-cloud schema schema/effective schema/podtemplate \
 	schema/jsonschema schema/position schema/printable schema/report cmd/cmwa/configure cmd/cmwa/input cmd/cmwa/pods \
 	cmd/cli/command cloud/server/keys cloud/server/state runtime/kube/patch runtime/selfcheck)
@@ -122,7 +122,8 @@ test: toolchain ## Set up the toolchain and run all tests, without cached result
 	@eval "$$($(TOOLCHAIN)/environment)"; time { \
 		go test -count=1 $(race) -p 2 -parallel 2 -timeout 44m -skip '$(sequential)' $(RACE) & race=$$!; \
 		{ code=0; $(plain_test) -run '$(sequential)' ./cloud/server || code=1; \
-			$(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit' ./reconcile ./cloud ./runtime/runner || code=1; \
+			$(plain_test) -run 'DiffProperty|DefinitionMemory|ContentsLimit|ExecutorManyPods' \
+				./reconcile ./cloud ./runtime/runner ./runtime/kube || code=1; \
 			$(plain_test) -p 1 -timeout 44m $(filter-out $(PROGRAM),$(PLAIN)) || code=1; \
 			$(journal) || code=1; $(release_test) || code=1; ($(oracle)) || code=1; exit $$code; } & rest=$$!; \
 		code=0; $(plain_test) -parallel 4 -timeout 44m $(PROGRAM) || code=1; \
