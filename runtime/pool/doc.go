@@ -92,9 +92,9 @@
 //
 // To recover is to continue a job of an earlier run of the same agent. To adopt is to take over a
 // job of another agent that no longer exists. If the executor is a [runtime.Adopter], a pool adopts
-// at its start and every 20 seconds. An adopted job goes on as a recovered one. An agent that no longer
-// exists for the others may still run, for example after kubectl delete --force: then it does not report
-// a recovered job as failed (isReplaced in lost.go).
+// at its start and every 20 seconds. An adopted job goes on as a recovered one. An agent whose Pod was
+// deleted with kubectl delete --force may still run. It does not report a recovered job as failed, because
+// another agent may have started the job again (isReplaced in lost.go).
 //
 // # Leased work
 //
