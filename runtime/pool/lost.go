@@ -16,8 +16,9 @@ func isRefusal(err error) bool {
 	return errors.Is(err, runtime.ErrGone) || errors.Is(err, runtime.ErrUnauthorized)
 }
 
-// isReplaced reports whether another agent may adopt a job that would be reported as failed for a reason.
-// The report would end the job, which the other agent may have started again.
+// isReplaced reports whether another agent may adopt the job. Then this agent must not report it as failed:
+// the report would end the job, which the other agent may have started again. The reason of the failure is
+// only logged.
 func (r *jobRun) isReplaced(reason error) bool {
 	adopter, ok := r.pool.parts.Executor.(runtime.Adopter)
 	if !ok {
